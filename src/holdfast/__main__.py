@@ -1,18 +1,14 @@
 """`python -m holdfast` is `holdfast`. A Ctrl-C while it loads prints no traceback."""
 
-import gc
 import sys
 
 
 def main() -> None:
-    """Entry point of the `holdfast` program."""
-    gc.disable()  # what an import makes lives to the end: a collection would find nothing
+    """Run the program."""
     try:
         from holdfast.cli.main import main as run
     except KeyboardInterrupt:
         sys.exit(130)
-    finally:
-        gc.enable()
     run()
 
 

@@ -154,7 +154,7 @@ def run_command_line(words: list[str]) -> None:
 
 def run_host(words: list[str]) -> None:
     """Be `holdfast agent` with the options in a file: a guardian."""
-    from holdfast.cli.up.agent import run_agent
+    from holdfast.cli.up.run_part import run_agent
 
     with open(words[0], "rb") as file:
         options = json.load(file)
@@ -208,7 +208,7 @@ FAMILIES = {
             "holdfast.agent.probes.amd",
             "holdfast.agent.probes.nvidia",
             "holdfast.agent.probes.worker",
-            "holdfast.cli.up.agent",
+            "holdfast.cli.up.run_part",
             "pynvml",
         ),
         Program(("-P", "-m", "holdfast.cli", "agent"), run_host),

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from holdfast.cli.tree import cli
+from holdfast.cli.main import cli
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted(

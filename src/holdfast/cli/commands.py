@@ -1,12 +1,7 @@
-"""The table of commands. A command's module is imported when the command runs."""
-
-import gc
-import importlib
-
-from holdfast.cli.declare import Command
+"""The table of commands, in the order of the help."""
 
 PROGRAM = "holdfast"
-# name → (module, help). The command is an attribute of the module; the help keeps this order.
+# name → (module, help). The command is an attribute of the module.
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("up.up", "Start everything here: database, controller, one agent."),
     "run": ("jobs.run", "Run a command as a job, follow it, and exit with its code."),
@@ -44,17 +39,3 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 # Commands that Holdfast's own jobs run.
 HIDDEN: dict[str, str] = {"supervised-member": "supervise"}
-
-
-def load_command(name: str) -> Command | None:
-    """Import a command; None where there is none of this name."""
-    module = HIDDEN.get(name) or COMMANDS.get(name, ("",))[0]
-    if not module:
-        return None
-    gc.disable()  # what an import makes lives to the end: a collection would find nothing
-    try:
-        found = getattr(importlib.import_module(f"holdfast.cli.{module}"), name.replace("-", "_"))
-    finally:
-        gc.enable()
-    assert isinstance(found, Command)
-    return found

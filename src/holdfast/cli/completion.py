@@ -1,14 +1,15 @@
 """`completion`: the script that makes a shell complete this program's words."""
 
 import click
+from click.shell_completion import get_completion_class
 
-from holdfast.cli import declare
+from holdfast.cli.commands import PROGRAM
 
 SHELLS = ("bash", "zsh", "fish")
 
 
-@declare.command()
-@declare.argument("shell", type=declare.Choice(SHELLS))
+@click.command()
+@click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
     """Print the script that completes commands and options in a shell.
 
@@ -18,12 +19,9 @@ def completion(shell: str) -> None:
       eval "$(holdfast completion zsh)"                            in ~/.zshrc
       holdfast completion fish > ~/.config/fish/completions/holdfast.fish
     """
-    from click.shell_completion import get_completion_class
-
-    from holdfast.cli.commands import PROGRAM
-    from holdfast.cli.tree import cli
-
     kind = get_completion_class(shell)
     assert kind is not None  # click has all of SHELLS
-    made = kind(cli, {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE")
+    made = kind(
+        click.get_current_context().find_root().command, {}, PROGRAM, f"_{PROGRAM.upper()}_COMPLETE"
+    )
     click.echo(made.source_template % made.source_vars())

@@ -1,10 +1,12 @@
 """The documented exit codes, and the one or two plain lines on stderr that go with a failure."""
 
-import operator
+import json
 import os
 import sys
 from collections.abc import Callable
 from typing import Any
+
+import click
 
 from holdfast import errors
 from holdfast.cli.commands import PROGRAM
@@ -43,16 +45,9 @@ def exit_code_of(error: BaseException) -> int | None:
     return None
 
 
-def is_clicks(error: BaseException, kind: str = "ClickException") -> bool:
-    """Say whether an error is of this kind of click's; without click in memory none is."""
-    click = sys.modules.get("click")
-    return click is not None and isinstance(error, operator.attrgetter(kind)(click))
-
-
-def _say(error: Any) -> str:
-    if is_clicks(error):
-        told: str = error.format_message()
-        return told
+def _say(error: BaseException) -> str:
+    if isinstance(error, click.ClickException):
+        return error.format_message()
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) or type(error).__name__
@@ -65,15 +60,13 @@ def show_error(error: BaseException, as_json: bool) -> None:
         field = getattr(error, "field", None)
         note(message + (f" ({field})" if field and str(field) not in message else ""))
         return
-    import json
-
     problem: dict[str, object] = {"type": "about:blank", "title": type(error).__name__}
     problem |= {"status": 500, "code": "error", "detail": message}
     if isinstance(error, errors.HoldfastError):
         problem |= {"status": error.status, "code": error.code}
         if error.field is not None:
             problem["field"] = error.field
-    elif is_clicks(error):
+    elif isinstance(error, click.ClickException):
         problem |= {"title": "Usage", "status": 400, "code": "usage"}
     sys.stderr.write(json.dumps(problem) + "\n")
     sys.stderr.flush()
@@ -90,35 +83,35 @@ def guard(run: Callable[[], Any], words: list[str]) -> int:
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        _drop_output()
+        drop_output()
         return EXIT_NO_READER
     except Exception as error:
-        return _tell(error, words, as_json=as_json)
+        return _tell(error, as_json=as_json)
 
 
-def _tell(error: Any, words: list[str], *, as_json: bool) -> int:
+def _tell(error: Exception, *, as_json: bool) -> int:
     """Tell of an expected failure and return its exit code. Raises the error if it is a bug."""
-    if is_clicks(error, "Abort"):
+    if isinstance(error, click.Abort):
         return EXIT_INTERRUPTED
-    if is_clicks(error, "exceptions.NoArgsIsHelpError") and not as_json:  # a group by itself
+    if isinstance(error, click.exceptions.NoArgsIsHelpError) and not as_json:  # a group by itself
         print_line(_say(error))
         return EXIT_OK
     code = exit_code_of(error)
-    if is_clicks(error):
+    if isinstance(error, click.ClickException):
         code = error.exit_code if error.exit_code > 1 else EXIT_USAGE
     if code is None:
         raise error
     show_error(error, as_json)
-    if is_clicks(error, "UsageError") and not as_json:
-        path = f"{PROGRAM} {words[0]}" if error.ctx is None else error.ctx.command_path
+    if isinstance(error, click.UsageError) and not as_json:
+        path = PROGRAM if error.ctx is None else error.ctx.command_path
         print_line(f"See `{path} --help`.", err=True)
     try:
         sys.stdout.flush()
     except OSError:
-        _drop_output()
+        drop_output()
     return code
 
 
-def _drop_output() -> None:
+def drop_output() -> None:
     """Discard Python's buffer, whose flush at the exit would fail on the same pipe or disk again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

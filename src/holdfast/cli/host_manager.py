@@ -7,31 +7,33 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli import declare
+import click
+
 from holdfast.cli.options import LABEL, POSITIVE, SECONDS, read_pairs
 from holdfast.cli.up.up import read_gpus
+from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
     from holdfast.supervisor.line.keys import ManagerKey
 
 
-@declare.command("host-manager")
-@declare.argument("url")
-@declare.option(
+@click.command("host-manager")
+@click.argument("url")
+@click.option(
     "--key-file", metavar="FILE", help="The run's key. [default: HOLDFAST_SUPERVISOR_KEY]"
 )
-@declare.option(
+@click.option(
     "--name", metavar="NAME", help="This machine's name. [default: Slurm's, or the host name]"
 )
-@declare.option(
+@click.option(
     "--advertise",
     "address",
     metavar="ADDRESS",
     help="This machine's address for the others. [default: detected]",
 )
-@declare.option("--gpus", metavar="N|auto", default="auto", help="GPUs to offer.")
+@click.option("--gpus", metavar="N|auto", default="auto", help="GPUs to offer.")
 @LABEL
-@declare.option(
+@click.option(
     "--wait",
     "patience_seconds",
     type=SECONDS,
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="The wait for the supervisor and the key file.",
 )
-@declare.option(
+@click.option(
     "--usage-interval",
     "usage_seconds",
     type=SECONDS,
@@ -47,8 +49,8 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="Between samples of usage; 0 takes none.",
 )
-@declare.option("--log-file", metavar="FILE", help="The log of pids and usage. [default: stderr]")
-@declare.option(
+@click.option("--log-file", metavar="FILE", help="The log of pids and usage. [default: stderr]")
+@click.option(
     "--term-grace",
     "term_grace_seconds",
     type=SECONDS,
@@ -56,7 +58,7 @@ if TYPE_CHECKING:
     help="The processes get TERM by themselves, and KILL after so long. [default: the host manager "
     "sends TERM, and KILL 5 s later]",
 )
-@declare.option("--simulate", type=POSITIVE, metavar="N", help="Simulate N hosts.")
+@click.option("--simulate", type=POSITIVE, metavar="N", help="Simulate N hosts.")
 def host_manager(url: str, simulate: int | None, **options: Any) -> int:
     """Make this machine a host of the policy script at URL (tcp://ADDRESS:PORT).
 
@@ -91,7 +93,6 @@ def host_manager(url: str, simulate: int | None, **options: Any) -> int:
 
 def _read_key(path: str | None, patience: float) -> ManagerKey | None:
     """Read the key from the environment, or from the file, which the script may yet have to write."""
-    from holdfast.errors import ValidationError
     from holdfast.supervisor.line.keys import KEY_VARIABLE, parse_manager_key
 
     if path is None:

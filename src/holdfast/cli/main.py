@@ -1,46 +1,87 @@
-"""`holdfast`: ordinary words are read without click, because it costs as much as starting Python;
-`tree` reads all others."""
+"""`holdfast`: one click group, which imports a command's module when the command is used."""
 
-import contextlib
-import gc
+import difflib
+import importlib
 import io
 import os
 import sys
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from holdfast.cli.commands import PROGRAM, load_command
-from holdfast.cli.endings import guard
-from holdfast.cli.output import print_line
-from holdfast.lean import import_msgspec
+import click
 
-_COMPLETION = "_HOLDFAST_COMPLETE"  # a shell asks click for the words that may follow
-# Commands that ask a controller and keep nothing open: their process ends without taking down its
-# modules one by one, which costs more than starting Python.
-PLAIN = (
-    *("jobs", "show", "why", "logs", "attempts", "cancel", "retry", "submit", "events", "hosts"),
-    *("pools", "projects", "queues", "retries", "tasks", "version", "workflow", "schedules"),
+from holdfast.cli.commands import COMMANDS, HIDDEN, PROGRAM
+from holdfast.cli.endings import EXIT_NO_READER, drop_output, guard
+
+_EPILOG = """\
+\b
+Examples:
+  holdfast up                                   start everything here
+  holdfast run -- python train.py               run, follow, exit with its code
+  holdfast submit --gpus 1 --time-limit 2h -- python train.py
+  holdfast why JOB                              what is it waiting for?
+
+\b
+Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 refused by its state,
+5 not authorised, 6 controller unreachable, 7 over quota. `run` exits with the job's code.
+"""
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command at its use, and ends failures in one or two plain lines."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module = HIDDEN.get(cmd_name) or COMMANDS.get(cmd_name, ("",))[0]
+        if not module:
+            return None
+        found = getattr(
+            importlib.import_module(f"holdfast.cli.{module}"), cmd_name.replace("-", "_")
+        )
+        assert isinstance(found, click.Command)
+        return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in (*COMMANDS, *HIDDEN) and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], COMMANDS, 1)
+            hint = f". Did you mean `holdfast {near[0]}`?" if near else ""
+            raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry[1]) for name, entry in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # click's own end of it is exit code 1
+            drop_output()
+            raise click.exceptions.Exit(EXIT_NO_READER) from None
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **extra: Any) -> NoReturn:
+        """Run one command and exit with its code."""
+        words = list(sys.argv[1:] if args is None else args)
+        extra |= {"prog_name": PROGRAM, "standalone_mode": False}
+        sys.exit(guard(lambda: super(LazyGroup, self).main(words, *rest, **extra), words))
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+        "show_default": True,
+    },
+    epilog=_EPILOG,
 )
-# Those that run on, but nothing of a user's.
-OWN = ("agent", "host-manager", "supervised-member", "up")
-# Objects that such a command makes before garbage is looked for: most end before, with none.
-PLAIN_OBJECTS = 100_000
-
-
-def run_words(words: list[str]) -> Any:
-    """Run one command and return what it returns; words that are click's to read go there."""
-    if words and words[0] in (*PLAIN, *OWN):
-        import_msgspec()
-    command = load_command(words[0]) if words and _COMPLETION not in os.environ else None
-    given = None if command is None else command.read(words[1:])
-    if command is None or given is None:
-        from holdfast.cli.tree import cli
-
-        cli.main(words, prog_name=PROGRAM)
-    try:
-        return command.function(**given)
-    except KeyboardInterrupt:
-        print_line("", err=True)  # the terminal shows ^C
-        raise
+@click.version_option(None, "--version", package_name="holdfast", message="holdfast %(version)s")
+def cli() -> None:
+    """Holdfast keeps GPU work running until it is finished."""
 
 
 def open_standard_streams() -> None:
@@ -57,18 +98,6 @@ def open_standard_streams() -> None:
 
 
 def main() -> NoReturn:
-    """Entry point of the `holdfast` program."""
+    """Run the program's words (`holdfast …`) and exit."""
     open_standard_streams()
-    words = sys.argv[1:]
-    plain = words[:1] and words[0] in PLAIN
-    if plain:
-        gc.set_threshold(PLAIN_OBJECTS)
-    try:
-        sys.exit(guard(lambda: run_words(words), words))
-    except SystemExit as end:
-        if plain and isinstance(end.code, int):
-            for stream in (sys.stdout, sys.stderr):
-                with contextlib.suppress(OSError, ValueError):  # `guard` has told of it
-                    stream.flush()
-            os._exit(end.code)
-        raise
+    cli.main()

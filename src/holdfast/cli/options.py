@@ -3,19 +3,15 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.cli import declare
+import click
+
+from holdfast.core.settings.resolve import parse_duration
 from holdfast.errors import ValidationError
 
-COUNT, POSITIVE, SECONDS = (
-    declare.NumberRange(int, 0),
-    declare.NumberRange(int, 1),
-    declare.NumberRange(float, 0),
-)
-LABEL = declare.option(
-    "--label", "labels", multiple=True, metavar="K=V", help="A label; repeatable."
-)
+COUNT, POSITIVE, SECONDS = (click.IntRange(0), click.IntRange(1), click.FloatRange(0))
+LABEL = click.option("--label", "labels", multiple=True, metavar="K=V", help="A label; repeatable.")
 # An id, the beginning of one, a name, or @last: `jobs.find.find_job` reads it.
-JOB = declare.argument("job_id", metavar="JOB")
+JOB = click.argument("job_id", metavar="JOB")
 ME = "@me"  # the user that one's token acts for
 
 
@@ -31,15 +27,15 @@ def add_options(*options: Callable[..., Any]) -> Callable[..., Any]:
 
 
 OWNER = add_options(
-    declare.option("--owner", metavar="USER", help="Only what this user submitted."),
-    declare.option("--mine", is_flag=True, help="Only what your token's user submitted."),
+    click.option("--owner", metavar="USER", help="Only what this user submitted."),
+    click.option("--mine", is_flag=True, help="Only what your token's user submitted."),
 )
 
 
 def choose_owner(owner: str | None, mine: bool) -> str | None:
     """Return whose work is listed: that of --owner, or one's own with --mine; None for everybody's."""
     if mine and owner is not None:
-        raise declare.usage_error("--mine goes without --owner")
+        raise click.UsageError("--mine goes without --owner")
     return ME if mine else owner
 
 
@@ -56,8 +52,6 @@ def read_pairs(flag: str, pairs: Sequence[str], field: str = "labels") -> dict[s
 
 def read_seconds(flag: str, text: str, field: str | None = None) -> float:
     """Read a duration such as 90s or 2h. Raises ValidationError."""
-    from holdfast.core.settings.resolve import parse_duration
-
     try:
         return parse_duration(text)
     except ValueError as error:

@@ -1,27 +1,18 @@
-"""What commands share: the connection, JSON or a table, ages, colours."""
+"""Draw what a person reads: tables, facts, ages and colours."""
 
 from __future__ import annotations
 
-import functools
-import gc
 import os
 import re
+import shutil
 import sys
-from collections.abc import Callable, Iterable, Sequence
+import textwrap
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
+from unicodedata import combining, east_asian_width
 
-from holdfast.cli import declare
-from holdfast.cli.waiting import WaitingNotice
-from holdfast.errors import ValidationError
-
-if TYPE_CHECKING:
-    from holdfast.client import Client
-
-T = TypeVar("T")
 DEFAULT_COLUMNS = 80
-# Long enough for a controller that restarts, short enough for a person at the terminal.
-RETRY_SECONDS = 3.0
 
 # Control characters, except tabs, line ends and our colours; also those that reverse the writing.
 _CONTROL = re.compile(
@@ -41,89 +32,6 @@ _COLOURS = {
     "cancelled": _YELLOW,
     "waiting": _BLUE,
 }
-
-
-class Face:
-    """A command's controller and the form of its output."""
-
-    def __init__(
-        self, as_json: bool, url: str | None = None, token_file: str | None = None
-    ) -> None:
-        self.as_json, self.url, self.token_file = as_json, url, token_file
-        self.waiting = WaitingNotice()
-
-    def client(self, retry_seconds: float = RETRY_SECONDS) -> Client:
-        """Return a client. Raises NoController and ValidationError, with the remedy."""
-        gc.disable()  # what an import makes lives to the end: a collection would find nothing
-        try:
-            from holdfast.client.synchronous import Client
-        finally:
-            gc.enable()
-
-        token = None
-        if self.token_file is not None:
-            try:
-                with open(self.token_file) as file:
-                    token = file.read().strip()
-            except (OSError, ValueError) as error:
-                why = error.strerror if isinstance(error, OSError) else "it is no text"
-                message = f"the token file {self.token_file} cannot be read: {why}"
-                raise ValidationError(message) from error
-            if not token:
-                raise ValidationError(f"the token file {self.token_file} is empty")
-        made = Client(self.url, token, retry_seconds=retry_seconds, watch=self.waiting.watch)
-        made.on_note = note
-        return made
-
-    def answer(self, ask: Callable[[Client], T], describe: Callable[[T], str]) -> T:
-        """Ask the controller, show its answer, and return it."""
-        with self.client() as client:
-            found = ask(client)
-        self.show(found, describe(found))
-        return found
-
-    def show_json(self, value: Any) -> None:
-        """Print one JSON document."""
-        import msgspec
-
-        text = msgspec.json.format(msgspec.json.encode(value), indent=2)
-        print_line(text.decode())
-
-    def show_json_line(self, value: Any) -> None:
-        """Print one line of JSON, for streams."""
-        import msgspec
-
-        print_line(msgspec.json.encode(value).decode())
-
-    def show(self, value: Any, text: str) -> None:
-        """Print `value` with `--json`, otherwise the text."""
-        if self.as_json:
-            self.show_json(value)
-        elif text:
-            print_text(text)
-
-
-def talks(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a command that calls a controller; its first argument is a `Face`."""
-
-    @declare.option("--json", "as_json", is_flag=True, help="Print JSON.")
-    @declare.option(
-        "--url", metavar="URL", help="The controller. [default: HOLDFAST_URL, or an `up`]"
-    )
-    @declare.option(
-        "--token-file", metavar="FILE", help="A file with the token. [default: HOLDFAST_TOKEN]"
-    )
-    @functools.wraps(function)
-    def command(
-        *args: Any, as_json: bool, url: str | None, token_file: str | None, **options: Any
-    ) -> Any:
-        face = Face(as_json, url, token_file)
-        try:
-            return function(face, *args, **options)
-        finally:
-            face.waiting.close()
-
-    return command
 
 
 def print_line(text: str, *, err: bool = False) -> None:
@@ -220,8 +128,6 @@ def columns() -> int:
     COLUMNS is set, as `watch` does."""
     if not sys.stdout.isatty() and not os.environ.get("COLUMNS"):
         return sys.maxsize
-    import shutil
-
     return shutil.get_terminal_size((DEFAULT_COLUMNS, 24)).columns
 
 
@@ -259,8 +165,6 @@ def table_and_texts(
     used = max(count_columns(unstyle(line)) for line in (head, *lines)) + 2
     if used + max((count_columns(text) for _, text in found), default=0) <= columns():
         return table((*headers, heading), [(*row, text or "-") for row, text in found])
-    import textwrap
-
     head, *lines = table(headers, [row for row, _ in found]).splitlines()
     wraps = textwrap.TextWrapper(columns(), initial_indent="  ", subsequent_indent="  ")
     out = [head]
@@ -300,8 +204,6 @@ def count_columns(text: str) -> int:
     """Count a text's columns: two for a wide East Asian character, none for a combining mark."""
     if text.isascii():
         return len(text)
-    from unicodedata import combining, east_asian_width
-
     return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
 
 

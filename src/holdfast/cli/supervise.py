@@ -9,7 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli import declare
+import click
+import msgspec
+
+from holdfast.cli.face import Face, talks
 from holdfast.cli.jobs.find import remember_job
 from holdfast.cli.jobs.flags import PLACE_OPTIONS, POLICY_OPTIONS
 from holdfast.cli.jobs.submit import (
@@ -20,12 +23,10 @@ from holdfast.cli.jobs.submit import (
     read_spec,
 )
 from holdfast.cli.options import COUNT, POSITIVE, add_options
-from holdfast.cli.output import Face, note, talks
+from holdfast.cli.output import note
 from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
-    import click
-
     from holdfast.client.locate import ControllerPlace
     from holdfast.core.records import JobRecord
     from holdfast.core.spec import JobSpec
@@ -47,26 +48,24 @@ def _check_listen(
         try:
             parse_listen(value)
         except ValidationError as error:
-            import click
-
             raise click.BadParameter(error.message, context, parameter) from None
     return value
 
 
-@declare.command()
-@declare.argument("script", metavar="POLICY.PY")
-@declare.argument("args", nargs=-1, metavar="[-- ARGS]...")
-@declare.option(
+@click.command()
+@click.argument("script", metavar="POLICY.PY")
+@click.argument("args", nargs=-1, metavar="[-- ARGS]...")
+@click.option(
     "--hosts", type=POSITIVE, required=True, metavar="N", help="Hosts, including the script's own."
 )
-@declare.option(
+@click.option(
     "--gpus-per-host", type=COUNT, default=0, metavar="G", help="Whole GPUs of each host."
 )
-@declare.option(
+@click.option(
     "--python", metavar="CMD", help="The hosts' Python with Holdfast. [default: this one]"
 )
-@declare.option("--follow", "-f", is_flag=True, help="Show the output, exit with its code.")
-@declare.option(
+@click.option("--follow", "-f", is_flag=True, help="Show the output, exit with its code.")
+@click.option(
     "--metrics-port",
     metavar="[ADDRESS:]PORT",
     callback=_check_listen,
@@ -131,8 +130,6 @@ def make_spec(
     Raises:
         ValidationError: naming the flag or the field.
     """
-    import msgspec
-
     python = options["python"] or sys.executable
     member = [python, "-P", "-m", "holdfast", "supervised-member"]
     member += ["--gpus", str(options["gpus_per_host"])]
@@ -160,14 +157,14 @@ def _check_script(script: str, cwd: str | None, local: bool) -> None:
         raise ValidationError(f"there is no policy script {script} in {cwd or '/'}", field="script")
 
 
-@declare.command(
+@click.command(
     "supervised-member", context_settings={"allow_interspersed_args": False}, hidden=True
 )
-@declare.option("--gpus", type=COUNT, default=0, help="GPUs of this rank.")
-@declare.option(
+@click.option("--gpus", type=COUNT, default=0, help="GPUs of this rank.")
+@click.option(
     "--metrics-port", metavar="[ADDRESS:]PORT", default="", help="The Context()'s metrics."
 )
-@declare.argument("command", nargs=-1, required=True)
+@click.argument("command", nargs=-1, required=True)
 def supervised_member(gpus: int, metrics_port: str, command: Sequence[str]) -> int:
     """Run one rank of a supervised job: a host manager, and in rank 0 the script too."""
     from holdfast.supervisor.member.member import clean_environment, read_member

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from holdfast.client.transport import AnswerWatch
+from holdfast.client.transport import AnswerWatch
 
 NOTICE_SECONDS = 2.0
 
@@ -27,8 +25,6 @@ class WaitingNotice:
     @property
     def watch(self) -> AnswerWatch:
         """Return what a client tells of every request and every answer's head."""
-        from holdfast.client.transport import AnswerWatch
-
         return AnswerWatch(self._ask, self.close)
 
     def close(self) -> None:

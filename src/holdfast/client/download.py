@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import IO, TYPE_CHECKING
+from pathlib import Path
+from typing import IO
 
 from holdfast.errors import HoldfastError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 PIECE_BYTES = 1 << 20
 
@@ -19,13 +18,9 @@ class Download:
     """The file that a checkpoint's bytes go into: it is beside the one wanted until it is whole."""
 
     def __init__(self, to: str | os.PathLike[str], expected: str | None) -> None:
-        from pathlib import Path
-
         self.path = Path(to).absolute()
         self._part = self.path.with_name(f".{self.path.name}.{os.getpid()}.part")
         self._expected = expected
-        import hashlib  # loads OpenSSL, which most commands do without
-
         self._hash = hashlib.sha256()
         self._file: IO[bytes] = open(self._part, "xb")  # noqa: SIM115 - closed by `end`
 

@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.parse import urlsplit
 
 import msgspec
 
 from holdfast.errors import HoldfastError, Unauthorized, Unavailable, ValidationError
 from holdfast.wire.bearer import is_token
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 DATA_FOLDER = "holdfast-data"
 
@@ -87,8 +84,6 @@ def locate(
 
 
 def _candidates(env: Mapping[str, str], folder: Path | None) -> list[Path]:
-    from pathlib import Path
-
     try:
         here = folder or Path.cwd()
     except OSError:  # the working folder was deleted
@@ -118,8 +113,6 @@ def _read(path: Path) -> str | None:
 
 
 def _read_file(path: str) -> str | None:
-    from pathlib import Path
-
     return _read(Path(path))
 
 

@@ -1,16 +1,20 @@
 """Job specs made of keyword arguments or a file's table, with the short names that people write."""
 
 import re
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
 
+from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.causes import parse_causes
 from holdfast.core.retry import RetryFields, RetryPolicy
 from holdfast.core.settings.resolve import parse_duration
 from holdfast.core.spec import JobSpec, check_spec
 from holdfast.errors import ValidationError
+from holdfast.wire.mismatch import clip, locate, say_mismatch
 
 SHORT_NAMES = {
     "time_limit": "time_limit_seconds",
@@ -53,8 +57,6 @@ def parse_start(text: str, now: float) -> float:
         return now + parse_duration(text[1:])
     if re.fullmatch(r"\d+(\.\d+)?", text):
         return float(text)
-    from datetime import datetime
-
     try:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
@@ -179,8 +181,6 @@ FUNCTION_WORDS = {
 def read_function_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options of `@holdfast.task` as fields of a `FunctionSpec`: "2h", "4G", and a number
     of retries are read. Raises ValidationError."""
-    from holdfast.core.calls.values import FunctionSpec  # no command about jobs needs it
-
     fields: dict[str, Any] = {}
     for option, value in given.items():
         name = FUNCTION_WORDS.get(option, option)
@@ -274,8 +274,6 @@ def _as_text(value: Any) -> Any:
 
 
 def _explain(error: msgspec.ValidationError, fields: Mapping[str, Any]) -> ValidationError:
-    from holdfast.wire.mismatch import clip, locate, say_mismatch
-
     said, field = locate(error, dict(fields), JobSpec)
     message = say_mismatch(said, JobSpec, field)
     if field in ("queue", "project") and "a letter or digit first" in message:
@@ -321,6 +319,4 @@ def keyed(spec: JobSpec) -> JobSpec:
     """Return the spec with an idempotency key, so that it may be sent twice."""
     if spec.idempotency_key is not None:
         return spec
-    import secrets
-
     return msgspec.structs.replace(spec, idempotency_key=f"auto-{secrets.token_hex(16)}")

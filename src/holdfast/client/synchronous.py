@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from holdfast.client import sockets
 from holdfast.client.download import describe_file, read_pieces, receive
 from holdfast.client.follow import Follow, ReconnectDelays
 from holdfast.client.locate import ControllerPlace, locate
@@ -222,8 +224,6 @@ class Client(
 
 
 def _chance() -> float:
-    import random  # a lost connection is rare, and this costs a tenth of what starting Python costs
-
     return random.random()
 
 
@@ -235,8 +235,6 @@ def _make_exchanger(
     transport: httpx.BaseTransport | None,
 ) -> Exchanger:
     """Make the cheapest exchanger that reaches the controller."""
-    from holdfast.client import sockets
-
     if transport is None and sockets.can_reach(place, os.environ):
         return sockets.BlockingSockets(place, timeout_seconds, ca_file, watch, os.environ)
     from holdfast.client.http_library import BlockingHttpx

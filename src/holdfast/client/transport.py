@@ -12,6 +12,7 @@ from holdfast.client.follow import STREAM_SILENCE_SECONDS
 from holdfast.client.locate import ControllerPlace, token_hint
 from holdfast.client.rest import RestCall, read_problem
 from holdfast.errors import HoldfastError, HoldfastWarning, Unavailable
+from holdfast.version import VERSION
 
 CONNECT_SECONDS = 10.0
 
@@ -78,8 +79,6 @@ NO_WATCH = AnswerWatch(lambda _: None, lambda: None)
 
 def common_headers(place: ControllerPlace) -> dict[str, str]:
     """Return the headers that every request has."""
-    from holdfast.version import VERSION
-
     headers = {
         "User-Agent": f"holdfast/{VERSION}",
         "Accept": "application/json, application/problem+json",

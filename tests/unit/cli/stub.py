@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 from click.testing import CliRunner, Result
 
-from holdfast.cli.tree import cli
+from holdfast.cli.main import cli
 from holdfast.core.records import HostRecord, JobRecord
 from holdfast.core.spec import JobSpec
 from holdfast.errors import HoldfastError

@@ -15,9 +15,9 @@ import msgspec
 import pytest
 
 from holdfast.cli.commands import COMMANDS
+from holdfast.cli.jobs import submit
 from holdfast.cli.jobs.submit import has_piped_input
-from holdfast.cli.tree import cli
-from holdfast.core import spec
+from holdfast.cli.main import cli
 from holdfast.errors import NotFound
 from holdfast.wire.api import LogLine
 from tests.unit.cli.stub import JOB, Answer, Stub, clean_environment, events, job_record, outcomes
@@ -486,7 +486,7 @@ def test_an_input_is_kept_before_its_job_is_submitted(stub: Stub, tmp_path: Path
 def test_an_input_that_is_too_large_or_not_there_is_refused(
     stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(spec, "MAX_STDIN_BYTES", 1 << 20)
+    monkeypatch.setattr(submit, "MAX_STDIN_BYTES", 1 << 20)
     (tmp_path / "large").write_bytes(bytes((1 << 20) + 1))
     follow(stub)
     for path, said in ((tmp_path / "large", "more than 1 MiB"), (tmp_path / "no", "No such file")):

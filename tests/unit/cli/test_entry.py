@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from tests.unit.cli.stub import Stub
+from tests.unit.cli.stub import Answer, Stub, job_record
+from tests.waits import run_patiently
 
 
 def test_the_bare_program_shows_its_help(stub: Stub) -> None:
@@ -17,7 +18,7 @@ def test_the_bare_program_shows_its_help(stub: Stub) -> None:
     assert done.stdout == stub.run("--help").stdout
 
 
-@pytest.mark.parametrize("group", ["workflow", "schedules", "token", "db", "checkpoints"])
+@pytest.mark.parametrize("group", ["workflow", "db", "checkpoints"])
 def test_a_group_by_itself_shows_its_help(stub: Stub, group: str) -> None:
     done = stub.run(group)
     assert (done.exit_code, done.stderr) == (0, "")
@@ -61,3 +62,24 @@ def test_a_wrong_word_is_answered_with_the_right_ones(
     done = stub.run(*words)
     assert done.exit_code == 2
     assert allowed in done.stderr
+
+
+PROGRAM = [sys.executable, "-m", "holdfast"]
+
+
+def test_colours_of_a_job_stay_out_of_a_pipe(stub: Stub) -> None:
+    stub.on("GET /v1/jobs", Answer({"items": [job_record(name="\x1b[31mred")], "next": None}))
+    line = [*PROGRAM, "jobs", "--url", stub.url]
+    done = run_patiently(line, capture_output=True, text=True, seconds=60)
+    assert " red " in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_a_reader_that_is_gone_ends_a_command_without_a_word(stub: Stub) -> None:
+    stub.on("GET /v1/jobs", Answer({"items": [job_record()], "next": None}))
+    read, write = os.pipe()
+    os.close(read)
+    line = [*PROGRAM, "jobs", "--url", stub.url]
+    done = run_patiently(line, stdout=write, stderr=subprocess.PIPE, text=True, seconds=60)
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, "")

@@ -11,8 +11,8 @@ import pytest
 
 from holdfast.cli.commands import COMMANDS, HIDDEN
 from holdfast.cli.jobs.submit import submit
+from holdfast.cli.main import cli
 from holdfast.cli.supervise import supervise
-from holdfast.cli.tree import cli
 from holdfast.client.locate import ControllerPlace
 from tests.unit.cli.stub import JOB, Answer, Stub, events, job_record
 
@@ -196,11 +196,11 @@ def test_followed_it_shows_rank_0_and_ends_with_its_code(
 
 
 def test_the_help_teaches() -> None:
-    text = supervise.click.help or ""
+    text = supervise.help or ""
     for word in ("Examples:", "Exit codes:", "supervise policy.py --hosts 16 --gpus-per-host 8"):
         assert word in text
-    ours = {option for parameter in supervise.click.params for option in parameter.opts}
-    theirs = {option for parameter in submit.click.params for option in parameter.opts}
+    ours = {option for parameter in supervise.params for option in parameter.opts}
+    theirs = {option for parameter in submit.params for option in parameter.opts}
     left_out = {
         "--array",
         "--sweep",

@@ -6,8 +6,10 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.arrays.names import say_counts
+from holdfast.cli.face import Face
 from holdfast.cli.jobs.jobs import jobs_table
-from holdfast.cli.output import Face, age, facts, note, paint, print_text
+from holdfast.cli.output import age, facts, note, paint, print_text
+from holdfast.core.arrays.sweeps import expand_sweep
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -32,8 +34,6 @@ def submit_many(
         if at_once is not None:
             array = f"{array}%{at_once}"
         return client.submit_array(array or "", spec)
-    from holdfast.core.arrays.sweeps import expand_sweep
-
     expand_sweep(sweep)  # so that an error is told before anything is sent
     return client.submit_sweep(sweep, spec, at_once=at_once)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from holdfast.client.jobs import finding
+
 if TYPE_CHECKING:
     from holdfast.client import Client
     from holdfast.core.arrays.records import ArrayRecord
@@ -25,8 +27,6 @@ _ORDER = (
 def find_array(client: Client, word: str) -> ArrayRecord | None:
     """Return the array that a word names by its id, the beginning of its id, or its name; None where
     no array has it. Raises ValidationError where several have."""
-    from holdfast.client.jobs import finding
-
     return client.perform(lambda: finding.find_array(word))
 
 

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
+from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from holdfast.cli.options import read_pairs, read_seconds
 from holdfast.cli.output import note
+from holdfast.core.calls.values import FunctionSpec
 from holdfast.errors import ValidationError
+from holdfast.wire.mismatch import refuse
 
 if TYPE_CHECKING:
     from holdfast.client import Client
-    from holdfast.core.calls.values import FunctionSpec
     from holdfast.wire.calls import CallResult
 
 FIRST_SECONDS, RESULT_SECONDS = 2, 20
@@ -52,14 +58,6 @@ def check_arguments(text: str) -> None:
 def read_declared(function: str) -> FunctionSpec | None:
     """Return what a function of the folder or the packages here declares; None, and a note, where it
     cannot be imported here, as an app that only hosts have."""
-    import os
-    import sys
-    from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
-
-    import msgspec
-
-    from holdfast.core.calls.values import FunctionSpec
-
     out, into = os.pipe()
     words = [sys.executable, "-P", "-m", "holdfast.tasks.declared", function, str(into)]
     try:
@@ -86,10 +84,6 @@ def read_declared(function: str) -> FunctionSpec | None:
 
 def make_spec(function: str, *, max_retries: int | None, **options: Any) -> FunctionSpec:
     """Return the function as the options declare it. Raises ValidationError."""
-    import msgspec
-
-    from holdfast.core.calls.values import FunctionSpec
-
     declared = options.pop("declared", None)
     time_limit = options.pop("time_limit")
     options["host_labels"] = read_pairs("--host-label", options["host_labels"], "host_labels")
@@ -110,6 +104,4 @@ def make_spec(function: str, *, max_retries: int | None, **options: Any) -> Func
         if "$.function" in str(error):
             message = f"{function!r} is not MODULE:FUNCTION, as mytasks:double"
             raise ValidationError(message) from None
-        from holdfast.wire.mismatch import refuse
-
         raise refuse(error, fields, FunctionSpec) from None

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli import declare
 from holdfast.cli.calls.calling import check_arguments, make_spec, read_declared, wait_for
+from holdfast.cli.face import Face, talks
 from holdfast.cli.options import COUNT, OWNER, POSITIVE, choose_owner, read_seconds
 from holdfast.cli.output import (
-    Face,
     age,
     count_of,
     facts,
@@ -24,26 +23,26 @@ from holdfast.cli.output import (
     say_state,
     span,
     table,
-    talks,
     write_stream,
 )
+from holdfast.core.ids import ID_PATTERN, ends_id
 from holdfast.errors import NotFound, ValidationError
 
 if TYPE_CHECKING:
     from holdfast.client import Client
     from holdfast.wire.calls import CallResult, CallSetView, CallView
 
-SET = declare.argument("name", metavar="SET")
-CALL = declare.argument("name", metavar="SET.INDEX")
+SET = click.argument("name", metavar="SET")
+CALL = click.argument("name", metavar="SET.INDEX")
 STATES = ("pending", "succeeded", "failed", "cancelled")
 RETRIED_AT_ONCE = 10_000
 
 
-@declare.group(invoke_without_command=True)
-@declare.option("--project", help="Only this project.")
+@click.group(invoke_without_command=True)
+@click.option("--project", help="Only this project.")
 @OWNER
-@declare.option("--limit", type=POSITIVE, default=20, help="The most to list.")
-@declare.pass_context
+@click.option("--limit", type=POSITIVE, default=20, help="The most to list.")
+@click.pass_context
 @talks
 def tasks(
     face: Face, context: click.Context, project: str | None, limit: int, **whose: Any
@@ -114,8 +113,6 @@ def rate_text(view: CallSetView, now: float | None = None) -> str:
 def find_set(client: Client, word: str) -> str:
     """Return the id of the call set that `word` begins or ends, or @last. Raises NotFound,
     ValidationError."""
-    from holdfast.core.ids import ID_PATTERN, ends_id
-
     if ID_PATTERN.fullmatch(word):
         return word
     recent = itertools.islice(client.call_sets(page_size=500), 1 if word == "@last" else 500)
@@ -144,8 +141,8 @@ def read_call_name(word: str) -> tuple[str, int | None]:
 
 
 @tasks.command()
-@declare.argument("name", metavar="SET[.INDEX]")
-@declare.option("--logs", is_flag=True, help="Of one call: what it printed, too.")
+@click.argument("name", metavar="SET[.INDEX]")
+@click.option("--logs", is_flag=True, help="Of one call: what it printed, too.")
 @talks
 def show(face: Face, name: str, logs: bool) -> None:
     """Show a call set, or one call with its result or error.
@@ -247,9 +244,9 @@ def value_text(value: str) -> str:
 
 @tasks.command()
 @SET
-@declare.option("--first", type=COUNT, default=0, help="From this index on.")
-@declare.option("--limit", type=POSITIVE, help="The most to print.")
-@declare.option("--failed", is_flag=True, help="Only calls that failed, with their errors.")
+@click.option("--first", type=COUNT, default=0, help="From this index on.")
+@click.option("--limit", type=POSITIVE, help="The most to print.")
+@click.option("--failed", is_flag=True, help="Only calls that failed, with their errors.")
 @talks
 def results(face: Face, name: str, first: int, limit: int | None, failed: bool) -> int:
     """Print the results of a set in the order of its calls, a line each, as they come.
@@ -313,9 +310,9 @@ def result_line(result: CallResult) -> str:
 
 
 @tasks.command()
-@declare.argument("names", metavar="SET[.INDEX]...", nargs=-1, required=True)
-@declare.option("--reason", default="", help="Kept with each call.")
-@declare.option("--hard", is_flag=True, help="End what runs at once, with its executor.")
+@click.argument("names", metavar="SET[.INDEX]...", nargs=-1, required=True)
+@click.option("--reason", default="", help="Kept with each call.")
+@click.option("--hard", is_flag=True, help="End what runs at once, with its executor.")
 @talks
 def cancel(face: Face, names: Sequence[str], reason: str, hard: bool) -> None:
     """Cancel call sets, or single calls: at once those that wait.
@@ -338,8 +335,8 @@ def cancel(face: Face, names: Sequence[str], reason: str, hard: bool) -> None:
 
 
 @tasks.command()
-@declare.argument("name", metavar="SET[.INDEX]")
-@declare.option("--failed", is_flag=True, help="Only calls that failed, none that were cancelled.")
+@click.argument("name", metavar="SET[.INDEX]")
+@click.option("--failed", is_flag=True, help="Only calls that failed, none that were cancelled.")
 @talks
 def retry(face: Face, name: str, failed: bool) -> None:
     """Make failed and cancelled calls ready again, with fresh budgets.
@@ -364,9 +361,9 @@ def retry(face: Face, name: str, failed: bool) -> None:
 
 @tasks.command()
 @CALL
-@declare.option("--follow", "-f", is_flag=True, help="Go on until the call has ended.")
-@declare.option("--attempt", type=POSITIVE, help="The attempt. [default: the last]")
-@declare.option("--stream", type=declare.Choice(["stdout", "stderr", "both"]), default="both")
+@click.option("--follow", "-f", is_flag=True, help="Go on until the call has ended.")
+@click.option("--attempt", type=POSITIVE, help="The attempt. [default: the last]")
+@click.option("--stream", type=click.Choice(["stdout", "stderr", "both"]), default="both")
 @talks
 def logs(face: Face, name: str, **which: Any) -> None:
     """Print what one call printed: its stdout to stdout, its stderr to stderr, byte for byte.
@@ -424,19 +421,19 @@ def why(face: Face, name: str) -> None:
 
 
 @tasks.command()
-@declare.argument("function", metavar="MODULE:FUNCTION")
-@declare.argument("arguments", metavar="[ARGUMENTS]", default="{}")
-@declare.option("--app", help="The app that hosts list. [default: of the module]")
-@declare.option("--queue", help="The queue. [default: gpu with --gpus, else cpu]")
-@declare.option("--project", help="The project. [default: default]")
-@declare.option("--gpus", type=COUNT, help="GPUs of its executor.")
-@declare.option("--model", help="The model that it runs with.")
-@declare.option("--host-label", "host_labels", multiple=True, metavar="K=V", help="Its hosts.")
-@declare.option("--time-limit", metavar="TIME", help="Time the call may take, as 90s or 2h.")
-@declare.option("--max-retries", type=COUNT, help="Retries after a failure.")
-@declare.option("--no-import", is_flag=True, help="Leave out what the function declares.")
-@declare.option("--no-wait", is_flag=True, help="Print the id of its set, and wait for nothing.")
-@declare.option("--timeout", metavar="TIME", help="How long to wait for the result, as 90s or 2h.")
+@click.argument("function", metavar="MODULE:FUNCTION")
+@click.argument("arguments", metavar="[ARGUMENTS]", default="{}")
+@click.option("--app", help="The app that hosts list. [default: of the module]")
+@click.option("--queue", help="The queue. [default: gpu with --gpus, else cpu]")
+@click.option("--project", help="The project. [default: default]")
+@click.option("--gpus", type=COUNT, help="GPUs of its executor.")
+@click.option("--model", help="The model that it runs with.")
+@click.option("--host-label", "host_labels", multiple=True, metavar="K=V", help="Its hosts.")
+@click.option("--time-limit", metavar="TIME", help="Time the call may take, as 90s or 2h.")
+@click.option("--max-retries", type=COUNT, help="Retries after a failure.")
+@click.option("--no-import", is_flag=True, help="Leave out what the function declares.")
+@click.option("--no-wait", is_flag=True, help="Print the id of its set, and wait for nothing.")
+@click.option("--timeout", metavar="TIME", help="How long to wait for the result, as 90s or 2h.")
 @talks
 def call(
     face: Face,

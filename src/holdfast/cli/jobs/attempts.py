@@ -6,11 +6,14 @@ import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.cli import declare
+import click
+
+from holdfast.cli.face import Face, talks
 from holdfast.cli.jobs.find import one_job
 from holdfast.cli.operate.config import value_text
 from holdfast.cli.options import JOB
-from holdfast.cli.output import Face, age, columns, count_of, facts, shorten, span, table, talks
+from holdfast.cli.output import age, columns, count_of, facts, shorten, span, table
+from holdfast.core.causes import ELIGIBLE, GROUPS
 
 if TYPE_CHECKING:
     from holdfast.core.records import AttemptRecord
@@ -18,10 +21,10 @@ if TYPE_CHECKING:
     from holdfast.wire.api import PolicyField, PolicyView
 
 
-@declare.command()
+@click.command()
 @JOB
-@declare.option("--cause", help="Only attempts that ended of this cause.")
-@declare.option("--policy", is_flag=True, help="Also the retry policy in force at each end.")
+@click.option("--cause", help="Only attempts that ended of this cause.")
+@click.option("--policy", is_flag=True, help="Also the retry policy in force at each end.")
 @talks
 def attempts(face: Face, job_id: str, cause: str | None, policy: bool) -> None:
     """List a job's attempts, oldest first, and under each the decision at its end.
@@ -106,8 +109,6 @@ def say_policy(policy: RetryPolicy) -> str:
 
 def say_causes(causes: Sequence[str]) -> str:
     """Write causes as `--retry-on` takes them: a whole group by its word."""
-    from holdfast.core.causes import ELIGIBLE, GROUPS
-
     left = set(causes)
     if left >= set(ELIGIBLE):
         return "all"

@@ -3,16 +3,18 @@
 import os
 import socket
 
-from holdfast.cli import declare
+import click
+
 from holdfast.cli.options import COUNT
+from holdfast.wire.beat import Beat, encode_beat
 
 
-@declare.command()
-@declare.argument("step", type=COUNT, required=False)
-@declare.argument("total", type=COUNT, required=False)
-@declare.option("--section", help="The work is in this named section now.")
-@declare.option("--timeout", type=float, metavar="SECONDS", help="With --section: its time limit.")
-@declare.option("--leave", is_flag=True, help="With --section: the section ends here.")
+@click.command()
+@click.argument("step", type=COUNT, required=False)
+@click.argument("total", type=COUNT, required=False)
+@click.option("--section", help="The work is in this named section now.")
+@click.option("--timeout", type=float, metavar="SECONDS", help="With --section: its time limit.")
+@click.option("--leave", is_flag=True, help="With --section: the section ends here.")
 def beat(
     step: int | None, total: int | None, section: str | None, timeout: float | None, leave: bool
 ) -> None:
@@ -24,12 +26,10 @@ def beat(
       holdfast beat --section upload --timeout 600
     """
     if section is None and (timeout is not None or leave):
-        raise declare.usage_error("--timeout and --leave belong to --section")
+        raise click.UsageError("--timeout and --leave belong to --section")
     path, task = os.environ.get("HOLDFAST_BEAT_SOCKET"), os.environ.get("HOLDFAST_TASK")
     if not path or not task:
         return
-    from holdfast.wire.beat import Beat, encode_beat
-
     data = encode_beat(
         Beat(task=task, step=step, total=total, section=section, timeout=timeout, leave=leave)
     )

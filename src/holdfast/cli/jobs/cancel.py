@@ -7,16 +7,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.cli import declare
+import click
+
+from holdfast.cli.face import Face, talks
 from holdfast.cli.jobs.find import act_on, find_instead, find_job
 from holdfast.cli.options import add_options, read_pairs
-from holdfast.cli.output import Face, count_of, note, paint, print_text, talks
+from holdfast.cli.output import count_of, note, paint, print_text
+from holdfast.client.rest import error_of
+from holdfast.core.records import JobRecord
 from holdfast.errors import HoldfastError, NotFound, ValidationError
 
 if TYPE_CHECKING:
     from holdfast.client import Client
     from holdfast.core.arrays.records import ArrayRecord
-    from holdfast.core.records import JobRecord
     from holdfast.wire.api import JobOutcome
 
 PAGE_JOBS = 500
@@ -42,31 +45,31 @@ _RETRIABLE = ("failed", "cancelled")
 def _selects(states: Sequence[str]) -> Callable[..., Any]:
     """Return a decorator that adds the words and the filters that select jobs in `states`."""
     return add_options(
-        declare.argument("words", metavar="[JOB]...", nargs=-1),
-        declare.option("--name", help="All jobs of this name."),
-        declare.option(
+        click.argument("words", metavar="[JOB]...", nargs=-1),
+        click.option("--name", help="All jobs of this name."),
+        click.option(
             "--state",
             "states",
             multiple=True,
-            type=declare.Choice(states),
+            type=click.Choice(states),
             help="All jobs in this state; repeatable.",
         ),
-        declare.option(
+        click.option(
             "--label",
             "labels",
             multiple=True,
             metavar="K=V",
             help="All jobs with this label; repeatable.",
         ),
-        declare.option("--all", "every", is_flag=True, help="All jobs of all projects."),
-        declare.option("--yes", "-y", is_flag=True, help="Do not ask."),
+        click.option("--all", "every", is_flag=True, help="All jobs of all projects."),
+        click.option("--yes", "-y", is_flag=True, help="Do not ask."),
     )
 
 
-@declare.command()
+@click.command()
 @_selects(_UNFINISHED)
-@declare.option("--reason", default="", help="Kept with the job.")
-@declare.option("--hard", is_flag=True, help="Kill at once, without TERM and grace.")
+@click.option("--reason", default="", help="Kept with the job.")
+@click.option("--hard", is_flag=True, help="Kill at once, without TERM and grace.")
 @talks
 def cancel(face: Face, words: Sequence[str], reason: str, hard: bool, **chosen: Any) -> None:
     """Cancel jobs. Running tasks get TERM, their grace, then KILL.
@@ -95,10 +98,10 @@ def cancel(face: Face, words: Sequence[str], reason: str, hard: bool, **chosen: 
         _act(face, client, words, _UNFINISHED, chosen, acts)
 
 
-@declare.command()
+@click.command()
 @_selects(_RETRIABLE)
-@declare.option("--counted", is_flag=True, help="As one of its retries; refused if they are spent.")
-@declare.option(
+@click.option("--counted", is_flag=True, help="As one of its retries; refused if they are spent.")
+@click.option(
     "--from-checkpoint/--from-scratch",
     "keep",
     default=True,
@@ -154,15 +157,13 @@ def _act(
     filters = bool(name or chosen["states"] or chosen["labels"])
     if words:
         if filters or every:
-            raise declare.usage_error(
+            raise click.UsageError(
                 "give either jobs, or --name, --state, --label or --all to select them"
             )
         _act_on_words(face, client, words, acts)
         return
     if not filters and not every:
-        raise declare.usage_error(
-            "give a JOB, or select jobs with --name, --state, --label or --all"
-        )
+        raise click.UsageError("give a JOB, or select jobs with --name, --state, --label or --all")
     pairs = read_pairs("--label", chosen["labels"], "label")
     found = client.jobs(states=chosen["states"] or states, name=name, labels=pairs, page_size=500)
     job_ids = [job.id for job in found]
@@ -178,8 +179,6 @@ def _act(
 
 def _say_outcome(job: JobRecord | ArrayRecord) -> str:
     """Write what became of it. A job that had succeeded or failed before is left as it was."""
-    from holdfast.core.records import JobRecord
-
     state, reason = job.state.value, job.reason
     if isinstance(job, JobRecord) and state in ("succeeded", "failed"):
         reason = "it had ended before" + f": {reason}" * (reason not in ("", state))
@@ -188,8 +187,6 @@ def _say_outcome(job: JobRecord | ArrayRecord) -> str:
 
 def _ask(question: str) -> None:
     """Ask on stderr. Raises ClickException unless the answer is yes."""
-    import click
-
     try:
         agreed = click.confirm(question, err=True)
     except click.Abort:
@@ -289,7 +286,6 @@ def _act_on_selected(face: Face, job_ids: Sequence[str], acts: Acts) -> None:
 
 def _read(outcome: JobOutcome) -> JobRecord:
     """Return the job of an outcome. Raises the error that its problem tells of."""
-    from holdfast.client.rest import error_of
     from holdfast.wire.api import Problem
 
     if outcome.job is None:

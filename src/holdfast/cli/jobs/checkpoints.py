@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli import declare
+from holdfast.cli.face import Face, talks
 from holdfast.cli.jobs.find import find_job
 from holdfast.cli.options import COUNT, JOB, POSITIVE
-from holdfast.cli.output import Face, age, size, table, talks
+from holdfast.cli.output import age, size, table
+from holdfast.work import checkpoint as library
 
 if TYPE_CHECKING:
     from holdfast.client import Client
     from holdfast.core.records import CheckpointRecord
 
-RANK = declare.option("--rank", type=COUNT, default=0, help="The rank.")
+RANK = click.option("--rank", type=COUNT, default=0, help="The rank.")
 
 
 class ListsByDefault(click.Group):
@@ -31,7 +32,7 @@ class ListsByDefault(click.Group):
         return super().resolve_command(ctx, args)
 
 
-@declare.group(cls=ListsByDefault)
+@click.group(cls=ListsByDefault)
 def checkpoints() -> None:
     """List a job's checkpoints, the files its tasks saved; fetch, add or forget one.
 
@@ -96,8 +97,8 @@ def checkpoints_table(rows: Sequence[CheckpointRecord]) -> str:
 @checkpoints.command()
 @JOB
 @RANK
-@declare.option("--number", type=POSITIVE, help="Its number. [default: the newest]")
-@declare.option(
+@click.option("--number", type=POSITIVE, help="Its number. [default: the newest]")
+@click.option(
     "-o",
     "--output",
     required=True,
@@ -125,10 +126,10 @@ def get(face: Face, job_id: str, rank: int, number: int | None, output: str) -> 
 
 @checkpoints.command()
 @JOB
-@declare.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @RANK
-@declare.option("--step", type=COUNT, help="The step that the work has reached with it.")
-@declare.option("--epoch", type=POSITIVE, help="The running attempt's epoch, if one runs.")
+@click.option("--step", type=COUNT, help="The step that the work has reached with it.")
+@click.option("--epoch", type=POSITIVE, help="The running attempt's epoch, if one runs.")
 @talks
 def put(face: Face, job_id: str, file: str, rank: int, step: int | None, epoch: int | None) -> None:
     """Leave a file for the next attempt of a rank.
@@ -145,8 +146,8 @@ def put(face: Face, job_id: str, file: str, rank: int, step: int | None, epoch: 
 
 @checkpoints.command("rm")
 @JOB
-@declare.option("--rank", type=COUNT, help="Only this rank's.")
-@declare.option("--number", type=POSITIVE, help="Only this one.")
+@click.option("--rank", type=COUNT, help="Only this rank's.")
+@click.option("--number", type=POSITIVE, help="Only this one.")
 @talks
 def remove(face: Face, job_id: str, rank: int | None, number: int | None) -> None:
     """Forget checkpoints: the next attempt starts from the one before, or from nothing.
@@ -161,7 +162,7 @@ def remove(face: Face, job_id: str, rank: int | None, number: int | None) -> Non
     face.show({"job": job_id, "rank": rank, "number": number}, "forgotten")
 
 
-@declare.group()
+@click.group()
 def checkpoint() -> None:
     """From inside a job: save a file for the next attempt, or find the one that was saved.
 
@@ -175,8 +176,8 @@ def checkpoint() -> None:
 
 
 @checkpoint.command()
-@declare.argument("file", type=click.Path(exists=True, dir_okay=False))
-@declare.option("--step", type=COUNT, help="The step that the work has reached.")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.option("--step", type=COUNT, help="The step that the work has reached.")
 def save(file: str, step: int | None) -> int:
     """Save a file for the next attempt of this rank. It is copied, and uploaded in the background.
 
@@ -184,8 +185,6 @@ def save(file: str, step: int | None) -> int:
     Example:
       holdfast checkpoint save state.tar --step 12
     """
-    from holdfast.work import checkpoint as library
-
     inside = bool(os.environ.get("HOLDFAST_CHECKPOINT_OUT"))
     return 0 if library.save(file, step) or not inside else 1
 
@@ -198,8 +197,6 @@ def path() -> None:
     Example:
       tar xf "$(holdfast checkpoint path)"
     """
-    from holdfast.work import checkpoint as library
-
     found = library.path()
     if found:
         click.echo(found)

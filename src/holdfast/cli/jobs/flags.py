@@ -3,44 +3,44 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from holdfast.cli import declare
+import click
+
+from holdfast.client.specs import read_retry
 
 _GANG_PLAIN = ("tasks", "placement", "on_partial", "preemptible")
 _GANG_TIMES = ("start_timeout", "recovery_timeout")
 
 PLACE_OPTIONS: tuple[Callable[..., Any], ...] = (
-    declare.option(
+    click.option(
         "--host-label",
         "host_labels",
         multiple=True,
         metavar="K=V",
         help="Only hosts with this label.",
     ),
-    declare.option(
+    click.option(
         "--preemptible/--not-preemptible",
         default=None,
         help="Let a more important job take its place, at no charge.",
     ),
-    declare.option(
+    click.option(
         "--start-timeout", metavar="TIME", help="From its reservation until every rank runs."
     ),
-    declare.option(
-        "--recovery-timeout", metavar="TIME", help="The same after an attempt that ran."
-    ),
+    click.option("--recovery-timeout", metavar="TIME", help="The same after an attempt that ran."),
 )
 _LABEL, _PREEMPTIBLE, *_TIMEOUTS = PLACE_OPTIONS
 GANG_OPTIONS: tuple[Callable[..., Any], ...] = (
-    declare.option(
+    click.option(
         "--tasks", type=int, metavar="N",
         help="Ranks that start and stop together; --gpus, … are for each.",
     ),
-    declare.option(
-        "--placement", type=declare.Choice(["pack", "spread"]),
+    click.option(
+        "--placement", type=click.Choice(["pack", "spread"]),
         help="On few hosts, or on many. [default: pack]",
     ),
     _LABEL,
-    declare.option(
-        "--on-partial", type=declare.Choice(["fail", "restart"]),
+    click.option(
+        "--on-partial", type=click.Choice(["fail", "restart"]),
         help="After a rank's failure beside a finished rank.",
     ),
     _PREEMPTIBLE,
@@ -72,39 +72,37 @@ _RETRY = {
 _POLICY_PLAIN = ("image", "runtime", "pull", "pull_timeout", "no_progress_limit", "budget_reset")
 
 POLICY_OPTIONS = (
-    declare.option("--max-retries", type=int, help="Retries after the first attempt; 0 is none."),
-    declare.option("--retry-delay", metavar="TIME", help="The delay of the first retry, as 30s. [default: 60s]"),
-    declare.option("--retry-backoff", type=declare.Choice(["fixed", "exponential"]), help="Whether the delay grows."),
-    declare.option("--retry-multiplier", type=float, help="The factor of an exponential delay at each retry."),
-    declare.option("--max-retry-delay", metavar="TIME", help="The longest delay; off leaves the ceiling of 24h."),
-    declare.option("--retry-jitter", type=declare.Choice(["none", "deterministic", "random"]), help="Their spread."),
-    declare.option("--retry-jitter-ratio", type=float, help="The largest jitter, as a part of the delay."),
-    declare.option(
+    click.option("--max-retries", type=int, help="Retries after the first attempt; 0 is none."),
+    click.option("--retry-delay", metavar="TIME", help="The delay of the first retry, as 30s. [default: 60s]"),
+    click.option("--retry-backoff", type=click.Choice(["fixed", "exponential"]), help="Whether the delay grows."),
+    click.option("--retry-multiplier", type=float, help="The factor of an exponential delay at each retry."),
+    click.option("--max-retry-delay", metavar="TIME", help="The longest delay; off leaves the ceiling of 24h."),
+    click.option("--retry-jitter", type=click.Choice(["none", "deterministic", "random"]), help="Their spread."),
+    click.option("--retry-jitter-ratio", type=float, help="The largest jitter, as a part of the delay."),
+    click.option(
         "--retry-on", multiple=True, metavar="CAUSE",
         help="Retry only after these; also failures, infra, watchdog, system, all, none. Repeatable.",
     ),
-    declare.option("--no-retry-events", is_flag=True, help="Write no job.retry_* events."),
-    declare.option("--once", "interactive", is_flag=True, help="Never run it again by itself, whatever ends it."),
-    declare.option("--no-progress-limit", metavar="N", help="Fail after N attempts without progress, or off."),
-    declare.option("--budget-reset", metavar="TIME", help="Restore all budgets after a run of this length, or off."),
+    click.option("--no-retry-events", is_flag=True, help="Write no job.retry_* events."),
+    click.option("--once", "interactive", is_flag=True, help="Never run it again by itself, whatever ends it."),
+    click.option("--no-progress-limit", metavar="N", help="Fail after N attempts without progress, or off."),
+    click.option("--budget-reset", metavar="TIME", help="Restore all budgets after a run of this length, or off."),
 )  # fmt: skip
 
 CONTAINER_OPTIONS = (
-    declare.option("--image", metavar="REF", help="Run in this image; CMD may be left out."),
-    declare.option(
+    click.option("--image", metavar="REF", help="Run in this image; CMD may be left out."),
+    click.option(
         "--runtime",
-        type=declare.Choice(["podman", "docker"]),
+        type=click.Choice(["podman", "docker"]),
         help="The runtime. [default: the host's]",
     ),
-    declare.option(
-        "--pull",
-        type=declare.Choice(["missing", "always", "never"]),
-        help="When to fetch the image.",
+    click.option(
+        "--pull", type=click.Choice(["missing", "always", "never"]), help="When to fetch the image."
     ),
-    declare.option(
+    click.option(
         "--volume", "volumes", multiple=True, metavar="HOST:INSIDE[:ro]", help="A shared folder."
     ),
-    declare.option("--pull-timeout", metavar="TIME", help="The longest the image's pull may take."),
+    click.option("--pull-timeout", metavar="TIME", help="The longest the image's pull may take."),
 )
 
 
@@ -116,8 +114,6 @@ def read_policy(fields: dict[str, Any], options: Mapping[str, Any]) -> None:
     if options["no_retry_events"]:
         given["emit_retry_events"] = False
     if given:
-        from holdfast.client.specs import read_retry
-
         fields["retry"] = {**read_retry(fields.get("retry") or {}), **given}
     if options["interactive"]:
         fields["interactive"] = True

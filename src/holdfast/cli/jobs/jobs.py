@@ -8,28 +8,23 @@ import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli import declare
+import click
+
 from holdfast.cli.arrays.names import find_array, say_counts, say_parameters, say_progress
+from holdfast.cli.face import Face, talks
 from holdfast.cli.jobs.find import find_job
 from holdfast.cli.options import COUNT, OWNER, POSITIVE, choose_owner, read_pairs
-from holdfast.cli.output import (
-    Face,
-    age,
-    columns,
-    count_columns,
-    shorten,
-    span,
-    table,
-    talks,
-    unstyle,
-)
+from holdfast.cli.output import age, columns, count_columns, shorten, span, table, unstyle
+from holdfast.client.specs import parse_start
+from holdfast.core.arrays.records import ArrayRecord
+from holdfast.core.settings.resolve import parse_duration
 from holdfast.core.states import JobState
 from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
-    from holdfast.core.arrays.records import ArrayRecord
     from holdfast.core.records import JobRecord
 
 # The least room in which a reason is read easily beside the other columns; else it goes under them.
@@ -37,39 +32,39 @@ _OF_JOBS = ("cause", "min_retries", "max_retries", "host", "parent", "match", "s
 REASON_COLUMNS, UNDER_COLUMNS = 30, 5
 
 
-@declare.command()
-@declare.option(
+@click.command()
+@click.option(
     "--state",
     "states",
     multiple=True,
-    type=declare.Choice([state.value for state in JobState]),
+    type=click.Choice([state.value for state in JobState]),
     metavar="STATE",
     help="Only in this state, as running or failed; repeatable.",
 )
-@declare.option("--queue", help="Only this queue.")
-@declare.option("--project", help="Only this project.")
+@click.option("--queue", help="Only this queue.")
+@click.option("--project", help="Only this project.")
 @OWNER
-@declare.option("--name", help="Only this name.")
-@declare.option("--parent", metavar="JOB", help="Only those that this job submitted itself.")
-@declare.option("--match", metavar="TEXT", help="Only with this text in the name.")
-@declare.option("--since", metavar="TIME", help="Only those submitted since: 2h (ago), or a date.")
-@declare.option(
+@click.option("--name", help="Only this name.")
+@click.option("--parent", metavar="JOB", help="Only those that this job submitted itself.")
+@click.option("--match", metavar="TEXT", help="Only with this text in the name.")
+@click.option("--since", metavar="TIME", help="Only those submitted since: 2h (ago), or a date.")
+@click.option(
     "--sort",
-    type=declare.Choice(["age", "name", "state", "time"]),
+    type=click.Choice(["age", "name", "state", "time"]),
     default="age",
     help="The order of what is listed; time: how long it ran.",
 )
-@declare.option("--label", "labels", multiple=True, metavar="K=V", help="Only with this label.")
-@declare.option("--cause", help="Only jobs that ended of this cause.")
-@declare.option("--min-retries", type=COUNT, help="Only jobs charged with so many or more.")
-@declare.option("--max-retries", type=COUNT, help="Only jobs charged with so many or fewer.")
-@declare.option("--host", help="Only jobs with a task on this host now.")
-@declare.option("--array", "array", metavar="ARRAY", help="Only the members of this array.")
-@declare.option("--indices", is_flag=True, help="Give each member of an array a line of its own.")
-@declare.option("--limit", type=POSITIVE, default=50, help="The most to list.")
-@declare.option("--all", "everything", is_flag=True, help="List all of them, executors too.")
-@declare.option("--executors", is_flag=True, help="Only the jobs that run calls of functions.")
-@declare.option("--wide", is_flag=True, help="One line for each job, with nothing cut or wrapped.")
+@click.option("--label", "labels", multiple=True, metavar="K=V", help="Only with this label.")
+@click.option("--cause", help="Only jobs that ended of this cause.")
+@click.option("--min-retries", type=COUNT, help="Only jobs charged with so many or more.")
+@click.option("--max-retries", type=COUNT, help="Only jobs charged with so many or fewer.")
+@click.option("--host", help="Only jobs with a task on this host now.")
+@click.option("--array", "array", metavar="ARRAY", help="Only the members of this array.")
+@click.option("--indices", is_flag=True, help="Give each member of an array a line of its own.")
+@click.option("--limit", type=POSITIVE, default=50, help="The most to list.")
+@click.option("--all", "everything", is_flag=True, help="List all of them, executors too.")
+@click.option("--executors", is_flag=True, help="Only the jobs that run calls of functions.")
+@click.option("--wide", is_flag=True, help="One line for each job, with nothing cut or wrapped.")
 @talks
 def jobs(
     face: Face,
@@ -134,8 +129,6 @@ def jobs(
 def jobs_table(rows: Sequence[JobRecord | ArrayRecord], *, wide: bool = False) -> str:
     """Draw the table of `jobs`, with owners where there are several. No reason is cut: it wraps in its
     column, or under a narrow table. The parameters of a sweep's member stand before its reason."""
-    from holdfast.core.arrays.records import ArrayRecord
-
     wide = wide or columns() == sys.maxsize
     owned = wide or len({job.owner for job in rows}) > 1
     head, *lines = table(
@@ -178,9 +171,6 @@ def jobs_table(rows: Sequence[JobRecord | ArrayRecord], *, wide: bool = False) -
 def read_since(text: str, now: float) -> float:
     """Read a time that is over, as 2h ago or as a date; `now` is Unix seconds. Raises
     ValidationError."""
-    from holdfast.client.specs import parse_start
-    from holdfast.core.settings.resolve import parse_duration
-
     try:
         return now - parse_duration(text)
     except ValueError:
@@ -195,8 +185,6 @@ def read_since(text: str, now: float) -> float:
 
 def _run_seconds(job: JobRecord | ArrayRecord) -> float | None:
     """Return how long a job has run, or ran; None where it has not begun."""
-    from datetime import UTC, datetime
-
     started = getattr(job, "started_at", None)
     if started is None:
         return None

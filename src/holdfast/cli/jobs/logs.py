@@ -6,25 +6,26 @@ import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.cli import declare
+import click
+import msgspec
+
 from holdfast.cli.endings import EXIT_FAILED, EXIT_INTERRUPTED
+from holdfast.cli.face import Face, talks
 from holdfast.cli.jobs.find import act_on, one_job
 from holdfast.cli.jobs.jobs import read_since
 from holdfast.cli.jobs.ranks_output import Excerpt, RankPrefixer, find_last_lines
 from holdfast.cli.options import COUNT, JOB, POSITIVE
-from holdfast.cli.output import Face, count_of, note, say_state, talks, write_stream
+from holdfast.cli.output import count_of, note, say_state, write_stream
+from holdfast.core.records import JobRecord
+from holdfast.wire.api import LogLine
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from holdfast.cli.jobs.narrator import Narrator
     from holdfast.client import Client
     from holdfast.core.arrays.records import ArrayRecord
-    from holdfast.core.records import JobRecord
-    from holdfast.wire.api import LogLine
-
 # Jobs run on while their controller is away for long, so only Ctrl-C gives up the following.
 _LINE_BYTES = 4096  # as many are read at first for each line of `-n`
 FOLLOW_RETRY_SECONDS = 24 * 3600.0
@@ -92,8 +93,6 @@ def copy_output(
 ) -> tuple[JobRecord, Gaps]:
     """Write the job's output to stdout and stderr until it has ended, and return the ended job, and
     what could not be written."""
-    from holdfast.wire.api import LogLine
-
     prefixer = RankPrefixer(job.tasks) if job.tasks > 1 and which.get("rank") is None else None
     gaps = Gaps(job.id, full=which.get("full", False))
     for item in client.follow(job.id, retry_seconds=FOLLOW_RETRY_SECONDS, **which):
@@ -116,23 +115,21 @@ def copy_output(
     return job, gaps
 
 
-@declare.command()
+@click.command()
 @JOB
-@declare.option("--follow", "-f", is_flag=True, help="Go on until the job has ended.")
-@declare.option("--attempt", type=POSITIVE, help="The attempt. [default: the last]")
-@declare.option("--rank", type=COUNT, help="Only this rank of a gang.")
-@declare.option("--stream", type=declare.Choice(["stdout", "stderr", "both"]), default="both")
-@declare.option("--tail", type=COUNT, metavar="BYTES", help="Only the end of each stream.")
-@declare.option("--lines", "-n", type=COUNT, help="Only the last lines of each stream.")
-@declare.option(
+@click.option("--follow", "-f", is_flag=True, help="Go on until the job has ended.")
+@click.option("--attempt", type=POSITIVE, help="The attempt. [default: the last]")
+@click.option("--rank", type=COUNT, help="Only this rank of a gang.")
+@click.option("--stream", type=click.Choice(["stdout", "stderr", "both"]), default="both")
+@click.option("--tail", type=COUNT, metavar="BYTES", help="Only the end of each stream.")
+@click.option("--lines", "-n", type=COUNT, help="Only the last lines of each stream.")
+@click.option(
     "--timestamps", "-t", is_flag=True, help="Before each line, when the controller got it, in UTC."
 )
-@declare.option(
+@click.option(
     "--since", metavar="TIME", help="Only what came then or later: 10m ago, or an ISO time."
 )
-@declare.option(
-    "--full", is_flag=True, help="Fetch what the controller did not keep from the host."
-)
+@click.option("--full", is_flag=True, help="Fetch what the controller did not keep from the host.")
 @talks
 def logs(
     face: Face,
@@ -168,7 +165,7 @@ def logs(
       holdfast logs --since 10m 06ch2v8wq1m4kz7d9x3t
     """
     if lines is not None and which["tail"] is not None:
-        raise declare.usage_error("give either --lines or --tail, not both")
+        raise click.UsageError("give either --lines or --tail, not both")
     cut = LinesCut(lines, None if since is None else _read_time(since), timestamps)
     with face.client() as client:
         if follow or full:
@@ -215,8 +212,6 @@ def _show_job(
 
 
 def _read_time(text: str) -> datetime:
-    from datetime import UTC, datetime
-
     return datetime.fromtimestamp(read_since(text, time.time()), UTC)
 
 
@@ -241,8 +236,6 @@ def _show_array(
     face: Face, client: Client, array: ArrayRecord, which: dict[str, Any], cut: LinesCut
 ) -> None:
     """Print the output of each member of an array that has run, each line after its index."""
-    from holdfast.wire.api import LogLine
-
     members = sorted(
         client.jobs(array=array.id, page_size=500), key=lambda job: job.array_index or 0
     )
@@ -270,10 +263,6 @@ def _follow(
     face: Face, client: Client, job: JobRecord, which: dict[str, Any], cut: LinesCut
 ) -> int:
     """Print output as it comes; return the exit code."""
-    import msgspec
-
-    from holdfast.core.records import JobRecord
-
     missing, excerpt = 0, _make_excerpt(client, job, which, cut)
     if face.as_json:
         for item in client.follow(job.id, retry_seconds=FOLLOW_RETRY_SECONDS, **which):

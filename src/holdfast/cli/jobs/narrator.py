@@ -6,7 +6,9 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING
 
-from holdfast.cli.output import Face, note
+from holdfast.cli.face import Face
+from holdfast.cli.output import note
+from holdfast.core.causes import CHARGED_TO, Budget, Cause
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
@@ -93,8 +95,6 @@ class Narrator:
 def _ended_by_itself(job: JobRecord) -> bool:
     """Say whether the drain follows a failure of the job's own, which its end reports anyway, or
     a start that failed, after which nothing runs that could be stopped."""
-    from holdfast.core.causes import CHARGED_TO, Budget, Cause
-
     cause = job.drain_cause
     return cause is not None and (
         CHARGED_TO[cause] is Budget.RETRIES or cause is Cause.VALIDATION_ERROR

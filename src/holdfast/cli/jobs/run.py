@@ -11,13 +11,16 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli import declare
+import click
+import msgspec
+
 from holdfast.cli.endings import EXIT_INTERRUPTED
+from holdfast.cli.face import Face, talks
 from holdfast.cli.jobs.logs import copy_output, exit_code_of_job, tell_end
 from holdfast.cli.jobs.narrator import Narrator
 from holdfast.cli.jobs.submit import check_piped_input, submit_spec, takes_spec
 from holdfast.cli.options import COUNT
-from holdfast.cli.output import Face, note, talks
+from holdfast.cli.output import note
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
@@ -71,9 +74,9 @@ class Interrupts:
             note(f"the job could not be cancelled: {error}")
 
 
-@declare.command(context_settings={"allow_interspersed_args": False})
-@declare.option("--detach", "-d", is_flag=True, help="Only submit, and print the id.")
-@declare.option("--rank", type=COUNT, help="With --tasks: only this rank's output.")
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option("--detach", "-d", is_flag=True, help="Only submit, and print the id.")
+@click.option("--rank", type=COUNT, help="With --tasks: only this rank's output.")
 @takes_spec
 @talks
 def run(face: Face, detach: bool, rank: int | None, **options: Any) -> None:
@@ -141,8 +144,6 @@ def follow_job(
 
 
 def _job_json(job: JobRecord) -> str:
-    import msgspec
-
     return msgspec.json.encode(job).decode()
 
 

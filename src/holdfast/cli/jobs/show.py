@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from holdfast.cli import declare
+import click
+
+from holdfast.cli.arrays.arrays import show_array
 from holdfast.cli.arrays.names import say_parameters
+from holdfast.cli.face import Face, talks
 from holdfast.cli.jobs.attempts import attempts_table, policy_text
 from holdfast.cli.jobs.find import act_on
+from holdfast.cli.operate.events import event_text
 from holdfast.cli.options import JOB, POSITIVE
 from holdfast.cli.output import (
-    Face,
     age,
     count_of,
     facts,
@@ -23,7 +26,6 @@ from holdfast.cli.output import (
     shorten,
     size,
     span,
-    talks,
 )
 from holdfast.core.placement.ranks import name_ranks, say_names
 from holdfast.errors import NotFound
@@ -37,16 +39,14 @@ if TYPE_CHECKING:
 SHOWN_CHILDREN = 3
 
 
-@declare.command()
+@click.command()
 @JOB
-@declare.option("--forensics", is_flag=True, help="The evidence gathered before a watchdog's kill.")
-@declare.option("--attempt", type=POSITIVE, help="One attempt and its ranks.")
-@declare.option("--ranks", is_flag=True, help="Give each rank of a gang a row.")
-@declare.option("--events", is_flag=True, help="Its events.")
-@declare.option("--indices", is_flag=True, help="Of an array: every member.")
-@declare.option(
-    "--policy", is_flag=True, help="Its retry policy, field by field, with each source."
-)
+@click.option("--forensics", is_flag=True, help="The evidence gathered before a watchdog's kill.")
+@click.option("--attempt", type=POSITIVE, help="One attempt and its ranks.")
+@click.option("--ranks", is_flag=True, help="Give each rank of a gang a row.")
+@click.option("--events", is_flag=True, help="Its events.")
+@click.option("--indices", is_flag=True, help="Of an array: every member.")
+@click.option("--policy", is_flag=True, help="Its retry policy, field by field, with each source.")
 @talks
 def show(
     face: Face,
@@ -73,7 +73,7 @@ def show(
       holdfast show 06ch2v8wq1m4kz7d9x3t --forensics
     """
     if attempt is not None and (events or policy):
-        raise declare.usage_error("--attempt goes with neither --events nor --policy")
+        raise click.UsageError("--attempt goes with neither --events nor --policy")
     with face.client() as client:
         act_on(
             client,
@@ -103,8 +103,6 @@ def _show_job(
         face.show(view, policy_text(view))
         return
     if events:
-        from holdfast.cli.operate.events import event_text
-
         happened = list(client.events(job_id=job_id))
         if not happened:
             client.job(job_id)  # raises NotFound for an unknown job
@@ -126,8 +124,6 @@ def _show_job(
 
 
 def _show_array(face: Face, client: Client, array: ArrayRecord, indices: bool) -> None:
-    from holdfast.cli.arrays.arrays import show_array
-
     show_array(face, client, array, indices=indices)
 
 
@@ -291,7 +287,7 @@ def _forensics_text(view: ForensicsView) -> str:
     return f"{head} (gathered in {view.seconds:.1f} s)" + "".join(sections)
 
 
-@declare.command()
+@click.command()
 @JOB
 @talks
 def why(face: Face, job_id: str) -> None:

@@ -9,11 +9,16 @@ import struct
 import sys
 import termios
 import time
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli import declare
+import click
+import msgspec
+
+from holdfast.cli.arrays.arrays import submit_many
+from holdfast.cli.face import Face, talks
 from holdfast.cli.jobs.find import find_parent, remember_job
 from holdfast.cli.jobs.flags import (
     CONTAINER_OPTIONS,
@@ -23,7 +28,9 @@ from holdfast.cli.jobs.flags import (
     read_policy,
 )
 from holdfast.cli.options import LABEL, POSITIVE, add_options, read_pairs
-from holdfast.cli.output import Face, note, talks
+from holdfast.cli.output import note
+from holdfast.client.specs import build_spec, parse_start, read_secrets
+from holdfast.core.spec import MAX_STDIN_BYTES
 from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
@@ -33,70 +40,66 @@ if TYPE_CHECKING:
     from holdfast.wire.api import JobLimits
 
 ABOUT_OPTIONS: tuple[Callable[..., Any], ...] = (
-    declare.option("--name", help="A name to show. [default: the program's or its script's]"),
-    declare.option("--queue", help="The queue. [default: the cluster's first that fits]"),
-    declare.option("--project", help="The project that pays. [default: default]"),
-    declare.option("--priority", type=int, help="0 to 100, higher first. [default: 50]"),
+    click.option("--name", help="A name to show. [default: the program's or its script's]"),
+    click.option("--queue", help="The queue. [default: the cluster's first that fits]"),
+    click.option("--project", help="The project that pays. [default: default]"),
+    click.option("--priority", type=int, help="0 to 100, higher first. [default: 50]"),
 )
-_GPUS = declare.option("--gpus", type=int, help="Whole GPUs.")
+_GPUS = click.option("--gpus", type=int, help="Whole GPUs.")
 NEED_OPTIONS: tuple[Callable[..., Any], ...] = (
-    declare.option("--cpus", type=int, help="CPU slots; 1 for a job without GPUs."),
-    declare.option("--memory", metavar="SIZE", help="Memory, as 512M or 4G."),
+    click.option("--cpus", type=int, help="CPU slots; 1 for a job without GPUs."),
+    click.option("--memory", metavar="SIZE", help="Memory, as 512M or 4G."),
     LABEL,
-    declare.option(
+    click.option(
         "--env",
         multiple=True,
         metavar="K[=V]",
         help="A variable; K alone takes this shell's value.",
     ),
-    declare.option(
+    click.option(
         "--secret",
         "secrets",
         multiple=True,
         metavar="K[=V|=@FILE]",
         help="A variable that is never shown, redacted in logs.",
     ),
-    declare.option(
+    click.option(
         "--cwd", metavar="DIR", help="Working folder. [default: this one, for a local controller]"
     ),
-    declare.option(
+    click.option(
         "--fresh-workdir", is_flag=True, default=None, help="Start each attempt in an empty folder."
     ),
-    declare.option(
+    click.option(
         "--time-limit",
         metavar="TIME",
         help="Stop it after 90s, 2h, …; off: never. [default: its queue's or project's, or none]",
     ),
-    declare.option(
+    click.option(
         "--expected",
         metavar="TIME",
         help="How long it should take: it may start sooner by it, and is never stopped by it.",
     ),
-    declare.option(
-        "--stall-timeout", metavar="TIME", help="Silence that raises suspicion, or off."
-    ),
-    declare.option(
+    click.option("--stall-timeout", metavar="TIME", help="Silence that raises suspicion, or off."),
+    click.option(
         "--silence-limit", metavar="TIME", help="Silence that stops it without evidence, or off."
     ),
-    declare.option(
+    click.option(
         "--first-beat-timeout",
         metavar="TIME",
         help="Time to its first beat, or off. [default: off]",
     ),
-    declare.option("--grace", metavar="TIME", help="Time between TERM and KILL."),
-    declare.option(
+    click.option("--grace", metavar="TIME", help="Time between TERM and KILL."),
+    click.option(
         "--watchdog-cap", type=int, help="Watchdog trips after which it is still requeued."
     ),
 )
 START_OPTIONS: tuple[Callable[..., Any], ...] = (
-    declare.option(
-        "--lease-ttl", metavar="TIME", help="How long a silent host runs it, 15s to 1h."
-    ),
-    declare.option("--idempotency-key", metavar="KEY", help="The same key returns the first job."),
-    declare.option(
+    click.option("--lease-ttl", metavar="TIME", help="How long a silent host runs it, 15s to 1h."),
+    click.option("--idempotency-key", metavar="KEY", help="The same key returns the first job."),
+    click.option(
         "--start-at", metavar="TIME", help="Not before: +10m, an ISO time or Unix seconds."
     ),
-    declare.option(
+    click.option(
         "--after",
         multiple=True,
         metavar="JOB[:END]",
@@ -111,16 +114,14 @@ _OPTIONS = (
     *POLICY_OPTIONS,
     *CONTAINER_OPTIONS,
     *START_OPTIONS,
-    declare.option(
+    click.option(
         "--stdin",
         metavar="FILE",
         help="What it reads as its standard input, up to 64 MiB; - is this command's.",
     ),
-    declare.option("--shell", metavar="LINE", help="A command line for /bin/sh, instead of CMD."),
-    declare.option(
-        "--file", "file", metavar="FILE", help="A job in TOML or YAML, under the flags."
-    ),
-    declare.argument("command", nargs=-1, metavar="[-- CMD [ARGS]...]"),
+    click.option("--shell", metavar="LINE", help="A command line for /bin/sh, instead of CMD."),
+    click.option("--file", "file", metavar="FILE", help="A job in TOML or YAML, under the flags."),
+    click.argument("command", nargs=-1, metavar="[-- CMD [ARGS]...]"),
 )
 
 
@@ -149,8 +150,6 @@ def read_spec(
     Raises:
         ValidationError: naming the flag or the field.
     """
-    from holdfast.client.specs import build_spec, parse_start, read_secrets
-
     fields = read_file(options["file"]) if options["file"] else {}
     for name in _PLAIN:
         if options[name] is not None:
@@ -262,8 +261,6 @@ def read_file(path: str) -> dict[str, Any]:
                     f"{path} is not YAML: {' '.join(str(error).split())}", field="file"
                 ) from error
         else:
-            import tomllib
-
             try:
                 fields = tomllib.loads(data.decode())
             except (ValueError, RecursionError) as error:  # a number of 5000 digits, too
@@ -287,10 +284,6 @@ def with_input(client: Client, spec: JobSpec, given: str | None) -> JobSpec:
     """Keep what `--stdin` names, and return the spec that says so. Raises ValidationError."""
     if given is None:
         return spec
-    import msgspec
-
-    from holdfast.core.spec import MAX_STDIN_BYTES
-
     try:
         if given == "-":
             data = sys.stdin.buffer.read(MAX_STDIN_BYTES + 1)
@@ -347,13 +340,13 @@ def submit_spec(client: Any, options: Mapping[str, Any], rank: int | None = None
     return job
 
 
-@declare.command(context_settings={"allow_interspersed_args": False})
-@declare.option(
+@click.command(context_settings={"allow_interspersed_args": False})
+@click.option(
     "--array", metavar="LIST[%N]", help="Once for each index: 0-999, 1,3,5-9; %N at once."
 )
-@declare.option("--sweep", metavar="FILE", help="Once for each point of a grid in TOML.")
-@declare.option("--at-once", type=POSITIVE, help="How many of them run at once.")
-@declare.option(
+@click.option("--sweep", metavar="FILE", help="Once for each point of a grid in TOML.")
+@click.option("--at-once", type=POSITIVE, help="How many of them run at once.")
+@click.option(
     "--detach", "detached", is_flag=True, help="Inside of a job: go on where that job is cancelled."
 )
 @takes_spec
@@ -379,12 +372,10 @@ def submit(
       holdfast submit --array 0-999%50 -- ./one.sh         which reads $HOLDFAST_ARRAY_INDEX
       holdfast submit --sweep grid.toml -- python train.py --lr {lr} --seed {seed}
     """
-    from holdfast.cli.arrays.arrays import submit_many
-
     if array is not None and sweep is not None:
-        raise declare.usage_error("give either --array or --sweep, not both")
+        raise click.UsageError("give either --array or --sweep, not both")
     if at_once is not None and array is None and sweep is None:
-        raise declare.usage_error("--at-once goes with --array or --sweep")
+        raise click.UsageError("--at-once goes with --array or --sweep")
     with face.client() as client:
         if array is not None or sweep is not None:
             spec = read_spec(client.place, name_parents(client, options), os.environ, time.time())

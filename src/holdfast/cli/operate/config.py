@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.cli import declare
+import click
+
+from holdfast.cli.face import Face, talks
 from holdfast.cli.jobs.find import find_job
-from holdfast.cli.output import Face, table, talks
+from holdfast.cli.output import table
+from holdfast.core.settings.resolve import SETTINGS, parse_value
 from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
-    import click
-
     from holdfast.core.settings.resolve import Effective, Value
 
 
-@declare.group(invoke_without_command=True)
-@declare.option("--queue", help="The values for this queue.")
-@declare.option("--project", help="The values for this project.")
-@declare.option("--job", "job_id", metavar="JOB", help="The values for this job.")
-@declare.pass_context
+@click.group(invoke_without_command=True)
+@click.option("--queue", help="The values for this queue.")
+@click.option("--project", help="The values for this project.")
+@click.option("--job", "job_id", metavar="JOB", help="The values for this job.")
+@click.pass_context
 @talks
 def config(
     face: Face, context: click.Context, queue: str | None, project: str | None, job_id: str | None
@@ -39,7 +40,7 @@ def config(
     if context.invoked_subcommand is not None:
         return
     if (queue or project) and job_id:
-        raise declare.usage_error("give either --job, or --queue and --project")
+        raise click.UsageError("give either --job, or --queue and --project")
     with face.client() as client:
         rows = (
             client.settings(find_job(client, job_id)) if job_id else client.config(queue, project)
@@ -49,8 +50,6 @@ def config(
 
 def config_table(rows: Sequence[Effective]) -> str:
     """Draw the table of `config`."""
-    from holdfast.core.settings.resolve import SETTINGS
-
     helps = {name: setting.help for name, setting in SETTINGS.items()}
     return table(
         ("SETTING", "VALUE", "SOURCE", "WHAT IT IS"),
@@ -69,8 +68,6 @@ def value_text(value: Value) -> str:
 
 def read_changes(pairs: Sequence[str]) -> dict[str, Value]:
     """Read `NAME=VALUE` words as checked settings. Raises ValidationError."""
-    from holdfast.core.settings.resolve import parse_value
-
     changes: dict[str, Value] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
@@ -81,10 +78,10 @@ def read_changes(pairs: Sequence[str]) -> dict[str, Value]:
 
 
 @config.command("set")
-@declare.argument("name")
-@declare.argument("value")
-@declare.option("--queue", help="For this queue only.")
-@declare.option("--project", help="For this project only.")
+@click.argument("name")
+@click.argument("value")
+@click.option("--queue", help="For this queue only.")
+@click.option("--project", help="For this project only.")
 @talks
 def set_value(face: Face, name: str, value: str, queue: str | None, project: str | None) -> None:
     """Change a setting for the cluster, a queue or a project. `off` switches a limit off.
@@ -101,9 +98,9 @@ def set_value(face: Face, name: str, value: str, queue: str | None, project: str
 
 
 @config.command("unset")
-@declare.argument("name")
-@declare.option("--queue", help="For this queue only.")
-@declare.option("--project", help="For this project only.")
+@click.argument("name")
+@click.option("--queue", help="For this queue only.")
+@click.option("--project", help="For this project only.")
 @talks
 def unset_value(face: Face, name: str, queue: str | None, project: str | None) -> None:
     """Remove a setting from its layer, so that the layer below applies.
@@ -119,7 +116,7 @@ def _change(
     face: Face, queue: str | None, project: str | None, changes: dict[str, Value], unset: list[str]
 ) -> None:
     if queue and project:
-        raise declare.usage_error("give either --queue or --project")
+        raise click.UsageError("give either --queue or --project")
     with face.client() as client:
         if queue is not None:
             client.put_queue(queue, changes, unset)

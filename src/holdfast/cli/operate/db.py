@@ -1,15 +1,19 @@
 """`db`: the schema of the database, which it reads and changes without a controller."""
 
-from holdfast.cli import declare
-from holdfast.cli.output import Face
+from dataclasses import asdict
 
-_DSN = declare.option(
+import click
+
+from holdfast.cli.extras import need_server
+from holdfast.cli.face import Face
+
+_DSN = click.option(
     "--dsn", envvar="HOLDFAST_DSN", metavar="DSN", help="The database. [default: HOLDFAST_DSN]"
 )
-_JSON = declare.option("--json", "as_json", is_flag=True, help="Print JSON.")
+_JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-@declare.group()
+@click.group()
 def db() -> None:
     """Migrate the database, or show its version. `up` and `server` migrate by themselves.
 
@@ -23,7 +27,7 @@ def db() -> None:
 def _dsn(dsn: str | None) -> str:
     if dsn:
         return dsn
-    raise declare.usage_error(
+    raise click.UsageError(
         "no database is given: use --dsn or HOLDFAST_DSN. `holdfast up` migrates its own."
     )
 
@@ -38,8 +42,6 @@ def migrate(dsn: str | None, as_json: bool) -> None:
     Example:
       holdfast db migrate --dsn postgresql://holdfast@db.example/holdfast
     """
-    from holdfast.cli.extras import need_server
-
     need_server()
     from holdfast.store.postgres.connection.migrate import migrate as apply
 
@@ -60,11 +62,7 @@ def status(dsn: str | None, as_json: bool) -> None:
     Example:
       HOLDFAST_DSN=postgresql://holdfast@db.example/holdfast holdfast db status
     """
-    from holdfast.cli.extras import need_server
-
     need_server()
-    from dataclasses import asdict
-
     from holdfast.store.postgres.connection.migrate import read_findings, read_status
 
     found = read_status(_dsn(dsn))

@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.cli import declare
+import click
+
+from holdfast.cli.face import Face, talks
 from holdfast.cli.jobs.find import find_job
 from holdfast.cli.options import COUNT
-from holdfast.cli.output import Face, print_text, talks
+from holdfast.cli.output import print_text
 
 if TYPE_CHECKING:
     from holdfast.core.records import EventRecord
 
 
-@declare.command()
-@declare.option("--follow", "-f", is_flag=True, help="Go on with new events.")
-@declare.option("--job", "job_id", metavar="JOB", help="Only this job's.")
-@declare.option("--kind", "kinds", multiple=True, help="Only this kind, as job.failed; repeatable.")
-@declare.option("--after", metavar="ID", help="Only events after the one with this id, to resume.")
-@declare.option("--tail", type=COUNT, help="The last N. [default: 20, for all jobs]")
+@click.command()
+@click.option("--follow", "-f", is_flag=True, help="Go on with new events.")
+@click.option("--job", "job_id", metavar="JOB", help="Only this job's.")
+@click.option("--kind", "kinds", multiple=True, help="Only this kind, as job.failed; repeatable.")
+@click.option("--after", metavar="ID", help="Only events after the one with this id, to resume.")
+@click.option("--tail", type=COUNT, help="The last N. [default: 20, for all jobs]")
 @talks
 def events(
     face: Face,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli import declare
+from holdfast.cli.face import Face, talks
 from holdfast.cli.options import read_seconds
-from holdfast.cli.output import Face, age, paint, span, table, table_and_texts, talks
+from holdfast.cli.output import age, paint, span, table, table_and_texts
 from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
@@ -27,10 +27,10 @@ _VERBS = {
 }
 
 
-@declare.group(invoke_without_command=True)
-@declare.option("--dead", is_flag=True, help="Only hosts that died while they held work.")
-@declare.option("--all", "include_terminated", is_flag=True, help="Also terminated hosts.")
-@declare.pass_context
+@click.group(invoke_without_command=True)
+@click.option("--dead", is_flag=True, help="Only hosts that died while they held work.")
+@click.option("--all", "include_terminated", is_flag=True, help="Also terminated hosts.")
+@click.pass_context
 @talks
 def hosts(face: Face, context: click.Context, dead: bool, include_terminated: bool) -> None:
     """List hosts and their slots; drain, quarantine or end them.
@@ -57,9 +57,9 @@ def hosts(face: Face, context: click.Context, dead: bool, include_terminated: bo
 
 
 @hosts.command()
-@declare.argument("host")
-@declare.option("--hours", is_flag=True, help="Hours of the last 90 days instead of minutes.")
-@declare.option("--last", metavar="TIME", default="1h", help="How far back. [default: 1h]")
+@click.argument("host")
+@click.option("--hours", is_flag=True, help="Hours of the last 90 days instead of minutes.")
+@click.option("--last", metavar="TIME", default="1h", help="How far back. [default: 1h]")
 @talks
 def telemetry(face: Face, host: str, hours: bool, last: str) -> None:
     """Show the GPUs of a host: memory, utilisation and temperature, over time.
@@ -97,7 +97,7 @@ def _gib(value: int | None) -> str:
 
 
 @hosts.command()
-@declare.argument("host")
+@click.argument("host")
 @talks
 def checks(face: Face, host: str) -> None:
     """Show the last health checks of a host, newest first.
@@ -202,13 +202,11 @@ def _act(face: Face, names: Sequence[str], verb: str, reason: str, **how: Any) -
 
 
 @hosts.command()
-@declare.argument("names", metavar="HOST...", nargs=-1, required=True)
-@declare.option("--reason", default="", help="Kept with the host.")
-@declare.option("--deadline", metavar="TIME", help="How long running tasks may go on, as 1h.")
-@declare.option("--hard", is_flag=True, help="Stop running tasks now, at no charge to their jobs.")
-@declare.option(
-    "--scale-down", is_flag=True, help="The host leaves: stop its tasks in their grace."
-)
+@click.argument("names", metavar="HOST...", nargs=-1, required=True)
+@click.option("--reason", default="", help="Kept with the host.")
+@click.option("--deadline", metavar="TIME", help="How long running tasks may go on, as 1h.")
+@click.option("--hard", is_flag=True, help="Stop running tasks now, at no charge to their jobs.")
+@click.option("--scale-down", is_flag=True, help="The host leaves: stop its tasks in their grace.")
 @talks
 def drain(
     face: Face,
@@ -232,11 +230,11 @@ def drain(
       holdfast hosts undrain gpu-box-7
     """
     if deadline is not None and hard:
-        raise declare.usage_error(
+        raise click.UsageError(
             "--hard stops running tasks now, --deadline later; give one of the two"
         )
     if scale_down and hard:
-        raise declare.usage_error(
+        raise click.UsageError(
             "--scale-down stops running tasks, with their grace; leave --hard out"
         )
     seconds = None
@@ -251,17 +249,17 @@ def drain(
     _act(face, names, "drain", reason, **how)
 
 
-def _make_action(verb: str, sentence: str) -> declare.Command:
-    @declare.argument("names", metavar="HOST...", nargs=-1, required=True)
-    @declare.option("--reason", default="", help="Kept with the host.")
-    @declare.option("--hard", is_flag=True, help="Stop running tasks, at no charge to their jobs.")
+def _make_action(verb: str, sentence: str) -> click.Command:
+    @click.argument("names", metavar="HOST...", nargs=-1, required=True)
+    @click.option("--reason", default="", help="Kept with the host.")
+    @click.option("--hard", is_flag=True, help="Stop running tasks, at no charge to their jobs.")
     @talks
     def act(face: Face, names: Sequence[str], reason: str, hard: bool) -> None:
         _act(face, names, verb, reason, hard=hard)
 
     example = f"\b\nExample:\n  holdfast hosts {verb} gpu-box-7"
     act.__doc__ = f"{sentence}\n\nHOST is a name or an id.\n\n{example}"
-    return declare.command(verb)(act)
+    return click.command(verb)(act)
 
 
 for _verb, _sentence in _VERBS.items():

@@ -6,56 +6,20 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from holdfast.cli import declare
-from holdfast.cli.output import Face, age, note, table, table_and_texts, talks
+import click
+import msgspec
+
+from holdfast.cli.face import Face, talks
+from holdfast.cli.operate.resource import resource
+from holdfast.cli.output import age, note, table, table_and_texts
+from holdfast.client.synchronous import Client
+from holdfast.core.fleet.actions import CycleSummary
+from holdfast.core.fleet.pool_files import read_pools
+from holdfast.core.fleet.pools import PoolSpec
 from holdfast.errors import HoldfastError, ValidationError
-
-if TYPE_CHECKING:
-    import click
-
-    from holdfast.core.fleet.actions import CycleSummary
-    from holdfast.wire.pools import PoolStatus
-
-
-@declare.group(invoke_without_command=True)
-@declare.pass_context
-@talks
-def pools(face: Face, context: click.Context) -> None:
-    """List pools of hosts: sizes, cost per hour, today's spend and forecast.
-
-    The forecast is today's spend if a pool costs until midnight UTC what it costs now. A pool whose
-    state is `held` wants more hosts than it may rent, and says why.
-
-    \b
-    Examples:
-      holdfast pools
-      holdfast pools create -f pool.toml
-      holdfast pools scale a100 --min 1 --max 8
-      holdfast pools cycles a100
-    """
-    if context.invoked_subcommand is None:
-        _list(face)
-
-
-@pools.command()
-@talks
-def ls(face: Face) -> None:
-    """List pools.
-
-    \b
-    Example:
-      holdfast pools ls --json
-    """
-    _list(face)
-
-
-def _list(face: Face) -> None:
-    with face.client() as client:
-        rows = client.pools()
-    nothing = "no pools. Make one with `holdfast pools create -f pool.toml`"
-    face.show(rows, pools_table(rows) if rows else nothing)
+from holdfast.wire.pools import PoolStatus
 
 
 def pools_table(rows: Sequence[PoolStatus]) -> str:
@@ -106,8 +70,30 @@ def _say_state(pool: PoolStatus) -> str:
     return pool.blocked or "; ".join(pool.provider_says)
 
 
+@resource(
+    "NAME",
+    pools_table,
+    nothing="no pools. Make one with `holdfast pools create -f pool.toml`",
+    words={"ls": "list"},
+)
+def pools(client: Client) -> Sequence[PoolStatus]:
+    """List pools of hosts: sizes, cost per hour, today's spend and forecast.
+
+    The forecast is today's spend if a pool costs until midnight UTC what it costs now. A pool whose
+    state is `held` wants more hosts than it may rent, and says why.
+
+    \b
+    Examples:
+      holdfast pools
+      holdfast pools create -f pool.toml
+      holdfast pools scale a100 --min 1 --max 8
+      holdfast pools cycles a100
+    """
+    return client.pools()
+
+
 @pools.command()
-@declare.argument("name")
+@click.argument("name")
 @talks
 def show(face: Face, name: str) -> None:
     """Show a pool: what it may rent, its bounds, its money, and what its last cycle says.
@@ -116,8 +102,6 @@ def show(face: Face, name: str) -> None:
     Example:
       holdfast pools show a100
     """
-    import msgspec
-
     with face.client() as client:
         pool = client.pool(name)
         last = client.pool_cycles(name, limit=1)[:1]
@@ -134,8 +118,6 @@ def show(face: Face, name: str) -> None:
 
 def _say_value(key: str, value: Any) -> str:
     """Write a key's value as `pools set` takes it."""
-    import msgspec
-
     if key.endswith("_seconds"):
         whole = value >= 60 and value % 60 == 0
         return f"{value / 60:g}m" if whole else f"{value:g}s"
@@ -152,7 +134,7 @@ def _say_offer(offer: Any) -> str:
 
 
 @pools.command()
-@declare.option(
+@click.option(
     "-f", "--file", "path", required=True, metavar="FILE", help="TOML: [pool.NAME] tables."
 )
 @talks
@@ -163,10 +145,6 @@ def create(face: Face, path: str) -> None:
     Example:
       holdfast pools create -f pool.toml
     """
-    import msgspec
-
-    from holdfast.core.fleet.pool_files import read_pools
-
     try:
         text = Path(path).read_text()
     except (OSError, ValueError) as error:
@@ -188,11 +166,9 @@ def create(face: Face, path: str) -> None:
     face.show(made, pools_table(made))
 
 
-@pools.command("set")
-@declare.argument("name")
-@declare.argument("changes", metavar="KEY=VALUE...", nargs=-1, required=True)
-@talks
-def set_pool(face: Face, name: str, changes: Sequence[str]) -> None:
+@pools.add("set", pool_table)
+@click.argument("changes", metavar="KEY=VALUE...", nargs=-1, required=True)
+def set_pool(client: Client, name: str, changes: Sequence[str]) -> PoolStatus:
     """Change keys of a pool; times as 5m, `off` for no limit.
 
     \b
@@ -200,72 +176,62 @@ def set_pool(face: Face, name: str, changes: Sequence[str]) -> None:
       holdfast pools set a100 idle_timeout=10m max_usd_per_day=40
       holdfast pools set a100 max_usd_per_hour=off
     """
-    from holdfast.core.fleet.pools import PoolSpec
-
     given: dict[str, Any] = {}
     for change in changes:
         key, sign, value = change.partition("=")
         if not sign:
-            raise declare.usage_error(f"{change!r} is no KEY=VALUE")
+            raise click.UsageError(f"{change!r} is no KEY=VALUE")
         long = f"{key}_seconds"
         given[long if long in PoolSpec.__struct_fields__ else key] = value
-    face.answer(lambda client: client.set_pool(name, given), pool_table)
+    return client.set_pool(name, given)
 
 
-@pools.command()
-@declare.argument("name")
-@declare.option("--min", "least", type=int, help="Hosts kept, with or without work.")
-@declare.option("--max", "most", type=int, help="Hosts at most.")
-@declare.option("--buffer", type=int, help="Idle hosts kept ready while others are busy.")
-@talks
-def scale(face: Face, name: str, least: int | None, most: int | None, buffer: int | None) -> None:
+@pools.add("scale", pool_table)
+@click.option("--min", "least", type=int, help="Hosts kept, with or without work.")
+@click.option("--max", "most", type=int, help="Hosts at most.")
+@click.option("--buffer", type=int, help="Idle hosts kept ready while others are busy.")
+def scale(
+    client: Client, name: str, least: int | None, most: int | None, buffer: int | None
+) -> PoolStatus:
     """Change a pool's bounds.
 
     \b
     Example:
       holdfast pools scale a100 --min 1 --max 8
     """
-    face.answer(
-        lambda client: client.scale_pool(name, min=least, max=most, buffer=buffer), pool_table
-    )
+    return client.scale_pool(name, min=least, max=most, buffer=buffer)
 
 
-@pools.command()
-@declare.argument("name")
-@declare.option("--reason", default="", help="Shown by `pools` and `why`.")
-@talks
-def pause(face: Face, name: str, reason: str) -> None:
+@pools.add("pause", pool_table)
+@click.option("--reason", default="", help="Shown by `pools` and `why`.")
+def pause(client: Client, name: str, reason: str) -> PoolStatus:
     """Have a pool spawn nothing and shrink by nothing.
 
     \b
     Example:
       holdfast pools pause a100 --reason "a bill"
     """
-    face.answer(lambda client: client.pause_pool(name, reason), pool_table)
+    return client.pause_pool(name, reason)
 
 
-@pools.command()
-@declare.argument("name")
-@talks
-def resume(face: Face, name: str) -> None:
+@pools.add("resume", pool_table)
+def resume(client: Client, name: str) -> PoolStatus:
     """Have a pool scale again.
 
     \b
     Example:
       holdfast pools resume a100
     """
-    face.answer(lambda client: client.resume_pool(name), pool_table)
+    return client.resume_pool(name)
 
 
-@pools.command()
-@declare.argument("name")
-@declare.option(
+@pools.add("delete", pool_table)
+@click.option(
     "--forget",
     is_flag=True,
     help="At once, on your word that its machines are gone: where its provider is no more.",
 )
-@talks
-def delete(face: Face, name: str, forget: bool) -> None:
+def delete(client: Client, name: str, forget: bool) -> PoolStatus:
     """Delete a pool: its hosts go as they fall idle, then it is forgotten.
 
     A pool whose provider answers no more confirms no end, and stays until it is deleted with --forget:
@@ -276,12 +242,12 @@ def delete(face: Face, name: str, forget: bool) -> None:
       holdfast pools delete a100
       holdfast pools delete old-cluster --forget
     """
-    face.answer(lambda client: client.delete_pool(name, forget=forget), pool_table)
+    return client.delete_pool(name, forget=forget)
 
 
 @pools.command()
-@declare.argument("name")
-@declare.option("-n", "--last", default=20, help="So many, the newest last.")
+@click.argument("name")
+@click.option("-n", "--last", default=20, help="So many, the newest last.")
 @talks
 def cycles(face: Face, name: str, last: int) -> None:
     """Show a pool's last cycles: what it found, what it did, and why.
@@ -328,7 +294,7 @@ def _say_actions(cycle: CycleSummary) -> str:
 
 
 @pools.command()
-@declare.argument("name")
+@click.argument("name")
 @talks
 def plan(face: Face, name: str) -> int:
     """Show what a pool's cycle would do now, and why. Nothing is changed.
@@ -344,9 +310,9 @@ def plan(face: Face, name: str) -> int:
 
 
 @pools.command()
-@declare.argument("names", metavar="[POOL]...", nargs=-1)
-@declare.option("--once", is_flag=True, help="One cycle of each pool, then exit.")
-@declare.option("--dry-run", is_flag=True, help="Only say what would be done.")
+@click.argument("names", metavar="[POOL]...", nargs=-1)
+@click.option("--once", is_flag=True, help="One cycle of each pool, then exit.")
+@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @talks
 def run(face: Face, names: Sequence[str], once: bool, dry_run: bool) -> int:
     """Run cycles by hand: JSON summaries on stdout, exit code 1 after an error.

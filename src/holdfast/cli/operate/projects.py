@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from holdfast.cli import declare
+import click
+
 from holdfast.cli.operate.config import read_changes, value_text
-from holdfast.cli.output import Face, count_of, facts, table, talks
+from holdfast.cli.operate.resource import Columns, draw_columns, resource
+from holdfast.cli.output import count_of, facts
+from holdfast.client.synchronous import Client
+from holdfast.core.records import ProjectRecord
 
-if TYPE_CHECKING:
-    import click
+COLUMNS: Columns[ProjectRecord] = {
+    "PROJECT": lambda p: p.name,
+    "JOBS": lambda p: _use(p, p.running, "quota_jobs"),
+    "GPUS": lambda p: _use(p, p.gpus, "quota_gpus"),
+    "UNFINISHED": lambda p: str(p.unfinished),
+    "RETRIES": lambda p: "held" if p.settings.get("retries_enabled") is False else "-",
+    "SETTINGS": lambda p: _settings(p) or "-",
+}
 
-    from holdfast.core.records import ProjectRecord
+
+def projects_table(rows: Sequence[ProjectRecord]) -> str:
+    """Draw the table of `projects`."""
+    return draw_columns(COLUMNS, rows)
 
 
-@declare.group(invoke_without_command=True)
-@declare.pass_context
-@talks
-def projects(face: Face, context: click.Context) -> None:
+@resource(
+    "PROJECT",
+    projects_table,
+    nothing="no projects but default; `holdfast projects create NAME` makes one",
+)
+def projects(client: Client) -> Sequence[ProjectRecord]:
     """List projects: running jobs, used quotas and settings.
 
     There is one called default; an admin makes others before work names them.
@@ -30,34 +44,7 @@ def projects(face: Face, context: click.Context) -> None:
       holdfast projects set vision quota_gpus=8 max_retries=2
       holdfast projects show vision
     """
-    if context.invoked_subcommand is not None:
-        return
-    with face.client() as client:
-        rows = client.projects()
-    face.show(
-        rows,
-        projects_table(rows)
-        if rows
-        else "no projects but default; `holdfast projects create NAME` makes one",
-    )
-
-
-def projects_table(rows: Sequence[ProjectRecord]) -> str:
-    """Draw the table of `projects`."""
-    return table(
-        ("PROJECT", "JOBS", "GPUS", "UNFINISHED", "RETRIES", "SETTINGS"),
-        [
-            (
-                p.name,
-                _use(p, p.running, "quota_jobs"),
-                _use(p, p.gpus, "quota_gpus"),
-                str(p.unfinished),
-                "held" if p.settings.get("retries_enabled") is False else "-",
-                _settings(p) or "-",
-            )
-            for p in rows
-        ],
-    )
+    return client.projects()
 
 
 def _use(project: ProjectRecord, count: int, name: str, noun: str = "") -> str:
@@ -106,37 +93,31 @@ def _project_text(p: ProjectRecord) -> str:
     )
 
 
-@projects.command("show")
-@declare.argument("name", metavar="PROJECT")
-@talks
-def show_project(face: Face, name: str) -> None:
+@projects.add("show", _project_text)
+def show_project(client: Client, name: str) -> ProjectRecord:
     """Show one project. `holdfast config --project` shows every setting in force and its source.
 
     \b
     Example:
       holdfast projects show vision
     """
-    face.answer(lambda client: client.project(name), _project_text)
+    return client.project(name)
 
 
-@projects.command("create")
-@declare.argument("name", metavar="PROJECT")
-@talks
-def create_project(face: Face, name: str) -> None:
+@projects.add("create", _project_text)
+def create_project(client: Client, name: str) -> ProjectRecord:
     """Make a project, without settings of its own. One that is there stays as it is.
 
     \b
     Example:
       holdfast projects create vision
     """
-    face.answer(lambda client: client.put_project(name, {}), _project_text)
+    return client.put_project(name, {})
 
 
-@projects.command("set")
-@declare.argument("name", metavar="PROJECT")
-@declare.argument("changes", metavar="SETTING=VALUE...", nargs=-1, required=True)
-@talks
-def set_project(face: Face, name: str, changes: Sequence[str]) -> None:
+@projects.add("set", _project_text)
+@click.argument("changes", metavar="SETTING=VALUE...", nargs=-1, required=True)
+def set_project(client: Client, name: str, changes: Sequence[str]) -> ProjectRecord:
     """Make a project, or change its settings. `off` switches a limit off.
 
     quota_jobs and quota_gpus limit what runs at once. With quota=soft further jobs wait; with
@@ -151,33 +132,27 @@ def set_project(face: Face, name: str, changes: Sequence[str]) -> None:
       holdfast projects set speech share_gpus=4
       holdfast projects set vision max_retries=2 retry_on=failures,infra,system
     """
-    face.answer(lambda client: client.put_project(name, read_changes(changes)), _project_text)
+    return client.put_project(name, read_changes(changes))
 
 
-@projects.command("unset")
-@declare.argument("name", metavar="PROJECT")
-@declare.argument("settings", metavar="SETTING...", nargs=-1, required=True)
-@talks
-def unset_project(face: Face, name: str, settings: Sequence[str]) -> None:
+@projects.add("unset", _project_text)
+@click.argument("settings", metavar="SETTING...", nargs=-1, required=True)
+def unset_project(client: Client, name: str, settings: Sequence[str]) -> ProjectRecord:
     """Remove settings of a project, so that the cluster's values apply.
 
     \b
     Example:
       holdfast projects unset vision quota_gpus
     """
-    face.answer(lambda client: client.put_project(name, {}, settings), _project_text)
+    return client.put_project(name, {}, settings)
 
 
-@projects.command("delete")
-@declare.argument("name", metavar="PROJECT")
-@talks
-def delete_project(face: Face, name: str) -> None:
+@projects.deletes()
+def delete_project(client: Client, name: str) -> None:
     """Forget a project's settings; refused while it has unfinished jobs. Its ended jobs stay.
 
     \b
     Example:
       holdfast projects delete vision
     """
-    with face.client() as client:
-        client.delete_project(name)
-    face.show({"deleted": name}, f"{name}: deleted")
+    client.delete_project(name)

@@ -3,22 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
-from holdfast.cli import declare
+import click
+
+from holdfast.cli.face import Face, talks
 from holdfast.cli.operate.config import read_changes, value_text
-from holdfast.cli.output import Face, table, talks
+from holdfast.cli.operate.resource import Columns, draw_columns, resource
+from holdfast.client.synchronous import Client
+from holdfast.core.records import QueueRecord
+from holdfast.core.settings.table import QUEUE_PRESETS
 
-if TYPE_CHECKING:
-    import click
+COLUMNS: Columns[QueueRecord] = {
+    "QUEUE": lambda q: q.name,
+    "WAITING": lambda q: str(q.waiting),
+    "QUEUED": lambda q: str(q.queued),
+    "RUNNING": lambda q: str(q.running),
+    "PAUSED": lambda q: (q.paused_reason or "yes") if q.paused_at else "-",
+    "SETTINGS": lambda q: " ".join(f"{k}={value_text(v)}" for k, v in q.settings.items()) or "-",
+}
 
-    from holdfast.core.records import QueueRecord
+
+def queues_table(rows: Sequence[QueueRecord]) -> str:
+    """Draw the table of `queues`."""
+    return draw_columns(COLUMNS, rows)
 
 
-@declare.group(invoke_without_command=True)
-@declare.pass_context
-@talks
-def queues(face: Face, context: click.Context) -> None:
+def queue_table(queue: QueueRecord) -> str:
+    """Draw the table of one queue."""
+    return queues_table([queue])
+
+
+@resource("NAME", queues_table)
+def queues(client: Client) -> Sequence[QueueRecord]:
     """List queues: their jobs and their own settings.
 
     \b
@@ -27,27 +43,7 @@ def queues(face: Face, context: click.Context) -> None:
       holdfast queues set nightly time_limit_seconds=4h max_running=2
       holdfast queues pause gpu --reason "new driver"
     """
-    if context.invoked_subcommand is not None:
-        return
-    face.answer(lambda client: client.queues(), queues_table)
-
-
-def queues_table(rows: Sequence[QueueRecord]) -> str:
-    """Draw the table of `queues`."""
-    return table(
-        ("QUEUE", "WAITING", "QUEUED", "RUNNING", "PAUSED", "SETTINGS"),
-        [
-            (
-                q.name,
-                str(q.waiting),
-                str(q.queued),
-                str(q.running),
-                (q.paused_reason or "yes") if q.paused_at else "-",
-                " ".join(f"{k}={value_text(v)}" for k, v in q.settings.items()) or "-",
-            )
-            for q in rows
-        ],
-    )
+    return client.queues()
 
 
 def _line(queue: QueueRecord) -> str:
@@ -55,12 +51,23 @@ def _line(queue: QueueRecord) -> str:
     return f"{queue.name}: {state}, {queue.queued} queued, {queue.running} running"
 
 
-@queues.command("set")
-@declare.argument("name")
-@declare.argument("changes", metavar="SETTING=VALUE...", nargs=-1)
-@declare.option("--unset", multiple=True, metavar="SETTING", help="Use the cluster's value again.")
-@talks
-def set_queue(face: Face, name: str, changes: Sequence[str], unset: Sequence[str]) -> None:
+@queues.add("show", queue_table)
+def show(client: Client, name: str) -> QueueRecord:
+    """Show one queue. `holdfast config --queue` shows every setting in force and its source.
+
+    \b
+    Example:
+      holdfast queues show nightly
+    """
+    return client.queue(name)
+
+
+@queues.add("set", queue_table)
+@click.argument("changes", metavar="SETTING=VALUE...", nargs=-1)
+@click.option("--unset", multiple=True, metavar="SETTING", help="Use the cluster's value again.")
+def set_queue(
+    client: Client, name: str, changes: Sequence[str], unset: Sequence[str]
+) -> QueueRecord:
     """Create a queue, or change its settings. `off` switches a limit off.
 
     \b
@@ -68,13 +75,11 @@ def set_queue(face: Face, name: str, changes: Sequence[str], unset: Sequence[str
       holdfast queues set nightly time_limit_seconds=4h on_trip=fail
       holdfast queues set video stall_watch=off --unset max_running
     """
-    with face.client() as client:
-        queue = client.put_queue(name, read_changes(changes), unset)
-    face.show(queue, queues_table([queue]))
+    return client.put_queue(name, read_changes(changes), unset)
 
 
 @queues.command()
-@declare.argument("name", metavar="PRESET", type=declare.Choice(["render"]))
+@click.argument("name", metavar="PRESET", type=click.Choice(["render"]))
 @talks
 def preset(face: Face, name: str) -> None:
     """Make queues that belong together, each with its limits, for jobs and for calls.
@@ -86,51 +91,41 @@ def preset(face: Face, name: str) -> None:
     Example:
       holdfast queues preset render
     """
-    from holdfast.core.settings.table import QUEUE_PRESETS
-
     with face.client() as client:
         made = [client.put_queue(queue, own) for queue, own in QUEUE_PRESETS[name].items()]
     face.show(made, queues_table(made))
 
 
-@queues.command()
-@declare.argument("name")
-@declare.option("--reason", default="", help="Shown by `why`.")
-@declare.option("--hard", is_flag=True, help="Also stop running jobs, at no charge.")
-@talks
-def pause(face: Face, name: str, reason: str, hard: bool) -> None:
+@queues.add("pause", _line)
+@click.option("--reason", default="", help="Shown by `why`.")
+@click.option("--hard", is_flag=True, help="Also stop running jobs, at no charge.")
+def pause(client: Client, name: str, reason: str, hard: bool) -> QueueRecord:
     """Start no more jobs from a queue.
 
     \b
     Example:
       holdfast queues pause gpu --reason "new driver"
     """
-    face.answer(lambda client: client.pause_queue(name, reason, hard=hard), _line)
+    return client.pause_queue(name, reason, hard=hard)
 
 
-@queues.command()
-@declare.argument("name")
-@talks
-def resume(face: Face, name: str) -> None:
+@queues.add("resume", _line)
+def resume(client: Client, name: str) -> QueueRecord:
     """Start jobs from a queue again.
 
     \b
     Example:
       holdfast queues resume gpu
     """
-    face.answer(lambda client: client.resume_queue(name), _line)
+    return client.resume_queue(name)
 
 
-@queues.command()
-@declare.argument("name")
-@talks
-def delete(face: Face, name: str) -> None:
+@queues.deletes()
+def delete(client: Client, name: str) -> None:
     """Delete a queue that has no unfinished jobs.
 
     \b
     Example:
       holdfast queues delete nightly
     """
-    with face.client() as client:
-        client.delete_queue(name)
-    face.show({"deleted": name}, f"{name}: deleted")
+    client.delete_queue(name)

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.cli import declare
-from holdfast.cli.output import Face, count_of, facts, table, talks
+import click
+
+from holdfast.cli.face import Face, talks
+from holdfast.cli.output import count_of, facts, table
 
 if TYPE_CHECKING:
-    import click
-
     from holdfast.wire.api import RetriesView
 
 
-@declare.group(invoke_without_command=True)
-@declare.pass_context
+@click.group(invoke_without_command=True)
+@click.pass_context
 @talks
 def retries(face: Face, context: click.Context) -> None:
     """Show the holds on retries, and how many jobs wait for a retry.
@@ -49,8 +49,8 @@ def retries_text(view: RetriesView) -> str:
 
 
 @retries.command()
-@declare.option("--project", help="Only this project's.")
-@declare.option("--reason", default="", help="Shown by `why`.")
+@click.option("--project", help="Only this project's.")
+@click.option("--reason", default="", help="Shown by `why`.")
 @talks
 def hold(face: Face, project: str | None, reason: str) -> None:
     """Hold back every retry of the cluster or of a project until the release. None is lost.
@@ -66,7 +66,7 @@ def hold(face: Face, project: str | None, reason: str) -> None:
 
 
 @retries.command()
-@declare.option("--project", help="Only this project's.")
+@click.option("--project", help="Only this project's.")
 @talks
 def release(face: Face, project: str | None) -> None:
     """Let retries go again, those that fell due meanwhile no faster than the rate limit.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli import declare
-from holdfast.cli.output import Face, facts, note, table, talks
+from holdfast.cli.face import Face, talks
+from holdfast.cli.output import facts, note, table
+from holdfast.core.endings.rules import parse_rules
 from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
@@ -20,9 +22,9 @@ if TYPE_CHECKING:
 _TAIL_CHARS = 16_384  # the part of a log that an agent sends
 
 
-@declare.group(invoke_without_command=True)
-@declare.option("--text", "as_text", is_flag=True, help="Print the rules as they were written.")
-@declare.pass_context
+@click.group(invoke_without_command=True)
+@click.option("--text", "as_text", is_flag=True, help="Print the rules as they were written.")
+@click.pass_context
 @talks
 def rules(face: Face, context: click.Context, as_text: bool) -> None:
     """Show the cluster's own rules, which find the cause of a task's end, beside the shipped rules.
@@ -45,8 +47,24 @@ def rules(face: Face, context: click.Context, as_text: bool) -> None:
       holdfast rules try --exit-code 1 --log job.log --rules rules.toml
       holdfast rules set rules.toml
     """
-    if context.invoked_subcommand is not None:
-        return
+    if context.invoked_subcommand is None:
+        _list(face, as_text)
+
+
+@rules.command("list")
+@click.option("--text", "as_text", is_flag=True, help="Print the rules as they were written.")
+@talks
+def list_rules(face: Face, as_text: bool) -> None:
+    """List rules.
+
+    \b
+    Example:
+      holdfast rules list --json
+    """
+    _list(face, as_text)
+
+
+def _list(face: Face, as_text: bool) -> None:
     with face.client() as client:
         view = client.rules()
     if view.problem:
@@ -86,8 +104,8 @@ def _and(rule: OperatorRule) -> str:
 
 
 @rules.command("check")
-@declare.argument("file", type=click.Path(allow_dash=True))
-@declare.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.argument("file", type=click.Path(allow_dash=True))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def check(file: str, as_json: bool) -> None:
     """Check a file of rules, without a controller; a mistake is reported with its line.
 
@@ -95,14 +113,12 @@ def check(file: str, as_json: bool) -> None:
     Example:
       holdfast rules check rules.toml
     """
-    from holdfast.core.endings.rules import parse_rules
-
     found = parse_rules(_read(file))
     Face(as_json).show(list(found), rules_table(found) if found else "no rules")
 
 
 @rules.command("set")
-@declare.argument("file", type=click.Path(allow_dash=True))
+@click.argument("file", type=click.Path(allow_dash=True))
 @talks
 def set_rules(face: Face, file: str) -> None:
     """Replace all rules by those of a file; an empty file removes all. A bad rule changes nothing.
@@ -120,18 +136,16 @@ def set_rules(face: Face, file: str) -> None:
 
 
 @rules.command("try")
-@declare.option(
-    "--exit-code", type=declare.NumberRange(int, 1, 255), help="The exit code of the process."
-)
-@declare.option("--signal", "signal_", metavar="SIGNAL", help="Or the signal: a name or a number.")
-@declare.option(
+@click.option("--exit-code", type=click.IntRange(1, 255), help="The exit code of the process.")
+@click.option("--signal", "signal_", metavar="SIGNAL", help="Or the signal: a name or a number.")
+@click.option(
     "--log",
     "log_file",
     type=click.Path(allow_dash=True),
     metavar="FILE",
     help="Its output (last 16 KiB).",
 )
-@declare.option(
+@click.option(
     "--rules",
     "rules_file",
     type=click.Path(allow_dash=True),
@@ -154,7 +168,7 @@ def try_rules(
       holdfast logs JOB | holdfast rules try --exit-code 1 --log -
     """
     if (exit_code is None) == (signal_ is None):
-        raise declare.usage_error("give either --exit-code or --signal")
+        raise click.UsageError("give either --exit-code or --signal")
     log = "" if log_file is None else _read(log_file).replace("\x00", "")[-_TAIL_CHARS:]
     text = None if rules_file is None else _read(rules_file)
     with face.client() as client:
@@ -185,14 +199,12 @@ def finding_text(found: RulesFinding) -> str:
 
 
 def _read_signal(text: str | None) -> int | None:
-    import signal
-
     if text is None:
         return None
     try:
         return int(text) if text.isdecimal() else int(signal.Signals[text.upper()])
     except KeyError:
-        raise declare.usage_error(
+        raise click.UsageError(
             f"{text!r} is no signal; give a number or a name such as SIGSEGV"
         ) from None
 

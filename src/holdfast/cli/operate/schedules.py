@@ -4,24 +4,45 @@ from __future__ import annotations
 
 import os
 import time
+import zoneinfo
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from holdfast.cli import declare
+import click
+
+from holdfast.cli.face import Face, talks
 from holdfast.cli.jobs.submit import read_spec, takes_spec, with_input
+from holdfast.cli.operate.resource import Columns, draw_columns, resource
 from holdfast.cli.options import OWNER, POSITIVE, choose_owner
-from holdfast.cli.output import Face, facts, paint, print_text, span, table, talks
+from holdfast.cli.output import facts, paint, print_text, span, table
+from holdfast.client.synchronous import Client
+from holdfast.core.arrays.records import ScheduleRecord, ScheduleRunRecord
+from holdfast.core.records import JobRecord
+from holdfast.core.settings.resolve import parse_duration
 
-if TYPE_CHECKING:
-    from holdfast.core.arrays.records import ScheduleRecord, ScheduleRunRecord
+COLUMNS: Columns[ScheduleRecord] = {
+    "SCHEDULE": lambda row: row.name,
+    "WHEN": lambda row: _say_when(row),
+    "NEXT (UTC)": lambda row: (
+        "paused" if row.paused_at else f"{row.next_at.astimezone(UTC):%Y-%m-%d %H:%M}"
+    ),
+    "LAST JOB": lambda row: row.last_job_id or "-",
+    "STATE": lambda row: (
+        row.last_outcome if row.last_outcome == "refused" else row.last_state or "-"
+    ),
+}
 
-NAME = declare.argument("name", metavar="SCHEDULE")
 
-
-@declare.group()
-def schedules() -> None:
-    """Submit jobs at set times, and see what became of them.
+@resource(
+    "SCHEDULE",
+    lambda rows: draw_columns(COLUMNS, rows, elastic=1),
+    nothing="no schedules",
+    words={"ls": "list", "set": "create"},
+)
+@OWNER
+def schedules(client: Client, owner: str | None, mine: bool) -> Sequence[ScheduleRecord]:
+    """List schedules, which submit jobs at set times: their next time and their newest run.
 
     \b
     Examples:
@@ -29,37 +50,23 @@ def schedules() -> None:
       holdfast schedules create poll --every 15m --overlap queue -- python poll.py
       holdfast schedules next nightly 3
     """
-
-
-@schedules.command("ls")
-@OWNER
-@talks
-def list_schedules(face: Face, owner: str | None, mine: bool) -> None:
-    """List schedules, with their next time and their newest run.
-
-    \b
-    Example:
-      holdfast schedules ls
-    """
-    with face.client() as client:
-        rows = client.schedules(owner=choose_owner(owner, mine))
-    face.show(rows, _table(rows) if rows else "no schedules")
+    return client.schedules(owner=choose_owner(owner, mine))
 
 
 @schedules.command()
-@declare.argument("schedule", metavar="SCHEDULE")
-@declare.option("--cron", metavar="LINE", help="Minute, hour, day of month, month, day of week.")
-@declare.option("--every", metavar="TIME", help="An interval, as 15m or 6h.")
-@declare.option("--time-zone", metavar="ZONE", default="UTC", help="Whose clock --cron goes by.")
-@declare.option(
+@click.argument("schedule", metavar="SCHEDULE")
+@click.option("--cron", metavar="LINE", help="Minute, hour, day of month, month, day of week.")
+@click.option("--every", metavar="TIME", help="An interval, as 15m or 6h.")
+@click.option("--time-zone", metavar="ZONE", default="UTC", help="Whose clock --cron goes by.")
+@click.option(
     "--catch-up",
-    type=declare.Choice(["none", "one", "all"]),
+    type=click.Choice(["none", "one", "all"]),
     default="one",
     help="Of times missed while no controller ran: none, the newest, or the last 100.",
 )
-@declare.option(
+@click.option(
     "--overlap",
-    type=declare.Choice(["skip", "queue", "cancel_running"]),
+    type=click.Choice(["skip", "queue", "cancel_running"]),
     default="skip",
     help="While the run before has not ended.",
 )
@@ -84,14 +91,12 @@ def create(
       holdfast schedules create nightly --cron "0 3 * * *" --gpus 1 -- python train.py
       holdfast schedules create poll --every 15m --overlap queue -- python poll.py
     """
-    from holdfast.core.settings.resolve import parse_duration
-
     if (cron is None) == (every is None):
-        raise declare.usage_error("give either --cron or --every")
+        raise click.UsageError("give either --cron or --every")
     try:
         seconds = None if every is None else parse_duration(every)
     except ValueError as error:
-        raise declare.usage_error(f"--every: {error}") from None
+        raise click.UsageError(f"--every: {error}") from None
     with face.client() as client:
         spec = read_spec(client.place, options, os.environ, time.time())
         spec = with_input(client, spec, options["stdin"])
@@ -104,14 +109,14 @@ def create(
             catch_up=catch_up,
             overlap=overlap,
         )
-    face.show(made, f"{made.name}: next at {_moment(made.next_at)}")
+    face.show(made, _say_next(made))
 
 
 @schedules.command()
-@NAME
-@declare.option("--limit", type=POSITIVE, default=10, help="How many of its runs.")
+@schedules.subject
+@click.option("--limit", type=POSITIVE, default=10, help="How many of its runs.")
 @talks
-def show(face: Face, name: str, limit: int) -> None:
+def show(face: Face, subject: str, limit: int) -> None:
     """Show a schedule and its newest runs.
 
     \b
@@ -119,7 +124,7 @@ def show(face: Face, name: str, limit: int) -> None:
       holdfast schedules show nightly
     """
     with face.client() as client:
-        schedule, runs = client.schedule(name), client.schedule_runs(name, limit)
+        schedule, runs = client.schedule(subject), client.schedule_runs(subject, limit)
     if face.as_json:
         face.show_json({"schedule": schedule, "runs": runs})
         return
@@ -128,105 +133,70 @@ def show(face: Face, name: str, limit: int) -> None:
         print_text("\n" + _runs_table(runs))
 
 
-@schedules.command()
-@NAME
-@declare.option("--reason", default="", help="Shown with it.")
-@talks
-def pause(face: Face, name: str, reason: str) -> None:
+@schedules.add("pause", lambda made: f"{made.name}: paused: {made.paused_reason}")
+@click.option("--reason", default="", help="Shown with it.")
+def pause(client: Client, name: str, reason: str) -> ScheduleRecord:
     """Let none of its times come.
 
     \b
     Example:
       holdfast schedules pause nightly --reason "holidays"
     """
-    with face.client() as client:
-        schedule = client.pause_schedule(name, reason)
-    face.show(schedule, f"{name}: paused: {schedule.paused_reason}")
+    return client.pause_schedule(name, reason)
 
 
-@schedules.command()
-@NAME
-@talks
-def resume(face: Face, name: str) -> None:
+@schedules.add("resume", lambda row: _say_next(row))
+def resume(client: Client, name: str) -> ScheduleRecord:
     """Let its times come again, from now on: those of the pause are not caught up.
 
     \b
     Example:
       holdfast schedules resume nightly
     """
-    with face.client() as client:
-        schedule = client.resume_schedule(name)
-    face.show(schedule, f"{name}: next at {_moment(schedule.next_at)}")
+    return client.resume_schedule(name)
 
 
-@schedules.command()
-@NAME
-@talks
-def delete(face: Face, name: str) -> None:
+@schedules.deletes()
+def delete(client: Client, name: str) -> None:
     """Forget a schedule. Its jobs stay.
 
     \b
     Example:
       holdfast schedules delete nightly
     """
-    with face.client() as client:
-        client.delete_schedule(name)
-    face.show({"deleted": name}, f"{name}: deleted")
+    client.delete_schedule(name)
 
 
-@schedules.command("run-now")
-@NAME
-@talks
-def run_now(face: Face, name: str) -> None:
+@schedules.add("run-now", lambda job: job.id)
+def run_now(client: Client, name: str) -> JobRecord:
     """Submit its job now, beside its times, and print the job's id.
 
     \b
     Example:
       holdfast schedules run-now nightly
     """
-    with face.client() as client:
-        job = client.run_schedule(name)
-    face.show(job, job.id)
+    return client.run_schedule(name)
 
 
 @schedules.command("next")
-@NAME
-@declare.argument("count", type=POSITIVE, default=5)
+@schedules.subject
+@click.argument("count", type=POSITIVE, default=5)
 @talks
-def list_next(face: Face, name: str, count: int) -> None:
+def list_next(face: Face, subject: str, count: int) -> None:
     """Print its next times, in its own time zone.
 
     \b
     Example:
       holdfast schedules next nightly 3
     """
-    import zoneinfo
-
     with face.client() as client:
-        told = client.schedule_times(name, count)
+        told = client.schedule_times(subject, count)
     try:
         zone: zoneinfo.ZoneInfo | None = zoneinfo.ZoneInfo(told.time_zone)
     except (zoneinfo.ZoneInfoNotFoundError, OSError):
         zone = None  # this machine does not know it; UTC then
     lines = [at.astimezone(zone or UTC).isoformat(timespec="seconds") for at in told.times]
     face.show(told, "\n".join(lines))
-
-
-def _table(rows: Sequence[ScheduleRecord]) -> str:
-    return table(
-        ("SCHEDULE", "WHEN", "NEXT (UTC)", "LAST JOB", "STATE"),
-        [
-            (
-                row.name,
-                _say_when(row),
-                "paused" if row.paused_at else f"{row.next_at.astimezone(UTC):%Y-%m-%d %H:%M}",
-                row.last_job_id or "-",
-                row.last_outcome if row.last_outcome == "refused" else row.last_state or "-",
-            )
-            for row in rows
-        ],
-        elastic=1,
-    )
 
 
 def _runs_table(runs: Sequence[ScheduleRunRecord]) -> str:
@@ -267,6 +237,10 @@ def _say_when(row: ScheduleRecord) -> str:
         return f"every {text}"
     zone = "" if row.spec.time_zone == "UTC" else f" {row.spec.time_zone}"
     return f"{row.spec.cron}{zone}"
+
+
+def _say_next(row: ScheduleRecord) -> str:
+    return f"{row.name}: next at {_moment(row.next_at)}"
 
 
 def _moment(at: datetime) -> str:

@@ -1,26 +1,51 @@
 """`token`: make, list and revoke tokens."""
 
-from holdfast.cli import declare
+from collections.abc import Sequence
+
+import click
+
+from holdfast.cli.face import Face, talks
+from holdfast.cli.operate.resource import Columns, draw_columns, resource
 from holdfast.cli.options import read_seconds
-from holdfast.cli.output import Face, age, note, table, talks
+from holdfast.cli.output import age, note
+from holdfast.client.synchronous import Client
+from holdfast.core.records import TokenRecord
+from holdfast.errors import NotFound
+
+COLUMNS: Columns[TokenRecord] = {
+    "ID": lambda t: t.id,
+    "ROLE": lambda t: t.role,
+    "USER": lambda t: "-" if t.role == "join" else t.acts_for,
+    "NAME": lambda t: t.name or "-",
+    "STATE": lambda t: _state(t),
+    "AGE": lambda t: age(t.created_at),
+    "EXPIRES": lambda t: age(t.expires_at),
+}
 
 
-@declare.group()
-def token() -> None:
-    """Make, list and revoke tokens.
+def _state(token: TokenRecord) -> str:
+    if token.revoked_at:
+        return "revoked"
+    return "spent" if token.role == "join" and token.used_at else "good"
+
+
+@resource("ID", lambda rows: draw_columns(COLUMNS, rows, elastic=3), words={"delete": "revoke"})
+def token(client: Client) -> Sequence[TokenRecord]:
+    """List tokens, without their secrets; make and revoke them.
 
     \b
     Examples:
       holdfast token create --role submit --name ci
       holdfast token create --role join          # for one `holdfast agent`
     """
+    return client.tokens()
 
 
 @token.command()
-@declare.option("--role", type=declare.Choice(["admin", "submit", "read", "join"]), required=True)
-@declare.option("--name", default="", help="Its purpose.")
-@declare.option("--user", default="", help="The owner of what it submits. [default: its name]")
-@declare.option("--expires", metavar="TIME", help="As 12h or 30d. [default: 1h for a join token]")
+@click.option("--role", type=click.Choice(["admin", "submit", "read", "join"]), required=True)
+@click.option("--name", default="", help="Its purpose.")
+@click.option("--user", default="", help="The owner of what it submits. [default: its name]")
+@click.option("--expires", metavar="TIME", help="As 12h or 30d. [default: 1h for a join token]")
 @talks
 def create(face: Face, role: str, name: str, user: str, expires: str | None) -> None:
     """Make a token and print its secret, this once.
@@ -41,38 +66,26 @@ def create(face: Face, role: str, name: str, user: str, expires: str | None) -> 
         note(f"token {made.id} ({made.role}); its secret is not shown again")
 
 
-@token.command("list")
-@talks
-def list_tokens(face: Face) -> None:
-    """List tokens, without their secrets.
+@token.add("show", lambda found: draw_columns(COLUMNS, [found], elastic=3))
+def show(client: Client, token_id: str) -> TokenRecord:
+    """Show one token, without its secret.
 
     \b
     Example:
-      holdfast token list
+      holdfast token show 06ch2v8wq1m4kz7d9x3t
     """
-    with face.client() as client:
-        rows = client.tokens()
-    lines = []
-    for t in rows:
-        spent = t.role == "join" and t.used_at
-        state = "revoked" if t.revoked_at else "spent" if spent else "good"
-        user = "-" if t.role == "join" else t.acts_for
-        ages = age(t.created_at), age(t.expires_at)
-        lines.append((t.id, t.role, user, t.name or "-", state, *ages))
-    head = ("ID", "ROLE", "USER", "NAME", "STATE", "AGE", "EXPIRES")
-    face.show(rows, table(head, lines, elastic=3))
+    for found in client.tokens():
+        if found.id == token_id:
+            return found
+    raise NotFound(f"there is no token {token_id[:64]!r}; `holdfast token list` lists them")
 
 
-@token.command()
-@declare.argument("token_id", metavar="ID")
-@talks
-def revoke(face: Face, token_id: str) -> None:
+@token.deletes("revoke", "revoked")
+def revoke(client: Client, token_id: str) -> None:
     """End a token; it is refused within seconds.
 
     \b
     Example:
       holdfast token revoke 06ch2v8wq1m4kz7d9x3t
     """
-    with face.client() as client:
-        client.revoke_token(token_id)
-    face.show({"revoked": token_id}, f"{token_id}: revoked")
+    client.revoke_token(token_id)

@@ -4,60 +4,36 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import Any
 
 import click
 
-from holdfast.cli import declare
 from holdfast.cli.endings import EXIT_FAILED
+from holdfast.cli.face import Face, talks
+from holdfast.cli.operate.resource import Columns, draw_columns, resource
 from holdfast.cli.options import POSITIVE, read_seconds
-from holdfast.cli.output import Face, age, facts, note, table, talks
+from holdfast.cli.output import age, facts, note, table
+from holdfast.client.synchronous import Client
 from holdfast.core.ids import ID_PATTERN
+from holdfast.core.webhooks.values import DeliveryRecord, WebhookRecord
 from holdfast.errors import NotFound, ValidationError
 
-if TYPE_CHECKING:
-    from holdfast.client import Client
-    from holdfast.core.webhooks.values import DeliveryRecord, WebhookRecord
-
-
-ID = declare.argument("webhook_id", metavar="WEBHOOK")
-SECRET = declare.option(
+SECRET = click.option(
     "--secret-file", metavar="FILE", help="Your own secret (16 to 256 characters); - is stdin."
 )
 
 
-@declare.group(invoke_without_command=True)
-@declare.pass_context
-@talks
-def webhooks(face: Face, context: click.Context) -> None:
-    """List webhooks: their URLs, and the number of pending and dead deliveries.
-
-    Every call is signed, is repeated until the receiver accepts it, and is in order for each job;
-    docs/guides/webhooks.md has the receiver's side. Takes an admin token.
-
-    \b
-    Examples:
-      holdfast webhooks
-      holdfast webhooks add https://hooks.example/holdfast --event "job.*" --project vision
-      holdfast webhooks test WEBHOOK
-      holdfast webhooks deliveries WEBHOOK --state dead
-      holdfast webhooks redeliver WEBHOOK --dead
-    """
-    if context.invoked_subcommand is not None:
-        return
-    _list(face)
-
-
-@webhooks.command("list")
-@talks
-def list_webhooks(face: Face) -> None:
-    """List webhooks, without their secrets.
-
-    \b
-    Example:
-      holdfast webhooks list --json
-    """
-    _list(face)
+COLUMNS: Columns[WebhookRecord] = {
+    "ID": lambda h: h.id,
+    "NAME": lambda h: h.name or "-",
+    "STATE": lambda h: h.state.value,
+    "TO": lambda h: h.url,
+    "EVENTS": lambda h: ",".join(h.events) or "(all)",
+    "PROJECT": lambda h: h.project or "-",
+    "PENDING": lambda h: str(h.pending),
+    "DEAD": lambda h: str(h.dead),
+}
 
 
 def find_webhook(client: Client, word: str) -> str:
@@ -83,17 +59,28 @@ def find_webhook(client: Client, word: str) -> str:
     return found[0]
 
 
-def _list(face: Face) -> None:
-    with face.client() as client:
-        rows = client.webhooks()
-    lines = []
-    for h in rows:
-        events = ",".join(h.events) or "(all)"
-        project, counts = h.project or "-", (str(h.pending), str(h.dead))
-        lines.append((h.id, h.name or "-", h.state.value, h.url, events, project, *counts))
-    headers = ("ID", "NAME", "STATE", "TO", "EVENTS", "PROJECT", "PENDING", "DEAD")
-    none = "no webhooks. Make one with `holdfast webhooks add URL`"
-    face.show(rows, table(headers, lines, elastic=3) if rows else none)
+@resource(
+    "WEBHOOK",
+    lambda rows: draw_columns(COLUMNS, rows, elastic=3),
+    nothing="no webhooks. Make one with `holdfast webhooks add URL`",
+    find=find_webhook,
+    words={"create": "add", "delete": "remove"},
+)
+def webhooks(client: Client) -> Sequence[WebhookRecord]:
+    """List webhooks: their URLs, and the number of pending and dead deliveries.
+
+    Every call is signed, is repeated until the receiver accepts it, and is in order for each job;
+    docs/guides/webhooks.md has the receiver's side. Takes an admin token.
+
+    \b
+    Examples:
+      holdfast webhooks
+      holdfast webhooks add https://hooks.example/holdfast --event "job.*" --project vision
+      holdfast webhooks test WEBHOOK
+      holdfast webhooks deliveries WEBHOOK --state dead
+      holdfast webhooks redeliver WEBHOOK --dead
+    """
+    return client.webhooks()
 
 
 def _describe(hook: WebhookRecord) -> str:
@@ -112,17 +99,15 @@ def _describe(hook: WebhookRecord) -> str:
     )
 
 
-@webhooks.command()
-@ID
-@talks
-def show(face: Face, webhook_id: str) -> None:
+@webhooks.add("show", _describe)
+def show(client: Client, webhook_id: str) -> WebhookRecord:
     """Show one webhook.
 
     \b
     Example:
       holdfast webhooks show 06ch2v8wq1m4kz7d9x3t
     """
-    face.answer(lambda client: client.webhook(find_webhook(client, webhook_id)), _describe)
+    return client.webhook(webhook_id)
 
 
 def _read_secret(secret_file: str | None) -> str | None:
@@ -138,16 +123,16 @@ def _read_secret(secret_file: str | None) -> str | None:
 
 
 @webhooks.command()
-@declare.argument("target", metavar="URL")
-@declare.option(
+@click.argument("target", metavar="URL")
+@click.option(
     "--event",
     "events",
     multiple=True,
     metavar="PATTERN",
     help="As job.failed or job.*; repeatable.",
 )
-@declare.option("--project", metavar="NAME", help="Only this project's events.")
-@declare.option("--name", default="", help="Its purpose.")
+@click.option("--project", metavar="NAME", help="Only this project's events.")
+@click.option("--name", default="", help="Its purpose.")
 @SECRET
 @talks
 def add(
@@ -178,17 +163,15 @@ def add(
         note(f"webhook {made.id}; its secret is not shown again. Try it: {try_it}")
 
 
-@webhooks.command("set")
-@ID
-@declare.option("--to", metavar="URL", help="The new URL, also for pending deliveries.")
-@declare.option("--event", "events", multiple=True, metavar="PATTERN", help="The new events.")
-@declare.option("--all-events", is_flag=True, help="Every event, except those about webhooks.")
-@declare.option("--project", metavar="NAME", help="Only this project's events.")
-@declare.option("--all-projects", is_flag=True, help="Every project's events.")
-@declare.option("--name", help="Its purpose.")
-@talks
+@webhooks.add("set", _describe)
+@click.option("--to", metavar="URL", help="The new URL, also for pending deliveries.")
+@click.option("--event", "events", multiple=True, metavar="PATTERN", help="The new events.")
+@click.option("--all-events", is_flag=True, help="Every event, except those about webhooks.")
+@click.option("--project", metavar="NAME", help="Only this project's events.")
+@click.option("--all-projects", is_flag=True, help="Every project's events.")
+@click.option("--name", help="Its purpose.")
 def set_webhook(
-    face: Face,
+    client: Client,
     webhook_id: str,
     to: str | None,
     events: Sequence[str],
@@ -196,7 +179,7 @@ def set_webhook(
     project: str | None,
     all_projects: bool,
     name: str | None,
-) -> None:
+) -> WebhookRecord:
     """Change a webhook; fields that are not named stay.
 
     \b
@@ -215,32 +198,26 @@ def set_webhook(
         changes["project"] = project
     if name is not None:
         changes["name"] = name
-    face.answer(
-        lambda client: client.change_webhook(find_webhook(client, webhook_id), **changes), _describe
-    )
+    return client.change_webhook(webhook_id, **changes)
 
 
-@webhooks.command()
-@ID
-@talks
-def remove(face: Face, webhook_id: str) -> None:
+@webhooks.deletes("remove", "removed")
+def remove(client: Client, webhook_id: str) -> None:
     """Forget a webhook and its deliveries.
 
     \b
     Example:
       holdfast webhooks remove 06ch2v8wq1m4kz7d9x3t
     """
-    with face.client() as client:
-        client.delete_webhook(find_webhook(client, webhook_id))
-    face.show({"removed": webhook_id}, f"{webhook_id}: removed")
+    client.delete_webhook(webhook_id)
 
 
 @webhooks.command()
-@ID
-@declare.option("--grace", default="24h", metavar="TIME", help="How long the old secret signs too.")
+@webhooks.subject
+@click.option("--grace", default="24h", metavar="TIME", help="How long the old secret signs too.")
 @SECRET
 @talks
-def rotate(face: Face, webhook_id: str, grace: str, secret_file: str | None) -> None:
+def rotate(face: Face, subject: str, grace: str, secret_file: str | None) -> None:
     """Give a webhook a new secret and print it, this once.
 
     During the grace every call carries both signatures, so that receivers can change over.
@@ -254,7 +231,7 @@ def rotate(face: Face, webhook_id: str, grace: str, secret_file: str | None) -> 
     secret = _read_secret(secret_file)
     with face.client() as client:
         made = client.rotate_webhook(
-            find_webhook(client, webhook_id), secret=secret, grace_seconds=seconds
+            find_webhook(client, subject), secret=secret, grace_seconds=seconds
         )
     face.show(made, made.secret)
     if not face.as_json:
@@ -262,9 +239,9 @@ def rotate(face: Face, webhook_id: str, grace: str, secret_file: str | None) -> 
 
 
 @webhooks.command()
-@ID
+@webhooks.subject
 @talks
-def test(face: Face, webhook_id: str) -> int | None:
+def test(face: Face, subject: str) -> int | None:
     """Send one event `webhook.test` now. Exit code 1 unless the receiver answers 2xx.
 
     \b
@@ -272,26 +249,26 @@ def test(face: Face, webhook_id: str) -> int | None:
       holdfast webhooks test 06ch2v8wq1m4kz7d9x3t
     """
     with face.client() as client:
-        result = client.test_webhook(find_webhook(client, webhook_id))
+        result = client.test_webhook(find_webhook(client, subject))
     text = f"delivered: the receiver answered {result.status} in {result.seconds * 1000:.0f} ms"
     face.show(result, text if result.delivered else f"not delivered: {result.error}")
     return None if result.delivered else EXIT_FAILED
 
 
 @webhooks.command()
-@ID
-@declare.argument("delivery_id", metavar="[DELIVERY]", required=False)
-@declare.option(
+@webhooks.subject
+@click.argument("delivery_id", metavar="[DELIVERY]", required=False)
+@click.option(
     "--state",
     "states",
     multiple=True,
-    type=declare.Choice(["pending", "delivered", "dead"]),
+    type=click.Choice(["pending", "delivered", "dead"]),
     help="Only these; repeatable.",
 )
-@declare.option("--limit", type=POSITIVE, default=50, help="The most to list.")
+@click.option("--limit", type=POSITIVE, default=50, help="The most to list.")
 @talks
 def deliveries(
-    face: Face, webhook_id: str, delivery_id: str | None, states: Sequence[str], limit: int
+    face: Face, subject: str, delivery_id: str | None, states: Sequence[str], limit: int
 ) -> None:
     """List a webhook's deliveries, newest first; or show one with the body it sends.
 
@@ -300,15 +277,13 @@ def deliveries(
       holdfast webhooks deliveries WEBHOOK --state dead --state pending
       holdfast webhooks deliveries WEBHOOK DELIVERY
     """
-    from itertools import islice
-
     with face.client() as client:
         if delivery_id is not None:
-            one = client.delivery(find_webhook(client, webhook_id), delivery_id)
+            one = client.delivery(find_webhook(client, subject), delivery_id)
             face.show(one, one.body)
             return
         found = client.deliveries(
-            find_webhook(client, webhook_id), states=states, page_size=min(limit, 1000)
+            find_webhook(client, subject), states=states, page_size=min(limit, 1000)
         )
         rows = list(islice(found, min(limit, sys.maxsize)))
     face.show(rows, _deliveries_table(rows))
@@ -324,11 +299,11 @@ def _deliveries_table(rows: Sequence[DeliveryRecord]) -> str:
 
 
 @webhooks.command()
-@ID
-@declare.argument("delivery_ids", metavar="[DELIVERY]...", nargs=-1)
-@declare.option("--dead", is_flag=True, help="Every dead delivery.")
+@webhooks.subject
+@click.argument("delivery_ids", metavar="[DELIVERY]...", nargs=-1)
+@click.option("--dead", is_flag=True, help="Every dead delivery.")
 @talks
-def redeliver(face: Face, webhook_id: str, delivery_ids: Sequence[str], dead: bool) -> None:
+def redeliver(face: Face, subject: str, delivery_ids: Sequence[str], dead: bool) -> None:
     """Send deliveries again; dead or delivered ones begin their tries anew, pending ones go now.
 
     \b
@@ -340,40 +315,32 @@ def redeliver(face: Face, webhook_id: str, delivery_ids: Sequence[str], dead: bo
         raise ValidationError("name the deliveries, or say --dead")
     with face.client() as client:
         if dead:
-            count = client.redeliver_dead(find_webhook(client, webhook_id))
+            count = client.redeliver_dead(find_webhook(client, subject))
             face.show({"count": count}, f"{count} dead deliveries are sent again")
             return
-        hook_id = find_webhook(client, webhook_id)
+        hook_id = find_webhook(client, subject)
         rows = [client.redeliver(hook_id, delivery_id) for delivery_id in delivery_ids]
     face.show(rows, _deliveries_table(rows))
 
 
-@webhooks.command()
-@ID
-@declare.option("--reason", default="", help="Shown with the webhook.")
-@talks
-def pause(face: Face, webhook_id: str, reason: str) -> None:
+@webhooks.add("pause", lambda hook: f"{hook.id}: {hook.state.value}, {hook.reason}")
+@click.option("--reason", default="", help="Shown with the webhook.")
+def pause(client: Client, webhook_id: str, reason: str) -> WebhookRecord:
     """Send nothing more to a webhook. Its events are kept as long as history is.
 
     \b
     Example:
       holdfast webhooks pause WEBHOOK --reason "receiver is being moved"
     """
-    with face.client() as client:
-        hook = client.pause_webhook(find_webhook(client, webhook_id), reason)
-    face.show(hook, f"{hook.id}: {hook.state.value}, {hook.reason}")
+    return client.pause_webhook(webhook_id, reason)
 
 
-@webhooks.command()
-@ID
-@talks
-def resume(face: Face, webhook_id: str) -> None:
+@webhooks.add("resume", lambda hook: f"{hook.id}: {hook.state.value}, {hook.pending} pending")
+def resume(client: Client, webhook_id: str) -> WebhookRecord:
     """Send again, from the event at which the webhook stopped.
 
     \b
     Example:
       holdfast webhooks resume WEBHOOK
     """
-    with face.client() as client:
-        hook = client.resume_webhook(find_webhook(client, webhook_id))
-    face.show(hook, f"{hook.id}: {hook.state.value}, {hook.pending} pending")
+    return client.resume_webhook(webhook_id)

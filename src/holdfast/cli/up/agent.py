@@ -1,43 +1,44 @@
 """`agent`: this machine as a host of a controller on another machine."""
 
-import gc
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.cli import declare
+import click
+
 from holdfast.cli.options import LABEL, add_options, read_pairs, read_seconds
+from holdfast.cli.up.run_part import run_agent
 from holdfast.cli.up.up import AGENT_OPTIONS, agent_options
+from holdfast.client import Client
 from holdfast.errors import HoldfastError, Unauthorized, ValidationError
+from holdfast.process.files import write_atomic
 from holdfast.wire.bearer import is_token
 
 
-@declare.command()
-@declare.option(
+@click.command()
+@click.option(
     "--join", "url", envvar="HOLDFAST_URL", required=True, metavar="URL", help="The controller."
 )
-@declare.option("--token", envvar="HOLDFAST_JOIN_TOKEN", help="A join token, for the first start.")
-@declare.option(
+@click.option("--token", envvar="HOLDFAST_JOIN_TOKEN", help="A join token, for the first start.")
+@click.option(
     "--token-file",
     envvar="HOLDFAST_JOIN_TOKEN_FILE",
     metavar="FILE",
     help="A file with it, so that no list of processes shows it.",
 )
 @add_options(*AGENT_OPTIONS)
-@declare.option(
-    "--state", metavar="DIR", help="Its folder. [default: ~/.local/state/holdfast/host]"
-)
-@declare.option("--advertise", metavar="ADDRESS", help="This host's address for other hosts.")
+@click.option("--state", metavar="DIR", help="Its folder. [default: ~/.local/state/holdfast/host]")
+@click.option("--advertise", metavar="ADDRESS", help="This host's address for other hosts.")
 @LABEL
-@declare.option("--pool", envvar="HOLDFAST_POOL", help="The pool it belongs to. [default: none]")
-@declare.option(
+@click.option("--pool", envvar="HOLDFAST_POOL", help="The pool it belongs to. [default: none]")
+@click.option(
     "--self-destruct",
     envvar="HOLDFAST_SELF_DESTRUCT_SECONDS",
     metavar="TIME",
     help="End this host after so long without the controller. [default: never]",
 )
-@declare.option("--ca-file", metavar="FILE", help="PEM of the controller's authority.")
+@click.option("--ca-file", metavar="FILE", help="PEM of the controller's authority.")
 def agent(
     url: str,
     token: str | None,
@@ -76,7 +77,7 @@ def agent(
     if ca_file is not None:
         options["ca_file"] = os.path.abspath(os.path.expanduser(ca_file))
     if token and token_file:
-        raise declare.usage_error("--token and --token-file are two ways to say one thing")
+        raise click.UsageError("--token and --token-file are two ways to say one thing")
     if token_file:
         token = _read_token(token_file)
     if token:
@@ -126,8 +127,6 @@ _ARGUMENTS_FIELD = 45  # arg_start, of the fields of /proc/PID/stat behind the n
 def _try_token(url: str, token: str, ca_file: str | None) -> None:
     """Raise Unauthorized for a join token that the controller does not know. One that cannot be
     reached is waited for later."""
-    from holdfast.client import Client
-
     try:
         with Client(url, token, retry_seconds=0.0, timeout_seconds=5.0, ca_file=ca_file) as client:
             client.whoami()
@@ -152,8 +151,6 @@ def _state_folder(given: str | None) -> Path:
 
 def _keep_token(folder: Path, token: str) -> Path:
     """Write the token to a file, because a child's arguments and environment can be read."""
-    from holdfast.process.files import write_atomic
-
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = folder / "join"
@@ -165,22 +162,3 @@ def _keep_token(folder: Path, token: str) -> Path:
             field="state",
         ) from error
     return path
-
-
-def run_agent(options: dict[str, Any]) -> int:
-    """Run the host's guardian in this process until a signal stops it; return the exit status."""
-    gc.disable()  # what an import makes lives to the end: a collection would find nothing
-    import msgspec
-
-    import holdfast.agent.guardian.loop  # noqa: F401  `run_host` needs it, and no collection runs now
-    from holdfast.agent.config import AgentConfig, run_host
-
-    gc.enable()
-    try:
-        config = msgspec.convert(options, AgentConfig)
-    except msgspec.ValidationError as error:
-        from holdfast.wire.mismatch import refuse
-
-        where = "the agent cannot be run like this"
-        raise refuse(error, options, AgentConfig, where) from error
-    return run_host(config)

@@ -13,6 +13,7 @@ import json
 import os
 import select
 import shlex
+import shutil
 import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -223,8 +224,6 @@ def _rotate(path: Path, *, move: bool) -> None:
     if move:
         path.rename(first)
         return
-    import shutil
-
     shutil.copyfile(path, first)
     first.chmod(0o600)
     os.truncate(path, 0)

@@ -8,7 +8,6 @@ UP-4  A part does not outlive its `up`: it gets SIGTERM when `up` is gone, and i
       ends before its line.
 """
 
-import gc
 import json
 import os
 import signal
@@ -24,9 +23,7 @@ def main(argv: list[str]) -> int:
     set_parent_death_signal(signal.SIGTERM)
     if os.getppid() != parent:
         return 0
-    gc.disable()  # what an import makes lives to the end: a collection would find nothing
     run = {"controller": _load_controller, "agent": _load_agent}[name]()
-    gc.enable()
     line = sys.stdin.buffer.readline()
     if not line:
         return 0
@@ -46,9 +43,23 @@ def _load_controller() -> Any:
 
 def _load_agent() -> Any:
     import holdfast.agent.guardian.loop  # noqa: F401  imported early, before the order comes
-    from holdfast.cli.up.agent import run_agent
 
     return run_agent
+
+
+def run_agent(options: dict[str, Any]) -> int:
+    """Run the host's guardian in this process until a signal stops it; return the exit status."""
+    from holdfast.agent.config import AgentConfig, run_host  # isort: skip  first, for its msgspec
+    import msgspec
+
+    from holdfast.wire.mismatch import refuse
+
+    try:
+        config = msgspec.convert(options, AgentConfig)
+    except msgspec.ValidationError as error:
+        where = "the agent cannot be run like this"
+        raise refuse(error, options, AgentConfig, where) from error
+    return run_host(config)
 
 
 if __name__ == "__main__":

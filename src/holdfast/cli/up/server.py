@@ -3,26 +3,29 @@
 import os
 from typing import Any
 
-from holdfast.cli import declare
+import click
+import msgspec
+
+from holdfast.cli.extras import need_server
 from holdfast.cli.up.up import DEFAULT_PORT
 
 
-@declare.command()
-@declare.option("--dsn", envvar="HOLDFAST_DSN", metavar="DSN", help="PostgreSQL, 14 or newer.")
-@declare.option("--host", default="127.0.0.1", help="Address to listen on; 0.0.0.0 for all.")
-@declare.option("--port", type=declare.NumberRange(int, 0, 65_535), default=DEFAULT_PORT)
-@declare.option("--token-file", metavar="FILE", help="The first admin token; made if missing.")
-@declare.option("--tls-cert", metavar="FILE", help="PEM certificate chain.")
-@declare.option("--tls-key", metavar="FILE", help="PEM key.")
-@declare.option("--insecure-bind", is_flag=True, help="Allow a public address without TLS.")
-@declare.option(
+@click.command()
+@click.option("--dsn", envvar="HOLDFAST_DSN", metavar="DSN", help="PostgreSQL, 14 or newer.")
+@click.option("--host", default="127.0.0.1", help="Address to listen on; 0.0.0.0 for all.")
+@click.option("--port", type=click.IntRange(0, 65_535), default=DEFAULT_PORT)
+@click.option("--token-file", metavar="FILE", help="The first admin token; made if missing.")
+@click.option("--tls-cert", metavar="FILE", help="PEM certificate chain.")
+@click.option("--tls-key", metavar="FILE", help="PEM key.")
+@click.option("--insecure-bind", is_flag=True, help="Allow a public address without TLS.")
+@click.option(
     "--blobs",
     envvar="HOLDFAST_BLOBS",
     metavar="DIR|s3://BUCKET/PREFIX",
     help="The place of checkpoints, shared by all servers. "
     "[default: ~/.local/state/holdfast/blobs]",
 )
-@declare.option("--log-format", type=declare.Choice(["auto", "json", "text"]), default="auto")
+@click.option("--log-format", type=click.Choice(["auto", "json", "text"]), default="auto")
 def server(**options: Any) -> int:
     """Run the controller alone. Any number may share one database: all serve, one leads.
 
@@ -34,22 +37,18 @@ def server(**options: Any) -> int:
       holdfast server --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem   # HOLDFAST_DSN is set
       holdfast server --blobs s3://team/holdfast      # credentials: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, …
     """
-    from holdfast.cli.extras import need_server
-
     need_server()
     if not options["dsn"]:
-        raise declare.usage_error(
+        raise click.UsageError(
             "no database is given: use --dsn or HOLDFAST_DSN. `holdfast up` brings its own."
         )
     if bool(options["tls_cert"]) != bool(options["tls_key"]):
-        raise declare.usage_error("--tls-cert and --tls-key go together")
+        raise click.UsageError("--tls-cert and --tls-key go together")
     return run_controller({name: value for name, value in options.items() if value is not None})
 
 
 def run_controller(options: dict[str, Any]) -> int:
     """Serve the controller in this process until a signal stops it, and return the exit status."""
-    import msgspec
-
     from holdfast.controller.server import ServerConfig, run_server
 
     if options.get("token_file"):

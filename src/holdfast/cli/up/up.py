@@ -1,14 +1,20 @@
 """`up`: everything on this machine, by one command."""
 
+import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli import declare
+import click
+import msgspec
+
+from holdfast.cli.extras import need_server
 from holdfast.cli.options import add_options
 from holdfast.client.locate import DATA_FOLDER
+from holdfast.core.spec import Name
 from holdfast.errors import ValidationError
+from holdfast.process.groups import step_aside
 
 if TYPE_CHECKING:
     from holdfast.agent.probes.worker_client import ProbeWorker
@@ -18,51 +24,49 @@ MAX_GPUS = 1024
 
 
 AGENT_OPTIONS = (
-    declare.option(
-        "--slots",
-        type=declare.NumberRange(int, 0, 65_536),
-        help="CPU tasks at once. [default: CPUs]",
+    click.option(
+        "--slots", type=click.IntRange(0, 65_536), help="CPU tasks at once. [default: CPUs]"
     ),
-    declare.option("--gpus", metavar="N|auto", default="auto", help="GPUs to offer."),
-    declare.option("--queues", metavar="Q,Q", help="Queues to serve. [default: all]"),
-    declare.option("--name", help="The host's name. [default: this machine's]"),
-    declare.option(
+    click.option("--gpus", metavar="N|auto", default="auto", help="GPUs to offer."),
+    click.option("--queues", metavar="Q,Q", help="Queues to serve. [default: all]"),
+    click.option("--name", help="The host's name. [default: this machine's]"),
+    click.option(
         "--app",
         "apps",
         multiple=True,
         metavar="MODULE",
         help="Run calls of this module's functions here; repeatable.",
     ),
-    declare.option("--app-path", metavar="DIR", help="The folder of apps. [default: this one]"),
-    declare.option(
+    click.option("--app-path", metavar="DIR", help="The folder of apps. [default: this one]"),
+    click.option(
         "--pass-env",
         multiple=True,
         metavar="NAME",
         help="Give tasks this variable of the agent's own, or all that fit, as WANDB_*; repeatable.",
     ),
-    declare.option("--app-python", metavar="FILE", help="Their interpreter. [default: this one]"),
+    click.option("--app-python", metavar="FILE", help="Their interpreter. [default: this one]"),
 )
 
 
-@declare.command()
+@click.command()
 @add_options(*AGENT_OPTIONS)
-@declare.option(
+@click.option(
     "--port",
-    type=declare.NumberRange(int, 0, 65_535),
+    type=click.IntRange(0, 65_535),
     help=f"The port; 0: any. [default: {DEFAULT_PORT}, or a free one]",
 )
-@declare.option(
+@click.option(
     "--dsn", envvar="HOLDFAST_DSN", metavar="DSN", help="Your PostgreSQL. [default: embedded]"
 )
-@declare.option("--data", default=DATA_FOLDER, metavar="DIR", help="The folder of all data.")
-@declare.option(
+@click.option("--data", default=DATA_FOLDER, metavar="DIR", help="The folder of all data.")
+@click.option(
     "--pool",
     is_flag=False,
     flag_value="local",
     metavar="[NAME]",
     help="No host here, but a pool of local ones that grows with the queue. [default name: local]",
 )
-@declare.option(
+@click.option(
     "--blobs",
     envvar="HOLDFAST_BLOBS",
     metavar="DIR|s3://BUCKET/PREFIX",
@@ -90,11 +94,9 @@ def up(
       holdfast up --app mytasks
       holdfast up --dsn postgresql://me@db.example/holdfast
     """
-    from holdfast.cli.extras import need_server
     from holdfast.cli.up.folder import DataFolder
     from holdfast.cli.up.listener import open_listener
     from holdfast.cli.up.supervisor import PartsSupervisor, UpOptions
-    from holdfast.process.groups import step_aside
 
     need_server()
     agent = agent_options(**flags)
@@ -172,8 +174,6 @@ def warn_of_absent_apps(agent: Mapping[str, Any], tell: Callable[[str], None]) -
 
 
 def _is_installed(module: str) -> bool:
-    import importlib.util
-
     return importlib.util.find_spec(module) is not None
 
 
@@ -198,7 +198,7 @@ def pool_options(name: str, agent: dict[str, Any], count: Callable[[], int]) -> 
     one machine would use the same ones. count: says how many there are, where no flag does. Raises
     ValidationError."""
     if "name" in agent:
-        raise declare.usage_error("--name is of the host that `up` runs without --pool")
+        raise click.UsageError("--name is of the host that `up` runs without --pool")
     gpus, slots = agent["gpus"] if "gpus" in agent else count(), agent["cpu_slots"]
     return {
         "name": _read_name("pool", name),
@@ -214,10 +214,6 @@ def pool_options(name: str, agent: dict[str, Any], count: Callable[[], int]) -> 
 
 
 def _read_name(flag: str, text: str) -> str:
-    import msgspec
-
-    from holdfast.core.spec import Name
-
     try:
         return msgspec.convert(text, Name)
     except msgspec.ValidationError:

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
 
-from holdfast.cli import declare
+from holdfast.cli.face import Face, talks
+from holdfast.cli.jobs.submit import place_here
 from holdfast.cli.options import OWNER, choose_owner
 from holdfast.cli.output import (
-    Face,
     age,
     count_of,
     facts,
@@ -25,9 +26,10 @@ from holdfast.cli.output import (
     print_text,
     say_state,
     table,
-    talks,
 )
 from holdfast.cli.workflows.tree import MAX_LINES, draw_mermaid, draw_run, list_changes
+from holdfast.client.workflows.artifacts import list_artifacts
+from holdfast.core.ids import ID_PATTERN, PREFIX_PATTERN, ends_id
 from holdfast.errors import NotFound, ValidationError
 
 if TYPE_CHECKING:
@@ -37,13 +39,13 @@ if TYPE_CHECKING:
     from holdfast.core.workflows.values import WorkflowSpec
     from holdfast.wire.workflows import NodeView, NodeWhy, RunView
 
-RUN = declare.argument("run_id", metavar="RUN")
+RUN = click.argument("run_id", metavar="RUN")
 LAST = "@last"
 LOOK_SECONDS = 0.5
 CLEAR = "\x1b[H\x1b[J"
 
 
-@declare.group()
+@click.group()
 def workflow() -> None:
     """Run workflows: graphs of jobs, calls and questions.
 
@@ -57,9 +59,9 @@ def workflow() -> None:
 
 
 @workflow.command()
-@declare.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@declare.option("--detach", is_flag=True, help="Print the run's id and do not wait for its end.")
-@declare.option("--out-dir", default="", help="A folder that all hosts see, for the run's files.")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option("--detach", is_flag=True, help="Print the run's id and do not wait for its end.")
+@click.option("--out-dir", default="", help="A folder that all hosts see, for the run's files.")
 @talks
 def run(face: Face, file: Path, detach: bool, out_dir: str) -> int:
     """Run the workflow in a TOML file and draw it until it has ended; exit 1 unless it succeeded.
@@ -83,9 +85,6 @@ def run(face: Face, file: Path, detach: bool, out_dir: str) -> int:
 def _read(file: Path, out_dir: str = "", place: ControllerPlace | None = None) -> WorkflowSpec:
     """Read a workflow's file. Its jobs run in this folder, as those of `submit` do, where they
     name none and the controller at `place` is on this machine."""
-    import msgspec
-
-    from holdfast.cli.jobs.submit import place_here
     from holdfast.client.workflows.files import read_workflow
 
     def settle(fields: dict[str, Any]) -> None:
@@ -98,8 +97,8 @@ def _read(file: Path, out_dir: str = "", place: ControllerPlace | None = None) -
 
 @workflow.command()
 @RUN
-@declare.option("--watch", is_flag=True, help="Draw it again as it changes, until it has ended.")
-@declare.option("--node", metavar="NODE", help="One node: what it does, its result, its folder.")
+@click.option("--watch", is_flag=True, help="Draw it again as it changes, until it has ended.")
+@click.option("--node", metavar="NODE", help="One node: what it does, its result, its folder.")
 @talks
 def show(face: Face, run_id: str, watch: bool, node: str | None) -> None:
     """Show a run as a tree with the states of its nodes.
@@ -148,8 +147,6 @@ def _watch(face: Face, client: Client, run_id: str) -> RunView:
 
 
 def _node_text(node: NodeView) -> str:
-    import msgspec
-
     result = "" if node.result is None else msgspec.json.encode(node.result).decode()
     return facts(
         [
@@ -168,11 +165,11 @@ def _node_text(node: NodeView) -> str:
 
 
 @workflow.command()
-@declare.option("--state", "states", multiple=True, help="Only runs in this state; repeatable.")
-@declare.option("--name", help="Only runs of this workflow.")
-@declare.option("--project", help="Only runs of this project.")
+@click.option("--state", "states", multiple=True, help="Only runs in this state; repeatable.")
+@click.option("--name", help="Only runs of this workflow.")
+@click.option("--project", help="Only runs of this project.")
 @OWNER
-@declare.option("--limit", type=declare.NumberRange(int, 1, 1000), default=20)
+@click.option("--limit", type=click.IntRange(1, 1000), default=20)
 @talks
 def ls(
     face: Face,
@@ -188,8 +185,6 @@ def ls(
     Example:
       holdfast workflow ls --state running
     """
-    import itertools
-
     with face.client() as client:
         about = {"name": name, "project": project, "owner": choose_owner(**whose)}
         found = client.workflows(states=states, **about, page_size=limit)
@@ -218,8 +213,8 @@ def _table(rows: Sequence[RunRecord]) -> str:
 
 @workflow.command()
 @RUN
-@declare.option("--reason", default="", help="Kept with the run.")
-@declare.option(
+@click.option("--reason", default="", help="Kept with the run.")
+@click.option(
     "--hard",
     is_flag=True,
     help="End what runs at once: jobs without TERM, calls with their executors.",
@@ -239,9 +234,9 @@ def cancel(face: Face, run_id: str, reason: str, hard: bool) -> None:
 
 @workflow.command()
 @RUN
-@declare.option("--from", "origins", multiple=True, metavar="NODE",
+@click.option("--from", "origins", multiple=True, metavar="NODE",
               help="Run this node again with all that follows from it; repeatable.")  # fmt: skip
-@declare.option("--reason", default="", help="Kept with the run.")
+@click.option("--reason", default="", help="Kept with the run.")
 @talks
 def restart(face: Face, run_id: str, origins: Sequence[str], reason: str) -> None:
     """Run again what did not succeed; finished results are used again.
@@ -262,8 +257,8 @@ def restart(face: Face, run_id: str, origins: Sequence[str], reason: str) -> Non
 
 @workflow.command()
 @RUN
-@declare.argument("node", metavar="NODE")
-@declare.argument("answer", metavar="ANSWER")
+@click.argument("node", metavar="NODE")
+@click.argument("answer", metavar="ANSWER")
 @talks
 def answer(face: Face, run_id: str, node: str, answer: str) -> None:
     """Answer a node's question.
@@ -279,7 +274,7 @@ def answer(face: Face, run_id: str, node: str, answer: str) -> None:
 
 @workflow.command()
 @RUN
-@declare.argument("node", metavar="NODE")
+@click.argument("node", metavar="NODE")
 @talks
 def why(face: Face, run_id: str, node: str) -> None:
     """Say what holds a node up, and what to do about it.
@@ -311,8 +306,6 @@ def artifacts(face: Face, run_id: str) -> None:
     Example:
       holdfast workflow artifacts @last
     """
-    from holdfast.client.workflows.artifacts import list_artifacts
-
     with face.client() as client:
         view = client.workflow(find_run(client, run_id))
     found = list_artifacts(view)
@@ -322,7 +315,7 @@ def artifacts(face: Face, run_id: str) -> None:
 
 
 @workflow.command()
-@declare.argument("what", metavar="RUN|FILE")
+@click.argument("what", metavar="RUN|FILE")
 @talks
 def mermaid(face: Face, what: str) -> None:
     """Print a run, or the workflow in a file, as a Mermaid diagram.
@@ -361,8 +354,6 @@ def find_run(client: Client, word: str) -> str:
         NotFound: there is no such run.
         ValidationError: the word is empty.
     """
-    from holdfast.core.ids import ID_PATTERN, PREFIX_PATTERN, ends_id
-
     if not word:
         raise ValidationError("name a run: its id, its workflow's name, or @last")
     if ID_PATTERN.fullmatch(word):

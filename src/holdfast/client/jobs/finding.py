@@ -4,17 +4,15 @@ one, the end of one of the newest, a unique name, `ARRAY[7]`, or `@last`."""
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from holdfast.client.jobs.last import LAST, name_last, recall_last
 from holdfast.client.rest import PageCall, get, get_pages, path_of
 from holdfast.client.scripts import Script, take_answer
+from holdfast.core.arrays.records import ArrayRecord
 from holdfast.core.ids import ID_PATTERN, PREFIX_PATTERN, ends_id
 from holdfast.core.records import JobRecord
 from holdfast.errors import NotFound, ValidationError
-
-if TYPE_CHECKING:
-    from holdfast.core.arrays.records import ArrayRecord
 
 T = TypeVar("T")
 MAX_CANDIDATES = 10
@@ -62,7 +60,6 @@ def find_job(word: str, url: str) -> Script[JobRecord]:
 def find_array(word: str) -> Script[ArrayRecord | None]:
     """Return the array that a word names by its id, the beginning of its id, or its name; None where
     no array has it. Raises ValidationError where several have."""
-    from holdfast.core.arrays.records import ArrayRecord
 
     def list_arrays(**which: str) -> PageCall[ArrayRecord]:
         return get_pages(path_of("arrays"), ArrayRecord, **which, limit=2)

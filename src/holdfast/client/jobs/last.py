@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from pathlib import Path
 
 LAST = "@last"
 # The file of last jobs forgets the controller that was used longest ago.
@@ -17,8 +15,6 @@ MAX_CONTROLLERS = 32
 def remember_last(url: str, job_id: str) -> None:
     """Keep the id of a job or an array for `@last`. A file that cannot be written costs no more
     than that."""
-    import json  # no command that names a job by its id needs it
-
     path = _find_file()
     if path is None:
         return
@@ -47,8 +43,6 @@ def name_last(url: str, word: str) -> str:
 
 
 def _find_file() -> Path | None:
-    from pathlib import Path
-
     state = os.environ.get("XDG_STATE_HOME")
     home = os.environ.get("HOME")
     if not state and not home:
@@ -57,8 +51,6 @@ def _find_file() -> Path | None:
 
 
 def _read_file(path: Path) -> dict[str, str]:
-    import json
-
     try:
         found = json.loads(path.read_text())
     except (OSError, ValueError):

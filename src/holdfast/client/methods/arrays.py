@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.client.rest import PageCall, RestCall, get, get_pages, path_of, send
 from holdfast.client.scripts import gives_each, gives_one
 from holdfast.client.specs import keyed, merge_spec
+from holdfast.core.arrays.records import ArrayRecord
 from holdfast.core.spec import JobSpec
-
-if TYPE_CHECKING:
-    from holdfast.core.arrays.records import ArrayRecord
 
 
 class ArrayMethods:
@@ -47,8 +45,6 @@ class ArrayMethods:
     @gives_one
     def array(self, array_id: str) -> RestCall[ArrayRecord]:
         """Return one array; its members are `jobs(array=array_id)`."""
-        from holdfast.core.arrays.records import ArrayRecord
-
         return get(path_of("arrays", array_id), ArrayRecord)
 
     @gives_each
@@ -64,8 +60,6 @@ class ArrayMethods:
         page_size: int | None = None,
     ) -> PageCall[ArrayRecord]:
         """Yield arrays, newest first; `states`: with a member in one of them."""
-        from holdfast.core.arrays.records import ArrayRecord
-
         return get_pages(
             path_of("arrays"),
             ArrayRecord,
@@ -83,7 +77,6 @@ class ArrayMethods:
         self, array_id: str, reason: str = "", *, hard: bool = False
     ) -> RestCall[ArrayRecord]:
         """Cancel every member that has not ended."""
-        from holdfast.core.arrays.records import ArrayRecord
         from holdfast.wire.api import CancelRequest
 
         body = CancelRequest(reason=reason, hard=hard)
@@ -92,8 +85,6 @@ class ArrayMethods:
     @gives_one
     def retry_array(self, array_id: str) -> RestCall[ArrayRecord]:
         """Give each failed member another attempt, with new budgets."""
-        from holdfast.core.arrays.records import ArrayRecord
-
         path = path_of("arrays", array_id, "retry")
         return send("POST", path, ArrayRecord, repeatable=False)
 
@@ -101,7 +92,5 @@ class ArrayMethods:
 def _send_array(
     how: dict[str, Any], spec: JobSpec | None, fields: Mapping[str, Any]
 ) -> RestCall[ArrayRecord]:
-    from holdfast.core.arrays.records import ArrayRecord
-
     body = {"job": keyed(merge_spec(spec, fields)), **how}
     return send("POST", path_of("arrays"), ArrayRecord, body)

@@ -5,9 +5,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import secrets
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from holdfast.client.follow import Follow
+from holdfast.client.methods.late import LateModule
 from holdfast.client.rest import (
     PageCall,
     RestCall,
@@ -16,27 +21,24 @@ from holdfast.client.rest import (
     get_pages,
     path_of,
     query_of,
+    read_as,
     read_nothing,
     send,
 )
 from holdfast.client.scripts import Script, gives_each, gives_one, runs, take_answer
+from holdfast.core.ids import ENTROPY_BITS, make_id
 
 if TYPE_CHECKING:
-    from holdfast.client.follow import Follow
     from holdfast.core.calls.values import FunctionSpec
-    from holdfast.wire.calls import CallLogLine, CallResult, CallResults, CallSetView, CallView
-
+    from holdfast.wire import calls as wire
+else:
+    wire = LateModule("holdfast.wire.calls")
 CHUNK_CALLS, CHUNK_BYTES = 10_000, 4 * 1024 * 1024
 RESULTS_WAIT_SECONDS = 20
 
 
 def make_set_id() -> str:
     """Return the id of a new call set."""
-    import secrets
-    import time
-
-    from holdfast.core.ids import ENTROPY_BITS, make_id
-
     return make_id(time.time_ns() // 1_000_000, secrets.randbits(ENTROPY_BITS))
 
 
@@ -52,7 +54,7 @@ class CallMethods:
         set_id: str | None = None,
         count: int | None = None,
         singles: bool = False,
-    ) -> RestCall[CallSetView]:
+    ) -> RestCall[wire.CallSetView]:
         """Create a call set with its first calls, at most 10 000.
 
         Args:
@@ -62,12 +64,10 @@ class CallMethods:
                 `append_calls` is called every minute, with no calls where there are none.
             singles: the set is of single calls, and no more are meant to come.
         """
-        from holdfast.wire.calls import CallSetView, NewCallSet
-
-        body = NewCallSet(
+        body = wire.NewCallSet(
             id=set_id or make_set_id(), spec=spec, count=count, args=list(args), singles=singles
         )
-        return send("POST", path_of("call-sets"), CallSetView, body)
+        return send("POST", path_of("call-sets"), wire.CallSetView, body)
 
     @gives_one
     def append_calls(
@@ -78,7 +78,7 @@ class CallMethods:
         *,
         count: int | None = None,
         cut: str = "",
-    ) -> RestCall[CallSetView]:
+    ) -> RestCall[wire.CallSetView]:
         """Add calls to an open set at the indices from `first`, at most 10 000. `count` closes it; cut:
         why that are fewer than were meant to come, so that the set has failed."""
         return _append(set_id, first, args, count, cut)
@@ -86,18 +86,16 @@ class CallMethods:
     @runs
     def submit_calls(
         self, spec: FunctionSpec, args: Iterable[str], *, set_id: str | None = None
-    ) -> Script[CallSetView]:
+    ) -> Script[wire.CallSetView]:
         """Submit a call for each of `args`, in as few requests as their sizes allow; the first calls
         run while later ones are still made."""
-        from holdfast.wire.calls import CallSetView, NewCallSet
-
         name, first = set_id or make_set_id(), 0
-        view: CallSetView | None = None
+        view: wire.CallSetView | None = None
         for chunk, last in _cut(args):
             count = first + len(chunk) if last else None
             if view is None:
-                new = NewCallSet(id=name, spec=spec, count=count, args=chunk)
-                created = send("POST", path_of("call-sets"), CallSetView, new)
+                new = wire.NewCallSet(id=name, spec=spec, count=count, args=chunk)
+                created = send("POST", path_of("call-sets"), wire.CallSetView, new)
                 view = yield from take_answer(created)
             else:
                 view = yield from take_answer(_append(name, first, chunk, count))
@@ -108,20 +106,16 @@ class CallMethods:
     @gives_each
     def call_sets(
         self, *, project: str | None = None, owner: str | None = None, page_size: int | None = None
-    ) -> PageCall[CallSetView]:
+    ) -> PageCall[wire.CallSetView]:
         """Yield call sets, newest first."""
-        from holdfast.wire.calls import CallSetView
-
         return get_pages(
-            path_of("call-sets"), CallSetView, project=project, owner=owner, limit=page_size
+            path_of("call-sets"), wire.CallSetView, project=project, owner=owner, limit=page_size
         )
 
     @gives_one
-    def call_set(self, set_id: str) -> RestCall[CallSetView]:
+    def call_set(self, set_id: str) -> RestCall[wire.CallSetView]:
         """Return one call set and its counts."""
-        from holdfast.wire.calls import CallSetView
-
-        return get(path_of("call-sets", set_id), CallSetView)
+        return get(path_of("call-sets", set_id), wire.CallSetView)
 
     @gives_one
     def call_results(
@@ -133,18 +127,16 @@ class CallMethods:
         indices: Sequence[int] | None = None,
         states: Sequence[str] = (),
         wait_seconds: float = 0.0,
-    ) -> RestCall[CallResults]:
+    ) -> RestCall[wire.CallResults]:
         """Return the results of the calls from `first` on that have ended without a gap; or of
         `indices` those that ended; or of calls in `states` ("failed", …), by index.
 
         wait_seconds: up to 25, for the first of them.
         """
-        from holdfast.wire.calls import CallResults
-
         which = None if indices is None else ",".join(map(str, indices))
         return get(
             path_of("call-sets", set_id, "results"),
-            CallResults,
+            wire.CallResults,
             first=first or None,
             limit=limit,
             index=which,
@@ -153,18 +145,16 @@ class CallMethods:
         )
 
     @gives_each
-    def each_result(self, set_id: str, *, first: int = 0) -> PageCall[CallResult]:
+    def each_result(self, set_id: str, *, first: int = 0) -> PageCall[wire.CallResult]:
         """Yield the result of each call in the order of their indices, waiting for those to come."""
         path = path_of("call-sets", set_id, "results")
         query = (("first", str(first)), ("wait", str(RESULTS_WAIT_SECONDS)))
         return RestCall("GET", path, _read_page, query, cursor_name="first")
 
     @gives_one
-    def call_view(self, set_id: str, index: int) -> RestCall[CallView]:
+    def call_view(self, set_id: str, index: int) -> RestCall[wire.CallView]:
         """Return one call: its state, its failed attempts, and why it is where it is."""
-        from holdfast.wire.calls import CallView
-
-        return get(path_of("call-sets", set_id, "calls", str(index)), CallView)
+        return get(path_of("call-sets", set_id, "calls", str(index)), wire.CallView)
 
     @gives_each
     def call_logs(
@@ -175,11 +165,10 @@ class CallMethods:
         attempt: int | None = None,
         stream: str = "both",
         follow: bool = False,
-    ) -> Follow[CallLogLine]:
+    ) -> Follow[wire.CallLogLine]:
         """Yield what a call printed: in its last attempt, or in `attempt`; `follow` goes on until the
         call has ended, through all attempts to come. A lost connection gives no byte twice."""
         from holdfast.client.call_logs import CallLogFollower
-        from holdfast.client.follow import Follow
 
         query = query_of(attempt=attempt, stream=stream, follow=follow or None)
         path = path_of("call-sets", set_id, "calls", str(index), "logs")
@@ -193,7 +182,7 @@ class CallMethods:
         reason: str = "",
         *,
         hard: bool = False,
-    ) -> RestCall[CallSetView]:
+    ) -> RestCall[wire.CallSetView]:
         """Cancel these calls, or all of the set: at once those that wait; those that run are told and,
         after a grace or with `hard` at once, ended with their executors."""
         return _change(set_id, "cancel", indices, reason, hard=hard)
@@ -201,15 +190,13 @@ class CallMethods:
     @gives_one
     def retry_calls(
         self, set_id: str, indices: Sequence[int] | None = None
-    ) -> RestCall[CallSetView]:
+    ) -> RestCall[wire.CallSetView]:
         """Make failed and cancelled calls ready again with fresh budgets: these, or all of the set."""
         return _change(set_id, "retry", indices, "")
 
     @runs
     def put_value(self, data: bytes) -> Script[str]:
         """Keep a large argument of calls, and return its name, the SHA-256 of its bytes."""
-        import hashlib
-
         name = hashlib.sha256(data).hexdigest()
         yield RestCall("PUT", path_of("values", name), read_nothing, body=data)
         return name
@@ -222,21 +209,17 @@ class CallMethods:
 
 def _append(
     set_id: str, first: int, args: Sequence[str], count: int | None, cut: str = ""
-) -> RestCall[CallSetView]:
-    from holdfast.wire.calls import CallSetView, MoreCalls
-
-    body = MoreCalls(first=first, args=list(args), count=count, cut=cut[:1000])
-    return send("POST", path_of("call-sets", set_id, "calls"), CallSetView, body)
+) -> RestCall[wire.CallSetView]:
+    body = wire.MoreCalls(first=first, args=list(args), count=count, cut=cut[:1000])
+    return send("POST", path_of("call-sets", set_id, "calls"), wire.CallSetView, body)
 
 
 def _change(
     set_id: str, action: str, indices: Sequence[int] | None, reason: str, *, hard: bool = False
-) -> RestCall[CallSetView]:
-    from holdfast.wire.calls import CallsChange, CallSetView
-
+) -> RestCall[wire.CallSetView]:
     named = None if indices is None else list(indices)
-    body = CallsChange(indices=named, reason=reason, hard=hard)
-    return send("POST", path_of("call-sets", set_id, action), CallSetView, body)
+    body = wire.CallsChange(indices=named, reason=reason, hard=hard)
+    return send("POST", path_of("call-sets", set_id, action), wire.CallSetView, body)
 
 
 def _cut(args: Iterable[str]) -> Iterator[tuple[list[str], bool]]:
@@ -252,9 +235,6 @@ def _cut(args: Iterable[str]) -> Iterator[tuple[list[str], bool]]:
     yield chunk, True
 
 
-def _read_page(data: bytes) -> ResultPage[CallResult]:
-    from holdfast.client.rest import read_as
-    from holdfast.wire.calls import CallResults
-
-    found = read_as(CallResults)(data)
+def _read_page(data: bytes) -> ResultPage[wire.CallResult]:
+    found = read_as(wire.CallResults)(data)
     return ResultPage(found.results, None if found.ended else str(found.next))

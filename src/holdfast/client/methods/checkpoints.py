@@ -1,6 +1,7 @@
 """Checkpoints: list, fetch, leave and forget them."""
 
 import os
+from pathlib import Path
 
 from holdfast.client.rest import PageCall, RestCall, delete, get_pages, path_of, query_of, read_as
 from holdfast.client.scripts import FetchFile, Script, SendFile, gives_list, gives_one, runs
@@ -50,8 +51,6 @@ class CheckpointMethods:
             TooLarge: it is over the limit of the job's queue.
         """
         query = query_of(rank=rank, epoch=epoch, step=step)
-        from pathlib import Path
-
         answer = yield SendFile(path_of("jobs", job_id, "checkpoint"), query, Path(path))
         return read_as(CheckpointRecord)(answer)
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.client.rest import PageCall, RestCall, delete, get, get_pages, path_of, send
 from holdfast.client.scripts import gives_list, gives_one
 from holdfast.client.specs import merge_spec
+from holdfast.core.arrays.records import ScheduleRecord, ScheduleRunRecord
 from holdfast.core.records import JobRecord
 from holdfast.core.spec import JobSpec
-
-if TYPE_CHECKING:
-    from holdfast.core.arrays.records import ScheduleRecord, ScheduleRunRecord
-    from holdfast.wire.schedules import ScheduleTimes
+from holdfast.wire.schedules import ScheduleTimes
 
 
 class ScheduleMethods:
@@ -21,15 +19,11 @@ class ScheduleMethods:
     @gives_list
     def schedules(self, *, owner: str | None = None) -> PageCall[ScheduleRecord]:
         """Return every schedule, or those of one owner, by name."""
-        from holdfast.core.arrays.records import ScheduleRecord
-
         return get_pages(path_of("schedules"), ScheduleRecord, owner=owner)
 
     @gives_one
     def schedule(self, name: str) -> RestCall[ScheduleRecord]:
         """Return one schedule and its newest run."""
-        from holdfast.core.arrays.records import ScheduleRecord
-
         return get(path_of("schedules", name), ScheduleRecord)
 
     @gives_one
@@ -48,8 +42,6 @@ class ScheduleMethods:
     ) -> RestCall[ScheduleRecord]:
         """Make a schedule of a job, or change the one of that name whole. Spec and fields are those
         of `submit`; the others are those of `core.schedules.ScheduleSpec`."""
-        from holdfast.core.arrays.records import ScheduleRecord
-
         body = {
             "job": merge_spec(spec, fields),
             "cron": cron,
@@ -68,16 +60,12 @@ class ScheduleMethods:
     @gives_one
     def pause_schedule(self, name: str, reason: str = "") -> RestCall[ScheduleRecord]:
         """Let no time of it come until it is resumed."""
-        from holdfast.core.arrays.records import ScheduleRecord
-
         path = path_of("schedules", name, "pause")
         return send("POST", path, ScheduleRecord, {"reason": reason})
 
     @gives_one
     def resume_schedule(self, name: str) -> RestCall[ScheduleRecord]:
         """Let its times come again, from now on."""
-        from holdfast.core.arrays.records import ScheduleRecord
-
         return send("POST", path_of("schedules", name, "resume"), ScheduleRecord)
 
     @gives_one
@@ -89,13 +77,9 @@ class ScheduleMethods:
     @gives_one
     def schedule_times(self, name: str, count: int = 5) -> RestCall[ScheduleTimes]:
         """Return its times to come."""
-        from holdfast.wire.schedules import ScheduleTimes
-
         return get(path_of("schedules", name, "next"), ScheduleTimes, count=count)
 
     @gives_list
     def schedule_runs(self, name: str, limit: int = 100) -> PageCall[ScheduleRunRecord]:
         """Return what became of its times, newest first."""
-        from holdfast.core.arrays.records import ScheduleRunRecord
-
         return get_pages(path_of("schedules", name, "runs"), ScheduleRunRecord, limit=limit)

@@ -20,8 +20,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.client.specs import build_spec, read_function_fields
+from holdfast.client.workflows.results import read_set_results, read_value
 from holdfast.core.calls.floats import mark_floats
 from holdfast.core.calls.values import FunctionSpec
+from holdfast.core.settings.resolve import parse_duration
 from holdfast.core.workflows.check import check_workflow
 from holdfast.core.workflows.types import is_mismatch, item_of
 from holdfast.core.workflows.values import (
@@ -35,6 +38,7 @@ from holdfast.core.workflows.values import (
     WorkflowSpec,
 )
 from holdfast.errors import NotFound, ValidationError
+from holdfast.wire.mismatch import refuse
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -168,8 +172,6 @@ class Workflow:
     ) -> WorkflowNode:
         """Add a job; `fields` are those of `Client.submit` (argv, gpus, tasks, image, …). Its
         result is its id, exit code and count of attempts; `inputs` are in `HOLDFAST_INPUTS`."""
-        from holdfast.client.specs import build_spec
-
         work = JobWork(spec=build_spec(fields), inputs=_plain(dict(inputs or {})))
         return self._keep(name, None, dict, job=work, after=after, skip_if=skip_if)
 
@@ -185,8 +187,6 @@ class Workflow:
         skip_if: SkipIf = None,
     ) -> WorkflowNode:
         """Add a question to a person; it holds no host. timeout: seconds, "10m", or "off"."""
-        from holdfast.core.settings.resolve import parse_duration
-
         if isinstance(timeout, str) and timeout != "off":
             timeout = parse_duration(timeout)
         work = _convert(
@@ -270,8 +270,6 @@ class WorkflowRun:
     def result(self, node: WorkflowNode | str) -> Any:
         """Return a node's result; of a map, the list of its results, null for those that did not
         succeed. None where the node was skipped, or ended before it had calls."""
-        from holdfast.client.workflows.results import read_set_results, read_value
-
         view = self.node(node)
         if view.kind.value == "map" and view.result is None and view.ref is not None:
             try:
@@ -309,8 +307,6 @@ def _convert(plain: Any, kind: type[Any]) -> Any:
     try:
         return msgspec.convert(plain, kind)
     except msgspec.ValidationError as error:
-        from holdfast.wire.mismatch import refuse
-
         raise refuse(error, plain, kind) from None
 
 
@@ -354,8 +350,6 @@ def _find_function(
             '"module:function"'
         )
     if options:
-        from holdfast.client.specs import read_function_fields
-
         known = msgspec.to_builtins(spec) | msgspec.to_builtins(read_function_fields(options))
         spec = _convert(known, FunctionSpec)
     if callable(function):

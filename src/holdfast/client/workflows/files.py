@@ -26,16 +26,20 @@ A text `"${NODE.key.0}"` is the result of a node, or a part of it; `"$${…}"` i
 
 import os
 import re
+import tomllib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from holdfast.client.specs import FUNCTION_WORDS, build_spec, read_function_fields, read_secrets
 from holdfast.core.calls.values import FunctionSpec
+from holdfast.core.settings.resolve import parse_duration
 from holdfast.core.workflows.check import check_workflow
 from holdfast.core.workflows.values import AskWork, WorkflowSpec
 from holdfast.errors import ValidationError
+from holdfast.wire.mismatch import refuse
 
 _REFERENCE = re.compile(r"\$\{([^${}]+)\}")
 _GRAPH = ("after", "skip_if")
@@ -66,8 +70,6 @@ def _read(path: Path) -> Any:
         raise ValidationError(f"it cannot be read: {error.strerror}") from error
     if path.suffix.lower() in (".yaml", ".yml"):
         return _read_yaml(data)
-    import tomllib
-
     try:
         return tomllib.loads(data.decode())
     except (ValueError, RecursionError) as error:  # a number of 5000 digits, too
@@ -109,8 +111,6 @@ def build_workflow(
     try:
         spec = msgspec.convert(plain, WorkflowSpec)
     except msgspec.ValidationError as error:
-        from holdfast.wire.mismatch import refuse
-
         raise refuse(error, plain, WorkflowSpec) from None
     check_workflow(spec)
     return spec
@@ -153,8 +153,6 @@ def _build_node(
 
 
 def _build_call(fields: dict[str, Any]) -> dict[str, Any]:
-    from holdfast.client.specs import FUNCTION_WORDS, read_function_fields
-
     words = (*FUNCTION_WORDS, *_FUNCTION)
     spec = {"function": fields.pop("task")}
     given = {key: fields.pop(key) for key in words if key in fields}
@@ -167,8 +165,6 @@ def _build_call(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _build_ask(fields: dict[str, Any]) -> dict[str, Any]:
-    from holdfast.core.settings.resolve import parse_duration
-
     ask = {"prompt": fields.pop("ask")}
     timeout = fields.pop("timeout", None)
     if timeout is not None:
@@ -182,8 +178,6 @@ def _build_ask(fields: dict[str, Any]) -> dict[str, Any]:
 def _build_job(
     fields: dict[str, Any], settle: Callable[[dict[str, Any]], None] | None
 ) -> dict[str, Any]:
-    from holdfast.client.specs import build_spec, read_secrets
-
     secrets = fields.get("secrets")
     if isinstance(secrets, list):
         fields["secrets"] = read_secrets(map(str, secrets), os.environ)

@@ -1,0 +1,92 @@
+"""Connect a command with its controller, and print the answer as JSON or as text."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from holdfast.cli.output import note, print_line, print_text
+from holdfast.cli.waiting import WaitingNotice
+from holdfast.client.synchronous import Client
+from holdfast.errors import ValidationError
+
+T = TypeVar("T")
+# Long enough for a controller that restarts, short enough for a person at the terminal.
+RETRY_SECONDS = 3.0
+
+
+class Face:
+    """A command's controller and the form of its output."""
+
+    def __init__(
+        self, as_json: bool, url: str | None = None, token_file: str | None = None
+    ) -> None:
+        self.as_json, self.url, self.token_file = as_json, url, token_file
+        self.waiting = WaitingNotice()
+
+    def client(self, retry_seconds: float = RETRY_SECONDS) -> Client:
+        """Return a client. Raises NoController and ValidationError, with the remedy."""
+        token = None
+        if self.token_file is not None:
+            try:
+                with open(self.token_file) as file:
+                    token = file.read().strip()
+            except (OSError, ValueError) as error:
+                why = error.strerror if isinstance(error, OSError) else "it is no text"
+                message = f"the token file {self.token_file} cannot be read: {why}"
+                raise ValidationError(message) from error
+            if not token:
+                raise ValidationError(f"the token file {self.token_file} is empty")
+        made = Client(self.url, token, retry_seconds=retry_seconds, watch=self.waiting.watch)
+        made.on_note = note
+        return made
+
+    def answer(self, ask: Callable[[Client], T], describe: Callable[[T], str]) -> T:
+        """Ask the controller, show its answer, and return it."""
+        with self.client() as client:
+            found = ask(client)
+        self.show(found, describe(found))
+        return found
+
+    def show_json(self, value: Any) -> None:
+        """Print one JSON document."""
+        text = msgspec.json.format(msgspec.json.encode(value), indent=2)
+        print_line(text.decode())
+
+    def show_json_line(self, value: Any) -> None:
+        """Print one line of JSON, for streams."""
+        print_line(msgspec.json.encode(value).decode())
+
+    def show(self, value: Any, text: str) -> None:
+        """Print `value` with `--json`, otherwise the text."""
+        if self.as_json:
+            self.show_json(value)
+        elif text:
+            print_text(text)
+
+
+def talks(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of a command that calls a controller; its first argument is a `Face`."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    @click.option(
+        "--url", metavar="URL", help="The controller. [default: HOLDFAST_URL, or an `up`]"
+    )
+    @click.option(
+        "--token-file", metavar="FILE", help="A file with the token. [default: HOLDFAST_TOKEN]"
+    )
+    @functools.wraps(function)
+    def command(
+        *args: Any, as_json: bool, url: str | None, token_file: str | None, **options: Any
+    ) -> Any:
+        face = Face(as_json, url, token_file)
+        try:
+            return function(face, *args, **options)
+        finally:
+            face.waiting.close()
+
+    return command

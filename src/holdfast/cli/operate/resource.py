@@ -1,0 +1,119 @@
+"""Build the commands that all kinds of things have in common: list, show, set, delete.
+
+The module of a kind gives its columns, its options, and the commands that it alone has. The name of
+a kind by itself lists, as its `list` does. Where a kind has a word of its own, as `revoke` for a
+token's `delete`, both words are taken.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import click
+
+from holdfast.cli.face import Face, talks
+from holdfast.cli.output import table
+from holdfast.client.synchronous import Client
+
+R = TypeVar("R")
+Columns = Mapping[str, Callable[[R], str]]  # head → the cell of a row
+Ask = Callable[..., Any]  # gets a client, the id of one thing where it is about one, and options
+
+
+def draw_columns(columns: Columns[R], rows: Sequence[R], elastic: int = -1) -> str:
+    """Draw rows as a table; the elastic column is the first to be narrowed."""
+    cells = [[cell(row) for cell in columns.values()] for row in rows]
+    return table(tuple(columns), cells, elastic=elastic)
+
+
+class Resource(click.Group):
+    """The commands on one kind of thing."""
+
+    subject: Callable[[Callable[..., Any]], Callable[..., Any]]
+    find: Callable[[Client, str], str]  # from the word that a person gives to the id
+    words: Mapping[str, str]  # other words for commands of this group
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, self.words.get(cmd_name, cmd_name))
+
+    def add(self, name: str, says: Callable[[Any], str]) -> Callable[[Ask], Ask]:
+        """Add a command on one thing, which prints what its function returns."""
+
+        def add(function: Ask) -> Ask:
+            def run(face: Face, subject: str, **options: Any) -> None:
+                with face.client() as client:
+                    found = function(client, self.find(client, subject), **options)
+                face.show(found, says(found))
+
+            self.command(name)(self.subject(_as_command(function, run)))
+            return function
+
+        return add
+
+    def deletes(self, name: str = "delete", done: str = "deleted") -> Callable[[Ask], Ask]:
+        """Add the command that ends one thing."""
+
+        def add(function: Ask) -> Ask:
+            def run(face: Face, subject: str) -> None:
+                with face.client() as client:
+                    function(client, self.find(client, subject))
+                face.show({done: subject}, f"{subject}: {done}")
+
+            self.command(name)(self.subject(_as_command(function, run)))
+            return function
+
+        return add
+
+
+def resource(
+    metavar: str,
+    draw: Callable[[Any], str],
+    *,
+    nothing: str = "",
+    find: Callable[[Client, str], str] = lambda _, word: word,
+    words: Mapping[str, str] | None = None,
+) -> Callable[[Ask], Resource]:
+    """Make the group of a kind of the function that lists it, whose text is the group's help.
+
+    metavar: names one thing on the command line. nothing: is said in place of a table without rows.
+    """
+
+    def make(function: Ask) -> Resource:
+        options = _take_options(function)
+
+        def run(face: Face, **given: Any) -> None:
+            with face.client() as client:
+                rows = function(client, **given)
+            face.show(rows, nothing if nothing and not rows else draw(rows))
+
+        def run_alone(face: Face, context: click.Context, **given: Any) -> None:
+            if context.invoked_subcommand is None:
+                run(face, **given)
+
+        alone = _as_command(function, run_alone, options)
+        made = click.group(cls=Resource, invoke_without_command=True)(click.pass_context(alone))
+        made.subject = click.argument("subject", metavar=metavar)
+        made.find, made.words = find, words or {}
+        each, name = _as_command(function, run, options), function.__name__
+        text = f"List {name.removesuffix('s')}s.\n\n\b\nExample:\n  holdfast {name} list --json"
+        made.command("list", help=text)(each)
+        return made
+
+    return make
+
+
+def _take_options(function: Ask) -> list[click.Parameter]:
+    found: list[click.Parameter] = vars(function).pop("__click_params__", [])
+    return found
+
+
+def _as_command(
+    function: Ask, run: Callable[..., Any], options: list[click.Parameter] | None = None
+) -> Callable[..., Any]:
+    """Return `run` with the text and the options of `function`, before those of every command."""
+    own = _take_options(function) if options is None else options
+    made = talks(functools.wraps(function)(run))
+    vars(made)["__click_params__"] = [*vars(made)["__click_params__"], *own]
+    return made
