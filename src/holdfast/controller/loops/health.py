@@ -1,4 +1,5 @@
-"""Hosts that evidence speaks against → quarantined with it; those whose time is over → let back."""
+"""Hosts that evidence speaks against → quarantined with the evidence; hosts whose quarantine is
+over → released."""
 
 import logging
 

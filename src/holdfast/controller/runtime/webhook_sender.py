@@ -79,8 +79,8 @@ class Resolver:
 class Sender:
     """Sends deliveries.
 
-    resolve: how names become addresses. tls: the context for https, by default with the system's
-    certificates. wall_clock: Unix seconds, for the timestamp that is signed.
+    resolve: looks up the addresses of a name. tls: the context for https, by default with the
+    system's certificates. wall_clock: returns Unix seconds, for the timestamp that is signed.
     """
 
     def __init__(
