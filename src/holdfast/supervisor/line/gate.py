@@ -49,7 +49,7 @@ class Gate:
         self.monitor = router.get_monitor_socket(_WATCHED)
 
     def answer_zap(self) -> None:
-        """Judge every waiting handshake."""
+        """Accept or refuse every waiting handshake."""
         assert self.zap is not None
         while True:
             try:

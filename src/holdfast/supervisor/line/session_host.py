@@ -35,7 +35,7 @@ EXIT_NO_SUPERVISOR = 71  # none was found within the patience
 
 
 class HostSession:
-    """One manager, from its start to its exit."""
+    """One manager's session, from its start to its exit."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class HostSession:
         report: Callable[[], list[wire.GroupReport]] = list,
         read_waited: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """read_waited: the seconds for which this process has waited for a core so far."""
+        """read_waited: returns the seconds for which this process has waited for a core so far."""
         self.facts = facts
         self.run = run
         self.link: Link | None = None
@@ -76,7 +76,7 @@ class HostSession:
     # ---- what goes out
 
     def push(self, message: bytes) -> None:
-        """Queue a message; it is kept until acknowledged."""
+        """Queue a message, which is kept until the supervisor acknowledges it."""
         if self.link is None:
             self._early.append(message)
         else:
@@ -95,11 +95,11 @@ class HostSession:
 
     @property
     def settled(self) -> bool:
-        """True when the supervisor has acknowledged every message."""
+        """Return True when the supervisor has acknowledged every message."""
         return self.link is None or not self.link.unacknowledged
 
     def take_frames(self, now: float) -> list[bytes]:
-        """Hand over what to send now."""
+        """Remove and return the frames to send now."""
         frames, self._out = self._out, []
         if self.link is not None and self.link.queued:
             frames += self.link.take_frames(now)
@@ -110,7 +110,7 @@ class HostSession:
     # ---- what comes in
 
     def receive(self, frame: bytes, now: float) -> list[wire.Down]:
-        """Take a frame; return the messages to carry out, each for the first and only time."""
+        """Read a frame; return the messages to carry out, each for the first and only time."""
         if frame == self._beat:
             self._hear(now)
             return []
@@ -177,12 +177,12 @@ class HostSession:
     # ---- time
 
     def end(self, order: wire.End) -> None:
-        """Begin to end; the first order stands."""
+        """Begin to end, with this order's exit code and reason. The first order stands."""
         if self.ending is None:
             self.ending = order
 
     def tick(self, now: float) -> None:
-        """Do what is due. Read everything there is to read first."""
+        """Do the work that is due. Call this only after all frames that have come were read."""
         if self._hello_at is not None and now >= self._hello_at:
             hello = wire.ManagerHello(wire.VERSION, self.run, self.facts, self._pid, self._report())
             body = wire.encode_body([wire.encode_message(hello)])
@@ -207,7 +207,8 @@ class HostSession:
             self._out += self.link.take_resends(now) or [self.link.make_heartbeat()]
 
     def _judge_silence(self, silent: float, rules: wire.Welcome, now: float) -> None:
-        """`silent`: seconds, without those of SILENCE-3."""
+        """Act on the supervisor's silence. silent: its seconds, without those that SILENCE-3
+        excuses."""
         if silent < rules.silence_seconds:
             self._judge_at = now + _SLACK_SECONDS  # when to look again
             return
@@ -220,7 +221,7 @@ class HostSession:
 
     @property
     def next_at(self) -> float:
-        """When `tick` has something to do at the latest."""
+        """Return when `tick` has something to do at the latest."""
         rules = self.rules
         if rules is None:
             due = self._give_up_at
@@ -233,6 +234,6 @@ class HostSession:
         return due if self._hello_at is None else min(due, self._hello_at)
 
     def may_be_silent(self, now: float) -> bool:
-        """True where the socket must be read before `tick`."""
+        """Return True where the socket must be read before `tick`."""
         rules = self.rules
         return rules is not None and now - self._heard_at > rules.silence_seconds / 2
