@@ -1,4 +1,4 @@
-"""What a call that has no result raises where its result is asked for."""
+"""The exceptions of calls without a result, raised where the result is asked for."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from holdfast.wire.calls import CallError
 
 
 class CallFailed(HoldfastError, code="call_failed", status=500):
-    """A call failed for good. kind: the exception's class, or empty where its process ended.
+    """A call failed for good. kind: the exception's class, or empty where the call's process ended.
 
-    remote_traceback: as its executor saw it. attempts: how many there were. reason: why there is no
-    other.
+    remote_traceback: the traceback as the executor saw it. attempts: the number of attempts made.
+    reason: why there is no further attempt.
     """
 
     def __init__(
