@@ -45,10 +45,11 @@ _PORTIONS_PER_TURN = 16  # of exits: some ten milliseconds' worth
 
 
 class ProgramEvents(msgspec.Struct, frozen=True, kw_only=True):
-    """What the owner wants to be told of one program.
+    """The callbacks for the events of one program.
 
-    running: the exec succeeded. exited: the first process was reaped. ended: the program never ran
-    (`ProgramRun.start_error`), or its tree is over (NURSERY-2).
+    running: called once the exec succeeded. exited: called once the first process was reaped.
+    ended: called once the program has failed to start (`ProgramRun.start_error`), or its tree is
+    over (NURSERY-2).
     """
 
     ended: Callable[[ProgramRun], None]
@@ -77,29 +78,31 @@ class ProgramRun:
 
     @property
     def pid(self) -> int:
-        """The first process's; another's, perhaps, once `exit` is set."""
+        """Return the pid of the first process. Once `exit` is set, the number may be another
+        process's."""
         return self.child.pid
 
     @property
     def runs(self) -> bool:
-        """Whether the exec succeeded, as far as is known."""
+        """Return whether the exec succeeded, as far as is known."""
         return self.request is None and self.start_error is None
 
     @property
     def output(self) -> dict[str, StreamEnd]:
-        """What became of its output, by file, once it is over; nothing of a program that held its
-        files itself."""
+        """Return how each output file of the program ended, by file, once the program is over;
+        nothing for a program that held its files itself."""
         ends = self.streams.ends if self.streams is not None else None
         return dict(zip(self.streams.paths, ends, strict=True)) if self.streams and ends else {}
 
     @property
     def left_running(self) -> list[str]:
-        """Names of the processes that its first process left, and that were ended."""
+        """Return the names of the processes that the first process left running, and that were
+        ended."""
         return self.ending.left if self.ending is not None else []
 
     @property
     def survivors(self) -> list[int]:
-        """Pids of the tree that SIGKILL did not end."""
+        """Return the pids of the tree that SIGKILL did not end."""
         return self.ending.survivors if self.ending is not None else []
 
 
@@ -140,7 +143,7 @@ class Nursery:
 
     @property
     def busy(self) -> bool:
-        """Whether any program is not over yet."""
+        """Return whether any program is not over yet."""
         return bool(self._endings or self._unsaid or self._draining) or any(
             not run.over for run in self._by_pid.values()
         )
@@ -162,8 +165,9 @@ class Nursery:
     ) -> ProgramRun:
         """Fork a program (NURSERY-1); its events come from later calls.
 
-        task: its mark, used once. marked: give the marks and a brand to its processes. leads,
-        trusted: see `Tree`. Raises ValidationError, OSError as `spawn` does: nothing was started.
+        task: the program's mark, used once. marked: True to give the marks and a brand to its
+        processes. leads, trusted: see `Tree`. Raises ValidationError and OSError as `spawn` does:
+        nothing was started then.
         """
         mark = Mark(task, self._forest.host)
         brand = None
@@ -192,7 +196,7 @@ class Nursery:
     def end(self, run: ProgramRun, grace_seconds: float) -> None:
         """Begin to end a tree: TERM, KILL after the grace; a sooner KILL wins.
 
-        The next turn does it, for all that are ended together (TREE-5).
+        The next turn sends the signals, for all trees that are ended together (TREE-5).
         """
         if run.over:
             return
@@ -203,14 +207,14 @@ class Nursery:
             run.ending.hasten(self._read_clock() + grace_seconds)
 
     def forget(self, run: ProgramRun) -> None:
-        """Let go of a tree that is over; one with survivors is kept until then."""
+        """Forget a tree that is over. A tree with survivors is forgotten once these are gone."""
         self._forest.remove(run.tree)
 
     def collect(self) -> bool:
-        """Reap children that ended, orphans included (WATCH-2). True where there was any, because
-        there may be more (WATCH-3).
+        """Reap children that ended, orphans included (WATCH-2). Returns True where there were any,
+        because there may be more (WATCH-3).
 
-        Zombies that pile up make every look for a runaway slower, so a flood of them is taken in
+        Zombies that pile up slow every search for a runaway, so a flood of them is reaped in
         several portions.
         """
         exits: list[Exit] = []
@@ -240,7 +244,7 @@ class Nursery:
         return min(due, default=math.inf)
 
     def close(self) -> None:
-        """Let go of the descriptors. Children go on, unwatched."""
+        """Close the descriptors. Children go on, unwatched."""
         self._output.close()
         self._poller.drop(self._watcher.fileno())
         self._watcher.close()
@@ -263,7 +267,7 @@ class Nursery:
             self._undecided.append(run)
 
     def _read_start(self, run: ProgramRun) -> None:
-        """Say how the start went: the exec happened, failed, or the child died before it."""
+        """Read how the start went: the exec happened, failed, or the child died before it."""
         if run.request is None:
             return
         self._poller.drop(run.child.error_fd)  # EPOLL-1: `read_start` closes it
@@ -358,7 +362,7 @@ class Nursery:
             self._unsaid.remove(run)
 
     def _say(self, hear: Callable[[ProgramRun], None] | None, run: ProgramRun) -> bool:
-        """Tell the owner; False where it failed to take it."""
+        """Call a callback of the owner. Returns False where it raised."""
         if hear is None:
             return True
         mishaps = self._mishaps.count
@@ -366,8 +370,8 @@ class Nursery:
         return self._mishaps.count == mishaps
 
     def _scan(self, now: float) -> None:
-        """Look at all processes: a runaway without a group is only known if it was seen while its
-        parents lived."""
+        """Scan all processes, because a runaway without a group is recognised only if it was seen
+        while its parents lived."""
         self._scan_at = now + _SCAN_SECONDS
         try:
             self._forest.find_members()
@@ -379,5 +383,6 @@ class Nursery:
 
 
 def _may_hide(run: ProgramRun) -> bool:
-    """Whether its descendants can escape notice: no group holds them, and it is not our own."""
+    """Return whether the program's descendants can escape notice: no group holds them, and the
+    program is not Holdfast's own."""
     return run.tree.group is None and not run.tree.trusted

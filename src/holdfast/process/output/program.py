@@ -24,7 +24,7 @@ _MESSAGE_BYTES = 1 << 16
 
 
 class Stream:
-    """One pipe, and the file it is written to, which is opened with the first byte."""
+    """One pipe, and the file that its output goes to, which is opened with the first byte."""
 
     def __init__(self, fd: int, path: bytes) -> None:
         self.fd = fd
@@ -35,7 +35,8 @@ class Stream:
         self.ended = False
 
     def pump(self) -> bool:
-        """Write what there is, a bounded part at a time. Returns whether the pipe has ended."""
+        """Write the bytes in the pipe, a bounded part at a time. Returns whether the pipe has
+        ended."""
         for _ in range(_TURNS):
             try:
                 data = os.read(self.fd, _READ_BYTES)
@@ -65,7 +66,7 @@ class Stream:
         self.size += len(data)
 
     def close(self) -> None:
-        """Let go of both, and note whether the file is still to be found."""
+        """Close both, and note whether the file still has its name."""
         self.ended = True
         os.close(self.fd)
         if self.file >= 0:
@@ -75,7 +76,7 @@ class Stream:
 
 
 class LogWriter:
-    """All streams, by their descriptors, and the programs they belong to."""
+    """All streams, by their descriptors, and the programs that they belong to."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
@@ -123,7 +124,7 @@ class LogWriter:
                         self._end(name, stream)
 
     def _end(self, name: bytes, stream: Stream) -> None:
-        """Close a stream; tell of its program's once all have ended."""
+        """Close a stream; report its program once all of the program's streams have ended."""
         del self._streams[stream.fd]
         self._epoll.unregister(stream.fd)
         stream.close()
@@ -148,7 +149,7 @@ class LogWriter:
 
 
 def main() -> None:
-    """Serve the socket whose number is given."""
+    """Serve the socket whose descriptor is the argument."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     os.umask(0o077)
