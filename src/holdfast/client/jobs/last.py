@@ -1,4 +1,4 @@
-"""The jobs that were submitted last from here, one for each controller: what `@last` names."""
+"""The jobs that were submitted last from here, one for each controller; `@last` names them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ MAX_CONTROLLERS = 32
 
 
 def remember_last(url: str, job_id: str) -> None:
-    """Keep the id of a job or an array for `@last`. A file that cannot be written costs no more
-    than that."""
+    """Keep the id of a job or an array for `@last`. A file that cannot be written raises
+    nothing."""
     import json  # no command that names a job by its id needs it
 
     path = _find_file()
@@ -41,7 +41,8 @@ def recall_last(url: str) -> str | None:
 
 
 def name_last(url: str, word: str) -> str:
-    """Return `@last[7]` with the id of the last array in it, and any other word as it is."""
+    """Return `@last[7]` with the last array's id in place of `@last`, and any other word
+    unchanged."""
     last = recall_last(url) if word.startswith(f"{LAST}[") else None
     return word if last is None else last + word.removeprefix(LAST)
 

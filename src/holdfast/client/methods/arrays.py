@@ -63,7 +63,7 @@ class ArrayMethods:
         prefix: str | None = None,
         page_size: int | None = None,
     ) -> PageCall[ArrayRecord]:
-        """Yield arrays, newest first; `states`: with a member in one of them."""
+        """Yield arrays, newest first. states: only arrays with a member in one of these states."""
         from holdfast.core.arrays.records import ArrayRecord
 
         return get_pages(

@@ -1,6 +1,6 @@
 """Calls of Python functions: submitted in sets, their results read as they come.
 
-`holdfast.task` is made of these; arguments and results are JSON texts here.
+`holdfast.task` is built on these methods; arguments and results are JSON texts here.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class CallMethods:
 
         Args:
             args: the arguments of each call as JSON text: an object of parameters by name.
-            set_id: from `make_set_id`; a repeat with the same id changes nothing.
+            set_id: an id from `make_set_id`; a repeat with the same id changes nothing.
             count: how many calls the set will have; with None it stays open for more, as long as
-                `append_calls` is called every minute, with no calls where there are none.
-            singles: the set is of single calls, and no more are meant to come.
+                `append_calls` is called every minute, with an empty list where there are no calls.
+            singles: True for a set of single calls, to which no more need come.
         """
         from holdfast.wire.calls import CallSetView, NewCallSet
 
@@ -79,8 +79,9 @@ class CallMethods:
         count: int | None = None,
         cut: str = "",
     ) -> RestCall[CallSetView]:
-        """Add calls to an open set at the indices from `first`, at most 10 000. `count` closes it; cut:
-        why that are fewer than were meant to come, so that the set has failed."""
+        """Add calls to an open set at the indices from `first`, at most 10 000. count: the final
+        number of calls, which closes the set. cut: why there are fewer calls than were meant to
+        come, so that the set has failed."""
         return _append(set_id, first, args, count, cut)
 
     @runs
@@ -134,10 +135,11 @@ class CallMethods:
         states: Sequence[str] = (),
         wait_seconds: float = 0.0,
     ) -> RestCall[CallResults]:
-        """Return the results of the calls from `first` on that have ended without a gap; or of
-        `indices` those that ended; or of calls in `states` ("failed", …), by index.
+        """Return results. By default those of the calls from `first` on that have ended without a
+        gap; with `indices`, those of these calls that have ended; with `states` ("failed", …),
+        those of calls in these states, by index.
 
-        wait_seconds: up to 25, for the first of them.
+        wait_seconds: how long to wait for the first of them, up to 25.
         """
         from holdfast.wire.calls import CallResults
 
@@ -154,14 +156,15 @@ class CallMethods:
 
     @gives_each
     def each_result(self, set_id: str, *, first: int = 0) -> PageCall[CallResult]:
-        """Yield the result of each call in the order of their indices, waiting for those to come."""
+        """Yield the result of each call in the order of their indices, waiting for those to
+        come."""
         path = path_of("call-sets", set_id, "results")
         query = (("first", str(first)), ("wait", str(RESULTS_WAIT_SECONDS)))
         return RestCall("GET", path, _read_page, query, cursor_name="first")
 
     @gives_one
     def call_view(self, set_id: str, index: int) -> RestCall[CallView]:
-        """Return one call: its state, its failed attempts, and why it is where it is."""
+        """Return one call: its state, its failed attempts, and the reasons for its state."""
         from holdfast.wire.calls import CallView
 
         return get(path_of("call-sets", set_id, "calls", str(index)), CallView)
@@ -176,8 +179,9 @@ class CallMethods:
         stream: str = "both",
         follow: bool = False,
     ) -> Follow[CallLogLine]:
-        """Yield what a call printed: in its last attempt, or in `attempt`; `follow` goes on until the
-        call has ended, through all attempts to come. A lost connection gives no byte twice."""
+        """Yield the output of a call: of its last attempt, or of `attempt`. With `follow` the
+        output continues until the call has ended, through all later attempts. A lost connection
+        repeats no byte."""
         from holdfast.client.call_logs import CallLogFollower
         from holdfast.client.follow import Follow
 
@@ -194,15 +198,16 @@ class CallMethods:
         *,
         hard: bool = False,
     ) -> RestCall[CallSetView]:
-        """Cancel these calls, or all of the set: at once those that wait; those that run are told and,
-        after a grace or with `hard` at once, ended with their executors."""
+        """Cancel these calls, or all of the set. Waiting calls end at once; running ones are told
+        and, after a grace or with `hard` at once, ended with their executors."""
         return _change(set_id, "cancel", indices, reason, hard=hard)
 
     @gives_one
     def retry_calls(
         self, set_id: str, indices: Sequence[int] | None = None
     ) -> RestCall[CallSetView]:
-        """Make failed and cancelled calls ready again with fresh budgets: these, or all of the set."""
+        """Make failed and cancelled calls ready again with fresh budgets: these calls, or all of
+        the set."""
         return _change(set_id, "retry", indices, "")
 
     @runs
@@ -240,7 +245,7 @@ def _change(
 
 
 def _cut(args: Iterable[str]) -> Iterator[tuple[list[str], bool]]:
-    """Cut arguments into chunks of bounded size, each with whether it is the last."""
+    """Cut arguments into chunks of bounded size. Yields each chunk, and whether it is the last."""
     chunk: list[str] = []
     size = 0
     for each in args:

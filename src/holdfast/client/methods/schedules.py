@@ -46,8 +46,8 @@ class ScheduleMethods:
         overlap: str = "skip",
         **fields: Any,
     ) -> RestCall[ScheduleRecord]:
-        """Make a schedule of a job, or change the one of that name whole. Spec and fields are those
-        of `submit`; the others are those of `core.schedules.ScheduleSpec`."""
+        """Make a schedule of a job, or replace the one with that name. Spec and fields are those of
+        `submit`; the other arguments are those of `core.schedules.ScheduleSpec`."""
         from holdfast.core.arrays.records import ScheduleRecord
 
         body = {
@@ -67,7 +67,7 @@ class ScheduleMethods:
 
     @gives_one
     def pause_schedule(self, name: str, reason: str = "") -> RestCall[ScheduleRecord]:
-        """Let no time of it come until it is resumed."""
+        """Pause a schedule: none of its times starts a job until it is resumed."""
         from holdfast.core.arrays.records import ScheduleRecord
 
         path = path_of("schedules", name, "pause")
@@ -75,27 +75,28 @@ class ScheduleMethods:
 
     @gives_one
     def resume_schedule(self, name: str) -> RestCall[ScheduleRecord]:
-        """Let its times come again, from now on."""
+        """Resume a schedule, from now on."""
         from holdfast.core.arrays.records import ScheduleRecord
 
         return send("POST", path_of("schedules", name, "resume"), ScheduleRecord)
 
     @gives_one
     def run_schedule(self, name: str) -> RestCall[JobRecord]:
-        """Submit its job now, beside its times."""
+        """Submit the schedule's job now, beside its times."""
         path = path_of("schedules", name, "run")
         return send("POST", path, JobRecord, repeatable=False)
 
     @gives_one
     def schedule_times(self, name: str, count: int = 5) -> RestCall[ScheduleTimes]:
-        """Return its times to come."""
+        """Return the schedule's next times."""
         from holdfast.wire.schedules import ScheduleTimes
 
         return get(path_of("schedules", name, "next"), ScheduleTimes, count=count)
 
     @gives_list
     def schedule_runs(self, name: str, limit: int = 100) -> PageCall[ScheduleRunRecord]:
-        """Return what became of its times, newest first."""
+        """Return the schedule's past times, each with its job or the reason why there is none,
+        newest first."""
         from holdfast.core.arrays.records import ScheduleRunRecord
 
         return get_pages(path_of("schedules", name, "runs"), ScheduleRunRecord, limit=limit)
