@@ -71,7 +71,7 @@ class AnswerReader:
         pieces, self._pieces = self._pieces, []
         yield from pieces
 
-    # What httptools calls.
+    # Callbacks of httptools.
     def on_message_begin(self) -> None:
         self._given = []
         self._has_more = self.done

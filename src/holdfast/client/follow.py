@@ -120,7 +120,7 @@ class LogFollower:
         """Return the call and the headers of the next connection."""
         call, given = self._call, dict(self._call.query)
         if self._attempt is not None:
-            if self._seen:  # a tail of what follows would cut a hole, or repeat
+            if self._seen:  # another tail would cut a hole, or repeat bytes
                 given.pop("tail", None)
             if "attempt" not in given:
                 given["since" if "follow" in given else "attempt"] = str(self._attempt)

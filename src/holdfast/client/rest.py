@@ -168,12 +168,12 @@ _BY_STATUS: Mapping[int, type[errors.HoldfastError]] = {
 def read_problem(status: int, data: bytes) -> errors.HoldfastError:
     """Return the error that an answer of 400 or above stands for, in the controller's own sentence
     where it gave one."""
-    from holdfast.wire.api import Problem  # with all bodies of the API, which most answers need not
+    from holdfast.wire.api import Problem  # late, because few answers need it
 
     try:
         problem = msgspec.json.decode(data, type=Problem)
     except msgspec.DecodeError:
-        # A proxy answered, or something that is no Holdfast at all.
+        # A proxy answered, or another server than Holdfast.
         text = data[:200].decode(errors="replace").strip()
         problem = Problem(
             status=status,

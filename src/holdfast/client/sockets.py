@@ -83,7 +83,7 @@ class _KeptSocket:
             if not self._write(unsent + piece):
                 return
             unsent = b""
-        if length:  # as of a file that grows while it is sent
+        if length:  # a file that grows during the sending must not exceed it
             raise ConnectionLost("what is sent is not as long as it was said to be")
         self._is_sent = not unsent or self._write(unsent)
 
@@ -223,7 +223,7 @@ class BlockingSockets:
             wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
                 wire = self._tls.wrap_socket(wire, server_hostname=self._host)
-        except OSError as error:  # ssl.SSLError is one
+        except OSError as error:  # ssl.SSLError is an OSError
             wire.close()
             raise NeverConnected(str(error)) from error
         return _KeptSocket(wire)
@@ -250,7 +250,7 @@ def make_tls(ca_file: str | None, environ: Mapping[str, str]) -> ssl.SSLContext:
             import certifi
 
             tls = ssl.create_default_context(cafile=certifi.where())
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # ssl.SSLError is an OSError
         where = f"{ca_file}" if ca_file else f"{named_file or named_folder} (SSL_CERT_FILE or _DIR)"
         raise ValidationError(
             f"the file of authorities {where} cannot be used: {error}", field="ca_file"

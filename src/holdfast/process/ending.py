@@ -16,8 +16,8 @@ KILL_POLL_SECONDS = 0.005
 GRACE_POLL_SECONDS = 0.02
 _KILL_POLL_MAX_SECONDS = 0.1
 _BLIND_POLL_SECONDS = 0.1
-_LEAVING_SECONDS = 0.1  # helpers that end with their program (a resource tracker) need some of it
-_END_OF_INPUT_SECONDS = 0.25  # after the last that writes to it a reader ends by itself
+_LEAVING_SECONDS = 0.1  # helpers (a resource tracker) need a moment to end
+_END_OF_INPUT_SECONDS = 0.25  # a reader ends by itself after its last writer
 _MAX_NAMES = 8
 
 
@@ -121,11 +121,11 @@ class TreeEnding:
 
     def _wait(self, now: float) -> bool:
         if not (self._first_warned or self.first_exited):
-            # A stopped process takes a TERM only when it goes on.
+            # A stopped process receives a TERM only once it is continued.
             for number in (signal.SIGTERM, signal.SIGCONT):
                 self._signaller.send_blindly(self.tree, number, alone=True)
             self._first_warned = True
-            self._warned = self.tree.leads  # it passes the TERM on by itself
+            self._warned = self.tree.leads  # the first process passes the TERM on by itself
             self.next_at = min(self.kill_at, now + GRACE_POLL_SECONDS)
             return False
         if self.first_exited and self._forest.is_surely_empty(self.tree):

@@ -34,7 +34,7 @@ class TaskGroup:
 
     @property
     def name(self) -> str:
-        """The group's name below its home."""
+        """Return the group's name below its home."""
         return self.path.rsplit("/", 1)[1]
 
     @property

@@ -1,18 +1,19 @@
-"""Programs from their start to the end of their whole trees: the life that a guardian's tasks, its
-agent, and a warden's processes have in common.
+"""Programs from their start to the end of their whole trees: the common mechanism for a guardian's
+tasks, its agent, and a warden's processes.
 
 Single-threaded and without a wait of its own: the owner's poll loop calls `collect` and `turn`.
-What the first process leaves running when it exits has a moment to end by itself, then TERM, and
-KILL `LEFTOVER_GRACE_SECONDS` later: the work is over, so there is nothing to save, but a server in
-the background may want to close its files.
+Processes that the first process leaves running when it exits have a moment to end by themselves,
+then TERM, and KILL `LEFTOVER_GRACE_SECONDS` later. The work is over, so there is nothing to save,
+but a server in the background may want to close its files.
 
-NURSERY-1  A program that was forked is known until its end was said. What fails after the fork
-           kills it, and it ends as a program that could not be started.
-NURSERY-2  The end is said when the whole tree is gone, or what is left of it survived SIGKILL for
-           the kill limit, and its output is in its files (LOGS-6). An owner that fails to hear it is told again.
+NURSERY-1  A program that was forked is known until its end was reported. A step that fails after
+           the fork kills the program, which ends as one that could not be started.
+NURSERY-2  The end is reported when the whole tree is gone, or its last processes survived SIGKILL
+           for the kill limit, and its output is in its files (LOGS-6). The report is repeated where
+           the owner's callback fails.
 NURSERY-3  A mishap with one program is noted and keeps no other from its turn. The hunt for trees
-           takes a bounded part of a turn, because between hunts the owner hears, reaps and is
-           watched.
+           takes a bounded part of a turn, because between hunts the owner must receive orders,
+           reap, and show that it lives.
 """
 
 from __future__ import annotations
@@ -36,10 +37,10 @@ from holdfast.process.watch import MAX_EXITS, Exit, Watcher
 from holdfast.wire.guardian import StreamEnd
 
 LEFTOVER_GRACE_SECONDS = 2.0
-_HUNT_SECONDS = 0.1  # of one turn, for ending trees
+_HUNT_SECONDS = 0.1  # the part of one turn that ending trees may take
 _SCAN_SECONDS = 2.0
 FIRST_SCAN_SECONDS = 0.2  # reading /proc must not compete with the start of the program
-_RETRY_SECONDS = 0.5  # after what could not be done: a mishap, no memory, an unreadable table
+_RETRY_SECONDS = 0.5  # after a failed step: a mishap, no memory, an unreadable table
 _REAP_SECONDS = 0.05  # between looks for the status of a first process that is dead
 _PORTIONS_PER_TURN = 16  # of exits: some ten milliseconds' worth
 
@@ -66,7 +67,7 @@ class ProgramRun:
         self.child = child
         self.tree = tree
         self.events = events
-        self.grace_seconds = grace  # of the processes that it leaves running
+        self.grace_seconds = grace  # for the processes that the program leaves running
         # Kept only until the start is decided, because an environment can be large.
         self.request: SpawnRequest | None = request
         self.start_error: str | None = None
@@ -200,7 +201,7 @@ class Nursery:
         """
         if run.over:
             return
-        grace_seconds = max(0.0, grace_seconds)  # of NaN, too, it is 0
+        grace_seconds = max(0.0, grace_seconds)  # 0 also for NaN
         if run.ending is None:
             self._begin_ending(run, grace_seconds)
         else:
@@ -277,7 +278,7 @@ class Nursery:
             return
         run.request = None
         if sentence:
-            run.start_error = sentence  # said when the child is reaped, which is now
+            run.start_error = sentence  # reported when the child is reaped, which is now
         elif run.start_error is None:
             self._say(run.events.running, run)
 

@@ -35,13 +35,13 @@ from holdfast.process.starter import Launch, find_starter, name_limit, name_path
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 _LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 _CHILD_FAILED = 127
-CANNOT_EXECUTE, NOT_FOUND = 126, 127  # as shells have it
+CANNOT_EXECUTE, NOT_FOUND = 126, 127  # the exit codes of shells
 _PIPE_BYTES = 4096
 SPARE_DESCRIPTORS = 16
-# What the machine lacks, whichever program it was.
+# Errors of a machine that lacks something, whichever program was started.
 _SHORTAGE_NAMES = "EMFILE ENFILE ENOMEM ENOBUFS EAGAIN ENOSPC EDQUOT EIO EROFS"
 _SHORTAGES = frozenset(getattr(errno, name) for name in _SHORTAGE_NAMES.split())
-# What no other try on this machine mends, with a shell's exit code for it.
+# Errors that no other try on this machine mends, each with a shell's exit code.
 _FOR_GOOD = {
     **dict.fromkeys((errno.EACCES, errno.ENOEXEC, errno.E2BIG), CANNOT_EXECUTE),
     **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG), NOT_FOUND),
@@ -300,7 +300,7 @@ def _become(plan: _SpawnPlan, argv: syscalls.WordArray, error_fd: int, parent: i
             with contextlib.suppress(OSError, ValueError):
                 resource.setrlimit(syscalls.RLIMIT_LOCKS, request.brand)
         if request.oom_score_adj is not None:
-            # An ordinary user may not lower it; the task is then only killed sooner.
+            # An ordinary user may not lower the score; the task is then only killed sooner.
             with contextlib.suppress(OSError):
                 syscalls.write_file("/proc/self/oom_score_adj", str(request.oom_score_adj))
         if request.group_procs is not None:

@@ -26,7 +26,7 @@ from holdfast.process.groups import list_groups, name_group_folder
 from holdfast.process.table import ProcessEntry
 from holdfast.process.urgent import urgent
 
-# One scan can miss a child that was forked while it was made and whose parent died meanwhile. The
+# One scan can miss a child that was forked during the scan and whose parent died meanwhile. The
 # orphans of a dead guardian are not ours, so several scans stand for the proof that a guardian has.
 _EMPTY_SCANS = 3
 

@@ -21,7 +21,7 @@ _MAX_ENVIRON_BYTES = 8 << 20
 _EXITING_BIT = 0x00000004
 _KERNEL_BIT = 0x00200000
 _ENDED = (b"Z", b"X", b"x")
-# Errors that speak of the reader, not of what is read.
+# Errors about the reader (no descriptors, no memory), not about the process that is read.
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 
 

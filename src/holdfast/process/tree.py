@@ -134,11 +134,11 @@ class Forest:
         self._sessions: dict[int, str] = {}  # session → the task whose first process leads it
         # Of the last scan, and what looks have added since:
         self._serial = 0
-        self._whole = False  # the last scan came to its end
+        self._whole = False  # True where the last scan came to its end
         self._found: dict[str, dict[tuple[int, int], ProcessEntry]] = {}  # living members, by task
         self._adopted: dict[int, str] = {}  # pid of an orphan → its task, "" where nothing tells
-        self._orphans: dict[int, ProcessEntry] = {}  # those where nothing tells
-        self._veiled: dict[int, ProcessEntry] = {}  # those that could not be asked, by pid
+        self._orphans: dict[int, ProcessEntry] = {}  # orphans whose task is unknown
+        self._veiled: dict[int, ProcessEntry] = {}  # pid → one with unreadable marks
         self._shots = 0
         self._fewer_suspects = False
         self._turn_ends_at = float("inf")
@@ -345,7 +345,7 @@ class Forest:
             shoot = self.trees[task].shoot
             if shoot is not None:
                 self._shots += 1
-                # Its own ending shoots again and says what fails; other trees need this scan, too.
+                # Its own ending shoots again and reports failures; other trees need this scan, too.
                 with contextlib.suppress(Exception):
                     shoot(entry)
 

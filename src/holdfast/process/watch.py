@@ -53,7 +53,8 @@ class Watcher:
         return self._epoll.fileno()
 
     def watch_child(self, pid: int, pidfd: int, *, keeper: bool = False) -> None:
-        """Watch a child; the watcher owns `pidfd` from here on. pidfd: -1 for a child without one. keeper: True for a keeper (WATCH-5)."""
+        """Watch a child; the watcher owns `pidfd` from here on. pidfd: -1 for a child without one.
+        keeper: True for a keeper (WATCH-5)."""
         if keeper:
             self._keepers.add(pid)
         if pidfd < 0:

@@ -47,7 +47,7 @@ class Throttled(HoldfastError):
 
     def __init__(self, message: str, *, retry_seconds: float) -> None:
         super().__init__(message)
-        # A provider may say anything, also that it wants to be asked in a thousand years.
+        # A provider may answer any number, also a thousand years.
         known = math.isfinite(retry_seconds)
         self.retry_seconds = min(max(retry_seconds, 0.0), MAX_RETRY_SECONDS) if known else 60.0
 

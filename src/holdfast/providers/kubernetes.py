@@ -33,7 +33,7 @@ from holdfast.providers.pods import (
 )
 
 _RETRY_SECONDS = 10.0
-# What lightkube raises for a file that is no kubeconfig depends on where it fails.
+# The exceptions that lightkube raises for a file that is no kubeconfig.
 _UNREADABLE = (
     ConfigError,
     OSError,
@@ -43,7 +43,7 @@ _UNREADABLE = (
     TypeError,
     ValueError,
 )
-# A client is made anew after so long, because the token of a service account is replaced in its file.
+# A client is made anew at this age, because a service account's token is replaced in its file.
 _FRESH_SECONDS = 600.0
 
 

@@ -112,7 +112,7 @@ class LocalProvider:
         """Start an agent (see `Provider`)."""
         check_order(order, self._installation)
         async with within(self._config.deadline_seconds, f"the start of {order.name}"):
-            # A thread cannot be cancelled, so it looks at the time itself before it starts anything.
+            # A thread cannot be cancelled, so it checks the deadline before it starts the agent.
             give_up_at = time.monotonic() + self._config.deadline_seconds
             return await asyncio.to_thread(self._create, order, give_up_at)
 
@@ -162,7 +162,7 @@ class LocalProvider:
                     self._launch(order, folder, lock, python, gpus)
             with _hold(
                 folder / "lock", give_up_at
-            ):  # the process lets go of it once it is on record
+            ):  # the process releases the lock once it is on record
                 made = self._show(folder)
         except OSError as error:
             raise Refused(f"no machine can be made in {folder}: {error}") from error
@@ -293,7 +293,7 @@ def _mark(path: Path) -> bool:
     first."""
     try:
         path.touch(exist_ok=False)
-    except (FileExistsError, FileNotFoundError):  # a call beside this one marked or removed it
+    except (FileExistsError, FileNotFoundError):  # a concurrent call made or removed the file
         return False
     return True
 

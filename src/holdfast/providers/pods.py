@@ -16,7 +16,7 @@ INSTALLATION_LABEL = "holdfast.dev/installation"
 INTENT_LABEL = "holdfast.dev/intent"
 POOL_ANNOTATION = "holdfast.dev/pool"  # a pool's name may be longer than a label's value
 CONTAINER = "agent"
-# By what the items of a list are told apart, as in Kubernetes' own strategic merge.
+# The keys that identify the items of a list, as in Kubernetes' own strategic merge.
 _KEYS = ("name", "mountPath")
 _PULLS = frozenset(
     {

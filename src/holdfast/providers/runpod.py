@@ -39,7 +39,7 @@ _STATES = {
     "STARTING": MachineState.STARTING,
     "TERMINATED": MachineState.GONE,
 }
-# A pod in these is still there, and its disk is paid for until it is terminated.
+# A pod in these states still exists, and its disk is paid for until it is terminated.
 _FAILED = {"EXITED": "its container exited", "ERROR": "its container is in an unrecoverable error"}
 _REF = re.compile(r"[A-Za-z0-9_-]{1,100}")
 

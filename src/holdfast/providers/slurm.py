@@ -31,7 +31,7 @@ from holdfast.providers.interface import NoCapacity, ProviderDown, Refused
 
 _STATE = "@STATE@"
 _MARK = "holdfast"
-# The states of `man squeue`; what is not here has ended.
+# The states of `man squeue`; a job in any other state has ended.
 _STATES = {
     "PENDING": MachineState.STARTING,
     "CONFIGURING": MachineState.STARTING,
@@ -51,7 +51,7 @@ _LOST = {
     "TIMEOUT": "evicted",
     "DEADLINE": "evicted",
 }
-# What sbatch says where nothing was submitted. Anything else is unknown.
+# The messages by which sbatch reports that nothing was submitted. Any other is unknown.
 _FULL = re.compile(
     r"QOSMax|AssocMax|AssocGrp|job submit limit|violates accounting/QOS policy", re.I
 )

@@ -67,7 +67,7 @@ class CallCodec:
             return write_value(arguments, _write_hook)
         except (TypeError, ValueError, UnicodeEncodeError, OverflowError, RecursionError):
             pass
-        for name, value in arguments.items():  # which of them is it?
+        for name, value in arguments.items():  # find the argument at fault
             try:
                 write_value(value, _write_hook)
             except (TypeError, ValueError, OverflowError, RecursionError) as error:

@@ -21,7 +21,7 @@ class CallFailed(HoldfastError, code="call_failed", status=500):
         what = f"{kind}: {message}" if kind else message
         more = reason.removeprefix(what).removeprefix(
             "; "
-        )  # a reason mostly begins with what it was
+        )  # a reason mostly begins with the failure itself
         because = f" ({more})" if more and more != message else ""
         super().__init__(f"call {call} failed: {what}{because}")
         self.call, self.kind, self.remote_traceback = call, kind, traceback

@@ -17,8 +17,8 @@ from holdfast.wire.calls import CallResult, CallResults
 
 R = TypeVar("R")
 BRIEF_SECONDS = 0.1
-_INDICES = 500  # in one request
-_ROUND_SECONDS = 0.25  # of one set, where calls of several are awaited
+_INDICES = 500  # the most indices in one request
+_ROUND_SECONDS = 0.25  # the wait for one set, where calls of several are awaited
 
 
 class CallHandle(Generic[R]):
@@ -33,7 +33,7 @@ class CallHandle(Generic[R]):
 
     @property
     def id(self) -> str:
-        """The call's name."""
+        """Return the call's name."""
         return f"{self.set_id}.{self.index}"
 
     def result(self, timeout: float | None = None) -> R:

@@ -53,7 +53,7 @@ class MapResults(Iterator[R], Generic[R]):
         self._spec, self._codec, self._texts, self._errors = spec, codec, texts, errors
         self._submitted = self._fetched = 0
         self._more = True  # items may be left
-        self._broken: BaseException | None = None  # what the source of the items raised
+        self._broken: BaseException | None = None  # the exception of the items' source
         self._pid = os.getpid()
         self._chunk = _FIRST_CHUNK
         self._page: deque[CallResult] = deque()

@@ -1,5 +1,5 @@
-"""Reports, now and then, to the controller that this process lives, which is the client of its open
-call sets.
+"""Reports to the controller, every few seconds, that this process lives, because it is the client
+of its open call sets.
 
 PRESENT-1  A set whose client is silent for long is closed, because a program that was killed
            reports nothing. A thread reports for the sets that will have more calls, however slowly
@@ -57,7 +57,7 @@ class Presence:
             try:
                 CONNECTION.client.append_calls(set_id, count, [])
             except HoldfastError:
-                continue  # it is said again
+                continue  # the next report makes up for this one
 
 
 PRESENCE = Presence()

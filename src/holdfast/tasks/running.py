@@ -103,7 +103,7 @@ class CallContext:
     def cancel(self, reason: str) -> None:
         """Ask the call to end soon; the first reason stays."""
         if not self.cancelled:
-            self.cancel_reason = reason  # before, because the function reads it after
+            self.cancel_reason = reason  # first: functions read it after the flag
             self.cancelled = True
 
     def beat(self, step: int | None = None, total: int | None = None) -> None:

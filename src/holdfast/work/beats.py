@@ -234,7 +234,7 @@ def track(iterable: Iterable[T], total: int | None = None) -> Iterator[T]:
     if total is None:
         try:
             total = len(iterable)  # type: ignore[arg-type]  # whether it has one is the question
-        except Exception:  # no length, or one that cannot be had
+        except Exception:  # no length, or one that raises
             total = None
     for done, item in enumerate(iterable, 1):
         yield item

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-# A signal, our handler of it, and what finds the one that was there before.
+# A signal, Holdfast's handler of it, and the function that finds the handler before it.
 _ours: list[tuple[signal.Signals, Callable[..., Any], Callable[[], Any]]] = []
 _blocked: dict[int, set[signal.Signals]] = {}
 
@@ -44,7 +44,7 @@ def _release() -> None:
 
 
 def _hand_back() -> None:
-    for _ in _ours:  # the one before may be ours, too
+    for _ in _ours:  # the handler before may be Holdfast's, too
         for number, handler, find_before in _ours:
             if signal.getsignal(number) == handler and (before := find_before()) is not None:
                 signal.signal(number, before)

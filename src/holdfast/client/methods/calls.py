@@ -103,7 +103,7 @@ class CallMethods:
             else:
                 view = yield from take_answer(_append(name, first, chunk, count))
             first += len(chunk)
-        assert view is not None  # the last chunk may be empty, and is always there
+        assert view is not None  # there is always a last chunk, which may be empty
         return view
 
     @gives_each

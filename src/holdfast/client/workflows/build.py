@@ -184,7 +184,7 @@ class Workflow:
         after: Sequence[WorkflowNode | str] = (),
         skip_if: SkipIf = None,
     ) -> WorkflowNode:
-        """Add a question to a person; it holds no host. timeout: seconds, "10m", or "off"."""
+        """Add a question to a person, which occupies no host. timeout: seconds, "10m", or "off"."""
         from holdfast.core.settings.resolve import parse_duration
 
         if isinstance(timeout, str) and timeout != "off":

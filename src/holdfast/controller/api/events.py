@@ -17,7 +17,7 @@ from holdfast.store.port.store import Store
 
 POLL_SECONDS = 1.0
 MAX_TAIL = 1000
-PAUSE_SECONDS = 0.02  # so that many commits are one read
+PAUSE_SECONDS = 0.02  # lets one read collect many commits
 
 
 async def list_events(call: ApiCall) -> Response:

@@ -52,7 +52,7 @@ async def pause_queue(call: ApiCall) -> Response:
 async def resume_queue(call: ApiCall) -> Response:
     """Start the queue's jobs again. The answer counts the jobs that were in it before."""
     name = _name(call)
-    # Counted first, because a count of many jobs would take from their start what it costs.
+    # Counted first, because counting many jobs later would delay their start.
     queue = await call.store.settings.get_queue(name)
     await call.store.settings.resume_queue(name)
     call.controller.poke("admit", "events")

@@ -1,7 +1,8 @@
-"""`POST /v1/agent/calls`: the executors of one host, ends up and batches down: a long poll.
+"""`POST /v1/agent/calls`, a long poll: the executors of one host report ends and receive batches of
+calls.
 
 POLL-1…3 of `controller/sync/route.py` hold here too. An exchange waits for the wakes of its
-executors' families, because calls that became ready are what they wait for.
+executors' families, because executors wait for calls that become ready.
 """
 
 import asyncio
@@ -73,8 +74,8 @@ async def exchange(call: ApiCall) -> Response:
 
 
 def read_calls(body: bytes) -> tuple[CallsRequest, list[str]]:
-    """Return the request with those reports that can be read, and a sentence for each other. Raises
-    as `decode_packed` does where the envelope itself cannot be read."""
+    """Return the request with the reports that can be read, and a sentence for each report that
+    cannot. Raises as `decode_packed` does where the envelope itself cannot be read."""
     envelope = decode_packed(body, _ENVELOPE)
     reports, unread = [], []
     for number, raw in enumerate(envelope.executors):
@@ -287,7 +288,7 @@ def _poke(controller: Controller, turn: ExecutorTurn, turned: ExecutorTurned) ->
     if turned.ready_again:
         controller.poke("executors", f"calls:{turn.family}")
     elif report.busy:
-        controller.poke_soon("executors")  # another may be wanted beside it
+        controller.poke_soon("executors")  # another executor may be wanted
     if report.closing is not None or any(end.error for each in report.ends for end in each.ends):
         controller.poke("calls")  # a back-off may have begun
 

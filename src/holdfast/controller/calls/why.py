@@ -1,4 +1,4 @@
-"""One call as `GET …/calls/{index}` shows it, and what holds it where it is."""
+"""One call as `GET …/calls/{index}` shows it, and the reasons for its state."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

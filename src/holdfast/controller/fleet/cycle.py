@@ -1,9 +1,10 @@
 """One cycle of one pool: list its machines, compare them with the record, read the demand, decide,
 carry the actions out, record the result.
 
-CYCLE-2  A decision is carried out action by action, each under the store's guard. A provider is
-         never called inside a transaction, and no pool waits for another one's provider, except a
-         moment for its prices (PRICE-1).
+A decision is carried out action by action, each under the store's guard. A provider is never called
+inside a transaction, and no pool waits for another one's provider, except a moment for its prices
+(PRICE-1).
+
 CYCLE-3  A pool's hosts are never judged silent by a silence of the controller itself (LEAD-4).
 """
 

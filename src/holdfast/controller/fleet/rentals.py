@@ -1,9 +1,11 @@
-"""Calls to one pool's provider: what is intended is made, what is ending is ended.
+"""Calls to one pool's provider: they make the machines that the record intends, and end those that
+it wants ended.
 
-RENT-7  A provider is asked for a machine only after the question is on record (`ask`), and by one
-        caller alone, because the record takes that question once. A controller that dies after it
-        leaves a question without an answer, which the listing answers (LEAK-1).
-RENT-8  A machine whose end is wanted is asked to end again and again, until a listing confirms it.
+RENT-7  A provider is asked for a machine only after the request is on record (`ask`), and by one
+        caller alone, because the record accepts the request once. A controller that dies after that
+        leaves a request without an answer, which the listing answers (LEAK-1).
+RENT-8  A machine whose end is wanted is asked to end again and again, until a listing confirms its
+        end.
 """
 
 import asyncio

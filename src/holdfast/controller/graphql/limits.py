@@ -133,7 +133,7 @@ class _Walk:
             found = self._find_field(parent, name)
             inner, limit = None, self.limits.depth
             inner_times, inner_page, inner_lists = times, 1, tuple[str, ...]()
-            if found is None:  # validation will refuse it
+            if found is None:  # validation will refuse the field
                 self._count(times)
             else:
                 inner = gql.get_named_type(found.type)
@@ -216,7 +216,7 @@ class _Walk:
             if argument.name.value == name:
                 value = self._read(argument.value, value)
         if not isinstance(value, int) or isinstance(value, bool):
-            return MAX_PAGE  # validation will refuse it
+            return MAX_PAGE  # validation will refuse the field
         if not 1 <= value <= MAX_PAGE:
             raise QueryRefused(
                 f"{node.name.value}({name}: {value}): a page has 1 to {MAX_PAGE} items",

@@ -59,7 +59,7 @@ class Schema(strawberry.Schema):
 
     @property
     def core(self) -> GraphQLSchema:
-        """The schema as `graphql` itself has it."""
+        """Return the schema in the form of the library `graphql`."""
         return self._schema
 
 

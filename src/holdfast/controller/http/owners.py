@@ -71,7 +71,7 @@ async def find_refusal(call: ApiCall, work: Work) -> Forbidden | None:
     settings = call.controller.settings
     if (await settings.recent()).is_shared(project):
         return None
-    if (await settings.refresh()).is_shared(project):  # it was shared a moment ago
+    if (await settings.refresh()).is_shared(project):  # the project may have become shared
         return None
     return Forbidden(
         f"{what} belongs to {work.owner}, and this token acts for {call.user}: ask {work.owner} or "

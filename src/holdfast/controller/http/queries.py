@@ -32,8 +32,8 @@ class JobsQuery(Query, frozen=True, kw_only=True):
     name. parent: the id of the job that submitted the jobs. match: a part of the name, in any case.
     since: the earliest time of submission, in Unix seconds. prefix: the beginning of the id. array:
     an array's id, or "none". retries_min, retries_max: bounds of the retries that a job was
-    charged, both included. executors: of the jobs that Holdfast submits itself to run calls: none
-    (hide), nothing else (only), or beside the others (show).
+    charged, both included. executors: what becomes of the jobs that Holdfast itself submits to run
+    calls: they are left out (hide), listed alone (only), or listed beside the others (show).
     """
 
     state: tuple[JobState, ...] = ()

@@ -26,7 +26,7 @@ from holdfast.core.webhooks.values import (
 
 log = logging.getLogger("holdfast.webhooks")
 PAGE = 500
-PAUSE_SECONDS = 0.05  # many commits, one look
+PAUSE_SECONDS = 0.05  # lets one look collect many commits
 PAUSE_FACTOR = 9.0  # a look counts all pending deliveries, so it may take a tenth of the time
 NO_HOOKS_PAUSE_SECONDS = 0.5  # a cluster without hooks should not pay for them
 _OUTCOMES = {

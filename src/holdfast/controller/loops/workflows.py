@@ -54,7 +54,7 @@ class DispatchLoop(Loop):
 
     async def run_once(self) -> Summary:
         done = 0
-        # Ends of calls wake it far more often than sets end.
+        # Ends of calls wake the loop far more often than sets end.
         wait = self._looked_at + PACE_SECONDS - self._controller.clock()
         if wait > 0:
             await asyncio.sleep(wait)

@@ -138,7 +138,7 @@ class _Gathered(Generic[T]):
             answer = self._waiting[digest] = asyncio.get_running_loop().create_future()
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask(), name="look-up of keys")
-        return await asyncio.shield(answer)  # a request that is given up leaves it to the others
+        return await asyncio.shield(answer)  # others may wait for it, too
 
     async def _ask(self) -> None:
         while self._waiting:
@@ -176,8 +176,8 @@ class Guard:
         clock: Callable[[], float] = time.monotonic,
         count_changes: Callable[[], int] = lambda: 0,
     ) -> None:
-        """count_changes: returns a number that grows when a replica reports that a token or a key
-        was revoked."""
+        """Make a guard without remembered answers. count_changes: returns a number that grows when
+        a replica reports that a token or a key was revoked."""
         self._count_changes = count_changes
         self._changes = 0
         self._store = store

@@ -106,7 +106,7 @@ class Controller:
         self.poke("fleet")
 
     def poke_soon(self, *topics: str, seconds: float = POKE_SOON_SECONDS) -> None:
-        """Poke `topics` a moment later, because a host's order must leave before loops read the
+        """Wake `topics` a moment later, because a host's order must leave before loops read the
         store."""
         asyncio.get_running_loop().call_later(seconds, self.poke, *topics)
 

@@ -77,7 +77,7 @@ class FleetMetrics:
 
     def forget(self, pool: str) -> None:
         """Remove the gauges of a pool that is gone; its counters stay."""
-        with contextlib.suppress(KeyError):  # another replica ran its cycles
+        with contextlib.suppress(KeyError):  # another replica ran the pool's cycles
             for state in _STATES:
                 self.hosts.remove(pool, state)
             for gauge in (self.queued, self.usd_per_hour, self.spent_today):

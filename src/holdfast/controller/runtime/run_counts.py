@@ -41,7 +41,7 @@ class RunCounts:
         self._last: OrderedDict[TaskKey, dict[str, float]] = OrderedDict()
 
     def take(self, tasks: Iterable[TaskReport]) -> None:
-        """Add what is new in the reports of one sync (RUN-COUNT-1)."""
+        """Add the new counts in the reports of one sync (RUN-COUNT-1)."""
         for task in tasks:
             if task.counts:
                 self._add(task.key, task.counts)

@@ -108,7 +108,7 @@ class HostPolls:
         self.wake = Wake()
         self.waiting = 0
         self.room: WaitingRoom | None = None
-        self.poll: HostSync | None = None  # what the newest call asks when it is woken
+        self.poll: HostSync | None = None  # the request of the newest call, sent when it is woken
         self._answer: HostSynced | None = None
 
     def take(self, incarnation: str, seq: int) -> bool:

@@ -188,7 +188,7 @@ class Sender:
                         server_hostname=target.host if tls is not None else None,
                     )
             except ssl.SSLError:
-                raise  # it answers, but its certificate does not hold
+                raise  # the address answers, but its certificate is not valid
             except TimeoutError as error:
                 if last:
                     raise

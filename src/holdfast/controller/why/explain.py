@@ -106,7 +106,7 @@ def _explain_holds(found: Circumstances) -> Iterator[WhyLine]:
     yield from retries.explain_quota(found)
     missing = list(places.explain_place(found))
     if missing:
-        # What a pool does about it comes first; what is wanted is said by the line after it.
+        # The pool's action comes first; the next line names the missing hosts.
         said = list(pools.explain_pools(found))
         decided = [each for each in said if each.code != "pool_decides"]
         yield from decided
@@ -187,7 +187,7 @@ def _explain_draining(found: Circumstances) -> Iterator[WhyLine]:
 def _explain_ended(found: Circumstances) -> Iterator[WhyLine]:
     job = found.job
     how = "was cancelled" if job.state is JobState.CANCELLED else str(job.state)
-    if job.reason.startswith(str(job.state)):  # "succeeded on attempt 2" says it itself
+    if job.reason.startswith(str(job.state)):  # "succeeded on attempt 2" names the state itself
         how += job.reason.removeprefix(str(job.state))
     elif job.reason:
         how += f": {job.reason}"

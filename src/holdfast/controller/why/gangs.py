@@ -91,7 +91,7 @@ def explain_parked(found: Circumstances) -> Iterator[WhyLine]:
 
 
 def explain_claims(found: Circumstances) -> Iterator[WhyLine]:
-    """Say which places of a reserved job are not claimed yet (GANG-1), which ranks have not
+    """Name the places of a reserved job that are not claimed yet (GANG-1), the ranks that have not
     started, and how long the start may take."""
     job, tasks = found.job, found.tasks
     closed = [t for t in tasks if t.state is TaskState.RESERVED and not t.barrier]

@@ -1,12 +1,12 @@
 """The log writer, a program: it reads the pipes that programs write to, and appends to their logs.
 
 Run by its path, without the package, so that it starts in milliseconds and stays small. Its owner
-talks to it over a socket (`output.writer`), and keeps the reading end of each pipe: what was
-written while no log writer lived waits there for the next one.
+talks to it over a socket (`output.writer`), and keeps the reading end of each pipe: output that
+programs wrote while no log writer lived waits there for the next one.
 
 LOGW-1  A byte that was read is appended to its file, or counted as lost, with the reason. Where a
         byte was lost the file has a hole, so that the offsets of all others stay true.
-LOGW-2  It outlives its owner until every pipe has ended, for `_ORPHAN_SECONDS` at most.
+LOGW-2  A log writer outlives its owner until every pipe has ended, for `_ORPHAN_SECONDS` at most.
 """
 
 import os
@@ -17,7 +17,7 @@ import sys
 import time
 
 _READ_BYTES = 1 << 16  # as much as a pipe holds
-_TURNS = 16  # of one pipe, before the others have theirs; the largest pipe that a user may have
+_TURNS = 16  # reads of one pipe before the others' turn: the largest pipe that a user may have
 _ORPHAN_SECONDS = 30.0
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
 _MESSAGE_BYTES = 1 << 16
@@ -119,7 +119,7 @@ class LogWriter:
                     self._epoll.register(stream.fd, select.EPOLLIN)
             else:
                 for stream in self._programs.get(name, []):
-                    if not stream.ended:  # what is in its pipe now is all there will be
+                    if not stream.ended:  # nothing more comes than the pipe holds now
                         stream.pump()
                         self._end(name, stream)
 

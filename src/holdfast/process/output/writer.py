@@ -33,7 +33,7 @@ _AGAIN_SECONDS = 1.0
 _MAX_FAILURES = 3  # in a row, before programs are given their files
 _LEAVE_SECONDS = 2.0
 _PROGRAM = Path(__file__).with_name("program.py")
-_WRITABLE = 0o622  # by a task that has become another user, and opens it by the name /dev/stderr
+_WRITABLE = 0o622  # for a task that became another user and opens /dev/stderr
 
 
 class Streams:
@@ -111,7 +111,7 @@ class OutputHome:
         try:
             streams = Streams(self._last_name + 1, paths)
         except OSError:
-            return request, None  # the start itself finds out what is short
+            return request, None  # the start itself reports the shortage
         if min(streams.writing) <= 2:  # this process was started without standard streams
             streams.close()
             return request, None
@@ -240,7 +240,7 @@ class OutputHome:
         except BlockingIOError:
             pass
         except OSError:
-            self._unsent.clear()  # it has ended, which is heard as its exit
+            self._unsent.clear()  # the writer has ended; its exit is reaped later
         self._poller.want_to_write(self._line.fileno(), bool(self._unsent))
 
     def _serve(self, events: int) -> None:

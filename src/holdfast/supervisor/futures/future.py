@@ -1,8 +1,8 @@
 """Futures that any thread may wait for and any event loop may await.
 
-The bus's thread settles a future. The library's own hooks run there, so they must be short; the
-script's callbacks run in a thread of their own (`Callbacks`), so that a slow one never holds up a
-heartbeat.
+The bus's thread settles a future: it sets the value or the error. The library's own hooks run
+there, so they must be short; the script's callbacks run in a thread of their own (`Callbacks`), so
+that a slow one never holds up a heartbeat.
 """
 
 from __future__ import annotations

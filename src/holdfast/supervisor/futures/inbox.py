@@ -24,7 +24,7 @@ Filter = Callable[[Any], Any]
 _lock = threading.Lock()
 _turns = itertools.count(1)  # of messages that waits took (INBOX-4)
 _MIN_WAITS = 16  # fewer are not searched for waits that are over
-_WAITS_AT_ONCE = 256  # of one gather, for which the lock is held
+_WAITS_AT_ONCE = 256  # waits of one gather, registered under one hold of the lock
 
 
 class MessageWait:
@@ -156,11 +156,11 @@ class Inbox:
     )
 
     def __init__(self, index: int = 0) -> None:
-        """index: the place of this inbox's process among the processes of one gather."""
+        """Make an empty inbox. index: the place of its process among those of one gather."""
         self._index = index
         self._assembler: Assembler | None = None
         self._messages: deque[bytes] | None = None
-        # The turns of messages that came back: those are the first in the buffer.
+        # The turns of messages that came back, which stand first in the buffer.
         self._returned: list[int] | None = None
         self._bytes = 0
         # A script waits for thousands of processes at once, mostly with one wait for each: those
@@ -262,7 +262,7 @@ class Inbox:
                     target.fail(error)
                     continue
             self._drop_wait(at)
-            if target.settle(self._index, value):  # else it was cancelled: on to the next
+            if target.settle(self._index, value):  # else the wait was cancelled: try the next one
                 return True
         return False
 

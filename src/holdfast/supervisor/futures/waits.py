@@ -198,7 +198,7 @@ class as_completed:
                 if not self._pending:
                     raise StopAsyncIteration
                 seconds = self._clock.check()
-                with contextlib.suppress(TimeoutError):  # the clock says what that means
+                with contextlib.suppress(TimeoutError):  # the clock raises past the deadline
                     await asyncio.wait_for(event.wait(), seconds)
                 event.clear()
         finally:

@@ -22,8 +22,8 @@ NO_STACKS = "no stacks: neither py-spy nor gdb could look at it, or it has ended
 
 class Looks(msgspec.Struct):
     """The observations of some ranks. texts: stacks and process states, each text with the ranks
-    that show it. places: the innermost function of the main thread → its ranks. flights: by process
-    group. records: the ranks that wrote a flight record."""
+    that show it. places: the innermost function of the main thread → its ranks. flights: process
+    group → its merged flight records. records: the ranks that wrote a flight record."""
 
     texts: dict[str, Spans] = {}
     places: dict[str, Spans] = {}

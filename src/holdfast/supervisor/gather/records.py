@@ -97,7 +97,7 @@ def read_record(files: list[str], asked_at: float, until: float, since: float = 
         time.sleep(_POLL_SECONDS)
 
 
-class _PlainUnpickler(pickle.Unpickler):  # it makes numbers, text, lists, tuples and maps alone
+class _PlainUnpickler(pickle.Unpickler):  # yields only numbers, text, lists, tuples and maps
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         raise pickle.UnpicklingError(f"a flight record names {module_name}.{global_name}")
 

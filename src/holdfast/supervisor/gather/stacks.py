@@ -75,7 +75,7 @@ def find_place(stacks: str) -> str | None:
     first = main or re.search(r"^\s*Thread \([^\n]*\)[^\n]*\n\s+([^\n#]+)", stacks, flags=re.M)
     if first:
         return first.group(1).strip()
-    last_thread = stacks.rpartition("Thread 1 ")[2]  # gdb's, which prints the main thread last
+    last_thread = stacks.rpartition("Thread 1 ")[2]  # gdb prints the main thread last
     names = re.findall(r"^#\d+\s+(?:… in )?(\S+) \(", last_thread, flags=re.M)
     inner = [name for name in names if not _BELOW_NAMES.match(name)]
     return " in ".join((inner or names)[:2]) or None

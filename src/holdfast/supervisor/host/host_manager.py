@@ -135,7 +135,7 @@ def run_host_manager(config: ManagerConfig) -> int:
     facts = read_facts(config.url, config.name, config.labels, config.gpus, config.address)
     dead = end_leftovers(KILL_LIMIT_SECONDS)
     folder = make_line_folder()
-    with contextlib.suppress(OSError):  # without the lock, what both of us leave is not ended
+    with contextlib.suppress(OSError):  # without the lock, no later manager ends leftovers
         hold_folder(folder, mark)
     warden_pid, line = fork_warden(mark, _DEFAULT_GRACE_SECONDS, folder)
     prefer_this_thread()  # after the fork, because user processes keep the ordinary priority
@@ -384,7 +384,7 @@ class _HostManager:
     def _send(self, now: float) -> None:
         zmq = self._zmq
         for frame in self._session.take_frames(now):
-            with contextlib.suppress(zmq.Again):  # not connected: the session says it again
+            with contextlib.suppress(zmq.Again):  # not connected: the session sends the frame again
                 self._dealer.send(frame, zmq.NOBLOCK)
 
     def _say(self, message: bus.Up) -> None:

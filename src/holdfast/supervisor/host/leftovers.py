@@ -62,7 +62,7 @@ def _end_one(path: str, kill_limit_seconds: float) -> bool:
     try:
         if os.fstat(fd).st_uid != os.geteuid():
             return False
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: one of them lives
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: manager or warden lives
         owner = msgspec.json.decode(os.read(fd, 4096), type=_Owner)
         if owner.namespace != _read_namespace():
             return False

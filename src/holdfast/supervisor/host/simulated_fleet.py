@@ -101,7 +101,7 @@ class _SimulatedHost:
             try:
                 self.dealer.send(frame, zmq.NOBLOCK)
             except zmq.Again:
-                pass  # not connected yet: the session says it again
+                pass  # not connected yet: the session sends the frame again
 
 
 def _has_input(dealer: zmq.Socket[bytes]) -> bool:

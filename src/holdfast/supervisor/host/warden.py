@@ -47,8 +47,8 @@ KILL_LIMIT_SECONDS = 10.0
 FROZEN_SECONDS = 15.0
 _READ_BYTES = 1 << 20
 _BUSY_SECONDS = 1.0
-_MISHAP_SECONDS = 0.1  # what always fails must not cost a processor
-_AWAY_SECONDS = 10.0  # no turn for so long is no busy machine any more
+_MISHAP_SECONDS = 0.1  # the pause after a failure, which may repeat for ever
+_AWAY_SECONDS = 10.0  # a turn delayed for longer means a suspension, not a busy machine
 _STARTS_PER_TURN = 8  # a burst of starts must not keep exits waiting
 
 
@@ -112,7 +112,7 @@ class Warden:
             return
         if not self._runs and os.getppid() == self._manager:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._manager, signal.SIGKILL)  # our line closes with it (WARDEN-1)
+                os.kill(self._manager, signal.SIGKILL)  # this closes the line (WARDEN-1)
         elif not self._given_up:
             self._given_up = True
             _note(
@@ -224,7 +224,7 @@ class Warden:
         run = self._runs.get(key)
         if run is None or run.exit is not None:
             return False
-        # Not reaped yet, so the number cannot be another's.
+        # Not reaped yet, so the pid cannot be another process's.
         if whole_group:
             return signal_group(run.pid, number)
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -284,7 +284,7 @@ def _list_children() -> list[int]:
     try:
         return [entry.pid for entry in read_table().values() if entry.ppid == os.getpid()]
     except OSError:
-        return []  # it is asked again
+        return []  # the caller asks again
 
 
 def fork_warden(

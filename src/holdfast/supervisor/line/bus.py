@@ -35,7 +35,7 @@ _READ_BYTES = 4 << 20
 _IDLE_SECONDS = 1.0
 _START_SECONDS = 120.0
 _KILL_SECONDS = 2.0
-_BATCH_BYTES = 4 << 20  # of messages to the bus process in one frame
+_BATCH_BYTES = 4 << 20  # the most bytes of messages to the bus process in one frame
 # The script's own search path: a bus process that found another Holdfast would not understand it.
 _PROGRAM = (
     "import sys; sys.path[:] = sys.argv[1].split(':'); "
@@ -168,7 +168,7 @@ class Load:
     def __init__(self) -> None:
         self.messages_in = self.malformed = 0
         self.thread_seconds = 0.0
-        self.worst_seconds = 0.0  # of one turn of either, since the last status line
+        self.worst_seconds = 0.0  # the longest turn of either, since the last status line
         self.counted = bus_line.Counted(0, 0, 0, 0, 0, 0.0, 0.0, 0.0, {})
 
     @property
@@ -204,7 +204,7 @@ class Bus:
         self._sleeping = False
         self._stopping = False
         self._reader = FrameReader()
-        self._into = memoryview(bytearray(_READ_BYTES))  # one for all: to make it costs a reading
+        self._into = memoryview(bytearray(_READ_BYTES))  # one for all: making one is slow
         self._talk, theirs = socket.socketpair()
         for end in (self._talk, theirs):
             for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
@@ -395,7 +395,7 @@ class Bus:
         """Send the queued bytes. The bus process always reads, so this waits for no host."""
         out = self.fleet.take_outgoing()
         if out:
-            with contextlib.suppress(OSError):  # it is gone, which the next reading finds
+            with contextlib.suppress(OSError):  # the process is gone, which the next reading finds
                 self._talk.sendall(out)
 
     def _close(self) -> None:

@@ -56,7 +56,7 @@ _DOUBT_SECONDS = 0.05  # how soon to look again at a silence that could not be j
 _GATHER_SECONDS = 0.0002
 _FEW_FRAMES, _MANY_FRAMES = 3, 128
 _FULL_BYTES = 64 << 20
-_BATCH_BYTES = 1 << 20  # of one message to the script
+_BATCH_BYTES = 1 << 20  # the most bytes of one message to the script
 _READ_BYTES = 4 << 20
 _COUNT_SECONDS = 1.0
 _COLLECT_AFTER = 10_000  # new objects: a burst of messages makes thousands, and seldom a cycle
@@ -84,7 +84,7 @@ class ScriptLine:
         self.talk = talk
         self.gone = False
         self._reader = FrameReader()
-        self._into = memoryview(bytearray(_READ_BYTES))  # one for all: to make it costs a reading
+        self._into = memoryview(bytearray(_READ_BYTES))  # one for all: making one is slow
         self._unsent = bytearray()
         self._bodies: list[tuple[int, bytes]] = []
         self._bodies_bytes = 0
@@ -265,7 +265,7 @@ class BusProcess:
             for count in range(_FRAMES_PER_TURN):  # noqa: B007  the count is read below
                 identity = receive(zmq.NOBLOCK)
                 frame = receive(zmq.NOBLOCK)
-                # If it were the first of several parts, the next would be caught out of step below.
+                # A first part of several is caught by the check for further parts below.
                 if len(frame) == HEADER_BYTES and take_beat(identity, frame, now):
                     continue
                 if self._router.get(zmq.RCVMORE):
@@ -318,7 +318,7 @@ class BusProcess:
                 push = fleet.push_ordered if ordered else fleet.push
                 for number in numbers:
                     peer = peers.get(number)
-                    if peer is not None:  # else it fell silent meanwhile
+                    if peer is not None:  # else the peer fell silent meanwhile
                         push(peer, words)
         elif isinstance(message, bus_line.Bar):
             fleet.bar(message.identity, message.code, message.reason)
@@ -338,14 +338,14 @@ class BusProcess:
 
     def _send(self, outgoing: list[tuple[bytes, bytes]]) -> None:
         if self._script_stopped:
-            return  # sessions send again what was not acknowledged
+            return  # sessions repeat frames that were not acknowledged
         send = self._router.send
         first = zmq.SNDMORE | zmq.NOBLOCK
         for identity, frame in outgoing:
             try:
                 send(identity, first)
                 send(frame, zmq.NOBLOCK)
-            except zmq.ZMQError:  # not connected, or its queue is full: the session sends it again
+            except zmq.ZMQError:  # not connected, or a full queue: the session sends again
                 self._unreachable += 1
         self._frames_out += len(outgoing)
 
@@ -421,7 +421,7 @@ def main() -> int:
     """Run the bus process. Its end of the socket pair is the descriptor named by the last
     argument."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP):
-        signal.signal(number, signal.SIG_IGN)  # what they mean is the script's to decide
+        signal.signal(number, signal.SIG_IGN)  # the script alone reacts to these signals
     talk = socket.socket(fileno=int(sys.argv[-1]))
     line, first = ScriptLine(talk), FrameReader()
     frames: list[bytes] = []
@@ -440,7 +440,7 @@ def main() -> int:
     talk.setblocking(False)
     logging.getLogger("holdfast").addHandler(_ToScript(line))
     prefer_this_thread()
-    gc.freeze()  # what was imported stays
+    gc.freeze()  # imported objects live to the end
     gc.set_threshold(_COLLECT_AFTER)
     try:
         bus = BusProcess(config, line, script_fd)

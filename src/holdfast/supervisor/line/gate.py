@@ -22,7 +22,7 @@ _WATCHED = (
     | zmq.EVENT_ACCEPT_FAILED
 )
 _EVENTS_PER_TURN = 1000
-# What happened and a number that belongs to it, as zmq_socket_monitor(3) has it. ZeroMQ's own reader
+# An event and its value, as zmq_socket_monitor(3) defines them. ZeroMQ's own reader
 # would import asyncio, which is a third of a bus's start.
 _EVENT = struct.Struct("=Hi")
 

@@ -17,7 +17,7 @@ from holdfast.supervisor.line.keys import RunKeys
 
 _STAMP = struct.Struct("!Qd")
 _INTERVAL_SECONDS = 1.0
-# A frame that takes longer is lost, or its way is closed: it proves nothing any more, and losses
+# A frame that takes longer is lost, or its connection is closed: it proves nothing, and losses
 # must still be noticed.
 LONGEST_LAG_SECONDS = 30.0
 _ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -31,9 +31,9 @@ class LagProbe:
         self, context: zmq.Context[zmq.Socket[bytes]], bind: str, port: int, keys: RunKeys
     ) -> None:
         self.identity = os.urandom(16)
-        self.seconds = 0.0  # of the last frame, or of the one on its way if that is longer already
+        self.seconds = 0.0  # the last frame's time, or that of the frame under way if longer
         self._number = 0
-        self._asked_at: float | None = None  # when the one on its way was sent
+        self._asked_at: float | None = None  # when the frame under way was sent
         self._read_until = -_INF
         self._trusted = False  # a frame has come back, so the next will too
         self._next_at = 0.0

@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator
 
 # A rank that burns every core has 0: ten steps are about ten times its weight, and a thread that
-# sleeps takes none of it.
+# sleeps uses none of it.
 NICE = -10
 
 

@@ -134,7 +134,7 @@ class Link:
         batch: list[bytes] = []
         size = 0
         for queue in (quick, bulk):
-            # LINK-3: a bulky one goes alone, and only when nothing quick waits.
+            # LINK-3: a bulky message goes alone, and only when no short one waits.
             if queue is None or (queue is bulk and batch):
                 continue
             count = 0

@@ -91,7 +91,7 @@ class MessageQueue:
         except TimeoutError:
             if future.cancel():
                 raise
-            return future.result()  # it came in the last instant
+            return future.result()  # the message came in the last instant
 
     async def recv_async(self, filter: Filter | None = None) -> Any:
         """Await the next message. A wait that is cancelled takes no message with it."""

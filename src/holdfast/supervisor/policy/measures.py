@@ -19,7 +19,7 @@ PING, PONG = "ping", "pong"
 LEAST_MEMORY_BYTES = 256 << 20
 SLOWEST_DISK = 5e6  # bytes a second
 SLOWEST_ROUND_TRIP_SECONDS = 1.0
-LEAST_OF_MEDIAN = 0.8  # of a host's devices: one that does less is broken, or held down
+LEAST_OF_MEDIAN = 0.8  # of the devices' median; a slower device is broken, or throttled
 _ANSWER_SECONDS = 120.0
 _DISK_BYTES = 16 << 20
 

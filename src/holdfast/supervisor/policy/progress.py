@@ -45,10 +45,10 @@ class Progress:
         self.least_seconds, self.first_seconds = least_seconds, first_seconds
         self.step = -1
         self.section: str | None = None
-        self.since = now  # of the last step, or of the beginning or end of a section
+        self.since = now  # the time of the last step, or of the beginning or end of a section
         self.durations: deque[float] = deque(maxlen=STEPS_MEASURED)
         self.cut = True  # the time that runs now began with something other than a step
-        self.excused_seconds = 0.0  # since then, while another rank was in a section
+        self.excused_seconds = 0.0  # time since then in which another rank was in a section
 
     def take(self, message: Any, now: float) -> None:
         """Note a message of the rank. A span of time that includes a section is not counted as a
@@ -125,7 +125,7 @@ def watch_progress(
     first two steps may take; infinity where ranks may report no steps.
     """
     for process in group:
-        process.pid().exception()  # the clocks start when all are there
+        process.pid().exception()  # the clocks start when all processes run
     happened: queue.SimpleQueue[tuple[Process, Future[Any]]] = queue.SimpleQueue()
     began = time.monotonic()
     progress = {process: Progress(began, least_seconds, first_seconds) for process in group}

@@ -27,7 +27,7 @@ from holdfast.supervisor.rosters.hosts import Host
 from holdfast.supervisor.script.context import Context
 
 CHECK_SECONDS = 120.0  # an attached host that has not answered by then counts as unfit
-SETTLE_SECONDS = 5.0  # to wait for better hosts once there are enough
+SETTLE_SECONDS = 5.0  # the wait for better hosts once there are enough
 MAX_REPLACED = 20
 _TURN_SECONDS = 1.0
 

@@ -58,7 +58,7 @@ def send_growth(queue: MessageQueue, files: list[GrowingFile]) -> None:
     while files:
         grew = False
         for file in list(files):
-            over = file.over  # before the look: what came before its end is sent
+            over = file.over  # read first, so that all bytes before the end are sent
             data = file.read()
             if data:
                 queue.send({"rank": file.rank, "data": data})

@@ -27,7 +27,7 @@ from holdfast.wire.bus import messages as wire
 # A script that goes on at once keeps the interpreter's lock for up to 30 ms, and its launches wait
 # for that.
 _HAND_OVER_SECONDS = 0.02
-MAX_LAUNCH_BYTES = 8 << 20  # of one frame, with room to spare
+MAX_LAUNCH_BYTES = 8 << 20  # the most bytes of one frame, with room to spare
 
 
 class _Request:

@@ -35,7 +35,7 @@ class EventLog:
 
     def __init__(self, path: Path | None = None) -> None:
         self.count = 0
-        self._failed = False  # to write, which is logged once
+        self._failed = False  # True once a write failed, which is logged once
         self._listeners: list[Callable[[Event], object]] = []
         self._callbacks = Callbacks()
         try:

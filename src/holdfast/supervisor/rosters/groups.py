@@ -79,8 +79,8 @@ class Process:
         self.host = host
         self.rank = rank
         self.local_rank = local_rank
-        # What is known, and what was asked for. The bus's thread writes the first and then looks at
-        # the second; a caller does it the other way round, so one of them settles the future.
+        # Values and futures. The bus's thread writes the value and then looks at
+        # the future; a caller does it the other way round, so one of them settles the future.
         self._start: int | HoldfastError | None = None  # the pid, or why there is none
         self._end: int | HoldfastError | None = None  # the exit code, or why it is not known
         self._pid: Future[int] | None = None

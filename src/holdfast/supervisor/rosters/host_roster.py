@@ -54,7 +54,7 @@ class HostRoster:
         self.unmet: list[Host] = []  # of an earlier script's groups, manager unknown (ROSTER-5)
         self.expect_until = 0.0
         self.bars_machines = True
-        self.term_grace_seconds = 0.0  # of processes whose manager gets TERM, where that is known
+        self.term_grace_seconds = 0.0  # of processes whose manager gets TERM; 0 if unknown
         self.changed: Callable[[], None] = lambda: None  # the state folder listens
         self.ending = False
         # By manager, until it says goodbye or falls silent.
@@ -288,7 +288,7 @@ class HostRoster:
         for message in messages:
             action = actions.get(type(message))
             if action is not None:
-                if host is not None:  # else it was given back, and its processes with it
+                if host is not None:  # else the host was given back, and its processes with it
                     action(host, message)
             elif isinstance(message, Bye):
                 self.fleet.bar(peer.identity, message.code, "it had said goodbye")

@@ -58,7 +58,7 @@ class Host:
         self._lost: Future[float] = Future("the loss", self, shared=True)
         self._cleared: Future[float] = Future("the end of all that runs there", self, shared=True)
         self._reason: str | None = None
-        self._held: list[bytes] = []  # encoded messages for when it is attached
+        self._held: list[bytes] = []  # encoded messages to send once the host is attached
         self._usage: HostUsage | None = None
 
     def __str__(self) -> str:

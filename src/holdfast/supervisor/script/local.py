@@ -38,7 +38,7 @@ class LocalManagers:
         # them in order.
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
         self.running.append(process)
-        with contextlib.suppress(OSError):  # it is gone already
+        with contextlib.suppress(OSError):  # the process is gone already
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, self._descriptor_limit)
         return process.pid
 

@@ -80,7 +80,7 @@ def _load_file(path: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is no Python file")
-    add_folders([str(Path(path).parent)])  # what it imports from beside itself, as a script does
+    add_folders([str(Path(path).parent)])  # its own folder, from which a script imports, too
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

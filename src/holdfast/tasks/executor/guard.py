@@ -84,7 +84,7 @@ class UserGuard:
             if sets_up:
                 self._note_state()
             if self._changed or time.perf_counter() - began > _LONG_SECONDS:
-                self._restore()  # after a long one in any case: C code may have changed something
+                self._restore()  # after a long call in any case: C code may have changed the state
             out, err = self.streams
             same = sys.stdout is out and sys.stderr is err
             if not (same and _is_open(out) and _is_open(err)):
@@ -118,7 +118,7 @@ class UserGuard:
 
     def _note_state(self) -> None:
         """Note the state of the process as the state in which every call begins."""
-        with contextlib.suppress(OSError):  # the folder may be gone: the one before stays
+        with contextlib.suppress(OSError):  # the folder may be gone: the process stays where it is
             fd = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             if self._folder >= 0:
                 os.dup2(fd, self._folder, inheritable=False)
@@ -134,7 +134,7 @@ class UserGuard:
         self._recursion = sys.getrecursionlimit()
 
     def _restore(self) -> None:
-        sys.setrecursionlimit(self._recursion)  # first, because what follows needs it
+        sys.setrecursionlimit(self._recursion)  # first, because the steps below need the limit
         if not self._has_alarm:
             signal.alarm(0)
         for number, handler in self._handlers.items():
@@ -144,7 +144,7 @@ class UserGuard:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         faulthandler.cancel_dump_traceback_later()
         os.umask(self._umask)
-        with contextlib.suppress(OSError):  # it closed files that are not its own
+        with contextlib.suppress(OSError):  # the user's code closed files that are not its own
             os.fchdir(self._folder)
             for saved, fd in zip(self._outputs, _OUTPUTS, strict=True):
                 os.dup2(saved, fd)
@@ -178,7 +178,7 @@ class UserGuard:
 def _is_open(stream: MarkedStream) -> bool:
     try:
         return not stream.closed
-    except ValueError:  # it was detached
+    except ValueError:  # the stream was detached
         return False
 
 

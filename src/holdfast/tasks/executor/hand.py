@@ -87,8 +87,8 @@ class Hand:
         self.mean_seconds = 0.0
         self.loaded: str | None = None
         self.models: dict[str, ModelLimits] = {}
-        self.defers = False  # what it wants next can wait for a moment
-        self.open = False  # it wants calls
+        self.defers = False  # the next request for calls can wait for a moment
+        self.open = False  # the executor accepts calls
         self.leaving = False
         self.cancelled: str | None = None  # the running call, and why
 
@@ -133,7 +133,7 @@ class Hand:
         with self._taking:
             if call in self._waits_for:
                 self._waits_for.remove(call)
-                self.defers = True  # it may wait again in a moment
+                self.defers = True  # the call may wait again in a moment
 
     def end_call(self, held: HeldBatch, end: CallEnd) -> None:
         """Add the end of a call."""
@@ -214,7 +214,7 @@ class Hand:
             held_one = self._held.get(batch_id)
             if held_one is not None and held_one.ends.pop(position, None) is not None:
                 held_one.recorded += 1
-                # One that was given back in part is dropped, once that is on record.
+                # A batch given back in part is dropped once the return is on record.
                 if held_one.recorded == len(held_one.batch.calls):
                     del self._held[batch_id]
         for batch_id in frame.dropped:

@@ -52,7 +52,7 @@ class AgentLine:
         self._transfers: dict[Transfer, threading.Event] = {}
         self._unsent: list[Transfer] = []
         self._answers: dict[Transfer, BlobDone | SaveDone] = {}
-        self._takes: frozenset[str] | None = None  # of the agent at the other end, once it spoke
+        self._takes: frozenset[str] | None = None  # requests that the agent carries out
         self._greets_by = 0.0
         self._is_cut = False
         self.looks = False  # the thread looks by itself soon
@@ -63,7 +63,7 @@ class AgentLine:
 
     def wake(self) -> None:
         """Wake the thread."""
-        with contextlib.suppress(BlockingIOError):  # it was woken often enough
+        with contextlib.suppress(BlockingIOError):  # a full eventfd: the thread wakes
             os.eventfd_write(self._wake_fd, 1)
 
     def move_blob(self, way: str, sha256: str) -> str | None:
@@ -104,7 +104,7 @@ class AgentLine:
                 pause = _AGAIN_SECONDS[0]
                 self._talk()
             except (OSError, ValidationError, *UNREADABLE):
-                pass  # the agent went, or was replaced: it is called again
+                pass  # the agent ended, or was replaced: connect again
             if self._socket is not None:
                 self._socket.close()
                 self._socket = None
@@ -138,7 +138,7 @@ class AgentLine:
             if frame is not None:
                 self._send(add_transfers(frame, asked))
             elif self._hand.unsent or self._hand.defers:
-                self.looks = True  # it came between the two, or is told later
+                self.looks = True  # an end that came meanwhile is seen now, or sent later
                 self._hand.defers = False
 
     def _choose_pause(self) -> float | None:

@@ -17,7 +17,7 @@ class PlaceWriter:
     half of it."""
 
     def __init__(self, path: str) -> None:
-        """Raises OSError."""
+        """Map the file into memory. Raises OSError."""
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             self._memory = mmap.mmap(fd, PLACE_BYTES)

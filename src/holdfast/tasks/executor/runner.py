@@ -151,7 +151,7 @@ class CallRunner:
         try:
             self._guard.run(importlib.import_module, app, sets_up=True)
         except BaseException as error:
-            # An app need not be a module: its functions may be of another.
+            # An app need not be a module: its functions may be in another one.
             if not (isinstance(error, ModuleNotFoundError) and error.name == app):
                 self._files.note_failure(error)
         self._files.note_imports(since)
@@ -215,7 +215,7 @@ class CallRunner:
         calls, hand = held.batch.calls, self._hand
         model = held.batch.model
         if model is not None and model != SHELF.name:
-            self._drop_model()  # before the first call, because that is not to pay for an unloader
+            self._drop_model()  # before the first call, whose time must not include an unloader's
         while not self._must_go() and (position := hand.begin_call(held)) is not None:
             end: CallEnd | None
             try:

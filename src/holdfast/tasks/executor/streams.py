@@ -17,8 +17,8 @@ from typing import Any
 
 from holdfast.core.calls.marks import make_mark
 
-# What starts a child that may write, besides a fork. Each is wrapped, because a hook of the
-# interpreter's audit events would make every call of `id` slower.
+# The functions, besides fork, that start a child which may write. Each is wrapped, because a hook
+# of the interpreter's audit events would make every call of `id` slower.
 _STARTS: tuple[tuple[Any, str], ...] = (
     (os, "system"),
     (os, "posix_spawn"),

@@ -133,8 +133,8 @@ async def put_checkpoint(call: ApiCall) -> Response:
     if query.number is not None:
         raise ValidationError("a checkpoint's number is given by the server", field="query.number")
     controller, job = call.controller, await find_job(call)
-    # What will be refused should not be sent. A supervised job's ranks have epochs of their own,
-    # which the store checks.
+    # Checked first, because bytes that will be refused should not be sent. A supervised job's ranks
+    # have epochs of their own, which the store checks.
     if not job.spec.supervised:
         check_by_hand(
             job.id,

@@ -64,7 +64,7 @@ class Joins:
                 )
             if token.used_at is not None or token.revoked_at is not None:
                 raise _refuse(token, request, _say_why_over(token))
-            # A token of a pool is bound to the host that is to come, under any name that it gives.
+            # A pool's token is bound to the host that the pool ordered, under any name it registers.
             host_id = token.host_id or await self._choose_host_id(request.facts.name, live_seconds)
             if await store.tokens.use_join_token(digest) is None:
                 raise _refuse(token, request, _say_why_over(token))
