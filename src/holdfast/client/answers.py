@@ -15,11 +15,12 @@ _SPLITS_A_LINE = "\r\n\0"
 
 
 class BadAnswer(Exception):
-    """The bytes are no answer, or it is not whole."""
+    """The bytes are no answer, or the answer is not whole."""
 
 
 def write_head(method: str, target: str, headers: Iterable[tuple[str, str]]) -> bytes:
-    """Return the head of a request. Raises ValueError for a word that would be more than that."""
+    """Return the head of a request. Raises ValueError for a word that would add a line or a header
+    of its own."""
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in headers)]
     if " " in target or any(char in line for line in lines for char in _SPLITS_A_LINE):
         raise ValueError("a request's address or header has a character that ends it")
@@ -27,7 +28,7 @@ def write_head(method: str, target: str, headers: Iterable[tuple[str, str]]) -> 
 
 
 class AnswerReader:
-    """One answer. `status` is 0 until its head is here; interim answers are passed over."""
+    """One answer. `status` is 0 until its head has come; interim answers are skipped."""
 
     def __init__(self) -> None:
         self._parser = HttpResponseParser(self)
@@ -40,11 +41,11 @@ class AnswerReader:
 
     @property
     def is_reusable(self) -> bool:
-        """Whether the connection may carry another exchange."""
+        """Return whether the connection may carry another exchange."""
         return self.done and self._is_kept and not self._has_more
 
     def feed(self, data: bytes) -> None:
-        """Take what was read; no bytes are the end of the connection. Raises BadAnswer."""
+        """Parse bytes that were read; no bytes mean the end of the connection. Raises BadAnswer."""
         if not data:
             self._end()
             return
@@ -66,11 +67,11 @@ class AnswerReader:
             raise BadAnswer("the server closed the connection within its answer")
 
     def take(self) -> Iterator[bytes]:
-        """Yield what has come of the body."""
+        """Yield the parts of the body that have come."""
         pieces, self._pieces = self._pieces, []
         yield from pieces
 
-    # What httptools calls.
+    # Callbacks of httptools.
     def on_message_begin(self) -> None:
         self._given = []
         self._has_more = self.done

@@ -11,7 +11,7 @@ from holdfast.wire.calls import CallLogLine
 
 
 class CallLogFollower:
-    """One follower of what one call printed (CLIENT-1)."""
+    """A reader of the output of one call (CLIENT-1)."""
 
     def __init__(self, call: RestCall[None]) -> None:
         self.ended = False
@@ -20,8 +20,8 @@ class CallLogFollower:
         self._seen: dict[tuple[int, str, str], int] = {}
 
     def request(self) -> tuple[RestCall[None], dict[str, str]]:
-        """Return the call and the headers of the next connection, which goes on with the attempt that
-        was read: another may have begun meanwhile."""
+        """Return the call and the headers of the next connection. The connection begins with the
+        attempt that was being read, because another attempt may have begun meanwhile."""
         call, names = self._call, {name for name, _ in self._call.query}
         if self._attempt is not None and "attempt" not in names:
             name = "since" if "follow" in names else "attempt"

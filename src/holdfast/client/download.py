@@ -15,7 +15,8 @@ PIECE_BYTES = 1 << 20
 
 
 class Download:
-    """The file that a checkpoint's bytes go into: it is beside the one wanted until it is whole."""
+    """The file that a checkpoint's bytes go into. It lies beside the wanted file until it is
+    whole."""
 
     def __init__(self, to: str | os.PathLike[str], expected: str | None) -> None:
         self.path = Path(to).absolute()
@@ -30,7 +31,7 @@ class Download:
         self._hash.update(piece)
 
     def end(self, *, whole: bool) -> None:
-        """Put the file in its place, or remove it. Raises HoldfastError on a wrong checksum."""
+        """Move the file to its place, or remove it. Raises HoldfastError on a wrong checksum."""
         self._file.close()
         try:
             if whole and self._expected is not None and self._hash.hexdigest() != self._expected:
@@ -47,7 +48,7 @@ class Download:
 
 @contextmanager
 def receive(to: str | os.PathLike[str], headers: Mapping[str, str]) -> Iterator[Download]:
-    """Open a download into `to`, which ends with the block: whole, or not at all."""
+    """Open a download into `to`. At the block's end the file is there whole, or not at all."""
     download = Download(to, headers.get("holdfast-sha256"))
     whole = False
     try:

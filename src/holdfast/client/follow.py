@@ -42,12 +42,14 @@ FOLLOW_RETRY_SECONDS = 300.0
 
 @functools.cache
 def _decoder(kind: Any) -> Callable[[bytes], Any]:
-    """Make a decoder when a stream first needs it: it takes 5 ms, which most commands save."""
+    """Return a function that makes its decoder at the first use, because making one takes 5 ms,
+    which most commands save."""
     return msgspec.json.Decoder(kind).decode
 
 
 class ReconnectDelays:
-    """The waits after a lost connection: short first, then about a second, `limit_seconds` in all."""
+    """The delays after a lost connection: short first, then about a second, `limit_seconds` in
+    all."""
 
     def __init__(self, limit_seconds: float) -> None:
         self.limit_seconds = limit_seconds
@@ -56,7 +58,7 @@ class ReconnectDelays:
     def next_delay(self, chance: float) -> float | None:
         """Return the seconds to wait before the next try, None when it is time to give up.
 
-        `chance` in [0, 1) spreads callers.
+        chance: a number in [0, 1) that spreads callers.
         """
         if self.waited_seconds >= self.limit_seconds:
             return None
@@ -66,7 +68,7 @@ class ReconnectDelays:
         return delay
 
     def succeed(self) -> None:
-        """Start over, because the connection works."""
+        """Begin the delays anew, because the connection works."""
         self.tries = 0
         self.waited_seconds = 0.0
 
@@ -76,7 +78,7 @@ class StreamFollower(Protocol[Taken]):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will come."""
+        """Return whether nothing more will come."""
 
     def request(self) -> tuple[RestCall[Any], dict[str, str]]:
         """Return the call and the headers of the next connection."""
@@ -102,10 +104,10 @@ def follow_log(
 
 
 class LogFollower:
-    """One follower of one job's log.
+    """A reader of one job's log.
 
-    After a lost connection it goes on from the attempt that was being read, because the job may
-    have written more before a requeue that this follower missed (CLIENT-1).
+    After a lost connection it continues with the attempt that was being read, because that attempt
+    may have written more before a requeue that this reader missed (CLIENT-1).
     """
 
     def __init__(self, call: RestCall[None]) -> None:
@@ -118,7 +120,7 @@ class LogFollower:
         """Return the call and the headers of the next connection."""
         call, given = self._call, dict(self._call.query)
         if self._attempt is not None:
-            if self._seen:  # a tail of what follows would cut a hole, or repeat
+            if self._seen:  # another tail would cut a hole, or repeat bytes
                 given.pop("tail", None)
             if "attempt" not in given:
                 given["since" if "follow" in given else "attempt"] = str(self._attempt)
@@ -172,8 +174,8 @@ class LogFollower:
 
 
 class OutputFollower:
-    """One follower of one job's log, of which it gives the bytes alone. whole: it is an error if
-    some are missing."""
+    """A reader of one job's log that yields the bytes alone. whole: True to raise an error where
+    bytes are missing."""
 
     def __init__(self, call: RestCall[None], *, whole: bool = False) -> None:
         self._log = LogFollower(call)
@@ -182,7 +184,7 @@ class OutputFollower:
 
     @property
     def ended(self) -> bool:
-        """Whether the job has ended."""
+        """Return whether the job has ended."""
         return self._log.ended
 
     def take(self, event: ServerEvent) -> Iterator[bytes]:
@@ -196,7 +198,7 @@ class OutputFollower:
 
 
 class EventFollower:
-    """One follower of the events."""
+    """A reader of the events."""
 
     ended = False
 
@@ -211,7 +213,7 @@ class EventFollower:
         return self._call.at(self._last_id), stream_headers(self._last_id)
 
     def take(self, event: ServerEvent) -> Iterator[EventRecord]:
-        """Yield the record that the event carries, if it carries one."""
+        """Yield the record that the event carries, if any."""
         if event.kind == "problem":
             raise stream_error(event)
         try:

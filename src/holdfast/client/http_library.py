@@ -1,6 +1,7 @@
-"""httpx, without the command line that it imports with itself, and what Holdfast asks of it.
+"""httpx, without the command line that it imports with itself, and Holdfast's use of it.
 
-The asyncio client stands on it, and the blocking client where `sockets.can_reach` says no.
+The asyncio client is built on httpx, and so is the blocking client where `sockets.can_reach`
+returns False.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def request_options(request: SentRequest, timeout_seconds: float) -> dict[str, A
 
 
 def name_loss(error: httpx.TransportError) -> ConnectionLost:
-    """Return Holdfast's error of a connection for httpx's."""
+    """Return Holdfast's connection error for httpx's."""
     never = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))
     kind = NeverConnected if never else ConnectionLost
     return kind(str(error) or type(error).__name__)

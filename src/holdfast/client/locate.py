@@ -22,7 +22,7 @@ DATA_FOLDER = "holdfast-data"
 
 
 class ControllerPlace(msgspec.Struct, frozen=True):
-    """A controller's address and token; `source` names where they were found, for messages."""
+    """A controller's address and token. source: where they were found, for messages."""
 
     url: str
     token: str | None
@@ -30,13 +30,14 @@ class ControllerPlace(msgspec.Struct, frozen=True):
 
     @property
     def is_local(self) -> bool:
-        """Whether the controller is on this machine, where the caller's folders exist too."""
+        """Return whether the controller is on this machine, where the caller's folders exist
+        too."""
         host = urlsplit(self.url).hostname or ""
         return host == "localhost" or host == "::1" or host.startswith("127.")
 
 
 class NoController(Unavailable, code="no_controller"):
-    """Nothing says where a controller is."""
+    """No setting or file names a controller."""
 
 
 def locate(
@@ -52,7 +53,7 @@ def locate(
     given explicitly is used with any address.
 
     Raises:
-        NoController: nothing says where one is.
+        NoController: no setting or file names one.
         ValidationError: the address is not an http(s) URL.
         Unauthorized: the token has a character that no token has.
     """
@@ -98,7 +99,8 @@ def _candidates(env: Mapping[str, str], folder: Path | None) -> list[Path]:
 
 
 def _token_for(url: str, env: Mapping[str, str], folder: Path | None) -> str | None:
-    """Return the token kept beside exactly this address: a token goes to no other address."""
+    """Return the token kept beside exactly this address, because a token must reach no other
+    controller."""
     for place in _candidates(env, folder):
         if _read(place / "url") == url.rstrip("/"):
             return _read(place / "token")

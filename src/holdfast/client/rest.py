@@ -1,7 +1,7 @@
 """A call of the REST API as a value: the request, and how to read its answer. Pure.
 
-`repeatable` says that sending the call twice leaves the same state as sending it once, so that a
-lost answer may be asked for again.
+`repeatable` means that sending the call twice leaves the same state as sending it once, so the call
+may be repeated after a lost answer.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ T = TypeVar("T")
 
 
 class ResultPage(msgspec.Struct, Generic[T], frozen=True):
-    """One page of a list; `next` is the cursor of the one after it, None at the end."""
+    """One page of a list. next: the cursor of the next page, None at the end."""
 
     items: list[T]
     next: str | None = None
 
 
 class RestCall(msgspec.Struct, Generic[T], frozen=True):
-    """One request. `path` is under the controller's URL; `cursor_name` is the query parameter that
-    pages."""
+    """One request. path: the path under the controller's URL. cursor_name: the query parameter that
+    selects a page."""
 
     method: str
     path: str
@@ -40,7 +40,7 @@ class RestCall(msgspec.Struct, Generic[T], frozen=True):
     cursor_name: str = "cursor"
 
     def at(self, cursor: str) -> RestCall[T]:
-        """The same list from `cursor` on."""
+        """Return the same list from `cursor` on."""
         kept = tuple(pair for pair in self.query if pair[0] not in (self.cursor_name, "tail"))
         return msgspec.structs.replace(self, query=(*kept, (self.cursor_name, cursor)))
 
@@ -57,7 +57,7 @@ def path_of(*parts: str) -> str:
 
 
 def get(path: str, kind: type[T], /, **query: object) -> RestCall[T]:
-    """Return the call that reads one thing."""
+    """Return the call that reads one value."""
     return RestCall("GET", path, read_as(kind), query_of(**query))
 
 
@@ -72,13 +72,14 @@ def get_pages(
 def send(
     method: str, path: str, kind: type[T], body: object = None, *, repeatable: bool = True
 ) -> RestCall[T]:
-    """Return the call that changes something; `{}` is its body where none is given."""
+    """Return the call that changes something; its body is `{}` where none is given."""
     data = b"{}" if body is None else _encode(body)
     return RestCall(method, path, read_as(kind), body=data, repeatable=repeatable)
 
 
 def delete(path: str, /, **query: object) -> RestCall[None]:
-    """Return the call that deletes. It is not repeatable: the second would find nothing."""
+    """Return the call that deletes. The call is not repeatable, because a second one would find
+    nothing."""
     return RestCall("DELETE", path, read_nothing, query_of(**query), repeatable=False)
 
 
@@ -91,7 +92,8 @@ def make_body(given: Mapping[str, Any], kind: type[T], complaint: str) -> T:
 
 
 def read_as(kind: type[T]) -> Callable[[bytes], T]:
-    """Return the reader of an answer of this kind; HoldfastError when the answer is another."""
+    """Return the reader of an answer of this kind. The reader raises HoldfastError for any other
+    answer."""
 
     def read(data: bytes) -> T:
         try:
@@ -111,7 +113,7 @@ def read_nothing(data: bytes) -> None:
 
 
 def query_of(**given: object) -> tuple[tuple[str, str], ...]:
-    """Return the pairs of a query: a list gives several, None and empty text give none."""
+    """Return the pairs of a query. A list gives several pairs; None and empty text give none."""
     pairs: list[tuple[str, str]] = []
     for name, value in given.items():
         if value is None or value == "":
@@ -122,7 +124,8 @@ def query_of(**given: object) -> tuple[tuple[str, str], ...]:
 
 
 def _sendable(text: str) -> str:
-    """Return `text`; ValidationError if it holds bytes of a name or argument that is not UTF-8."""
+    """Return `text`. Raises ValidationError if it holds bytes of a name or argument that is not
+    UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -163,14 +166,14 @@ _BY_STATUS: Mapping[int, type[errors.HoldfastError]] = {
 
 
 def read_problem(status: int, data: bytes) -> errors.HoldfastError:
-    """The error an answer of 400 or above stands for, in the controller's own sentence where it
-    gave one."""
-    from holdfast.wire.api import Problem  # with all bodies of the API, which most answers need not
+    """Return the error that an answer of 400 or above stands for, in the controller's own sentence
+    where it gave one."""
+    from holdfast.wire.api import Problem  # late, because few answers need it
 
     try:
         problem = msgspec.json.decode(data, type=Problem)
     except msgspec.DecodeError:
-        # A proxy answered, or something that is no Holdfast at all.
+        # A proxy answered, or another server than Holdfast.
         text = data[:200].decode(errors="replace").strip()
         problem = Problem(
             status=status,
@@ -180,7 +183,7 @@ def read_problem(status: int, data: bytes) -> errors.HoldfastError:
 
 
 def error_of(problem: Problem, status: int) -> errors.HoldfastError:
-    """Return the error that a problem tells of. status: the HTTP status that it came with."""
+    """Return the error that a problem describes. status: the HTTP status that it came with."""
     kind = _BY_STATUS.get(status, errors.HoldfastError)
     if problem.code == errors.Stale.code:
         kind = errors.Stale

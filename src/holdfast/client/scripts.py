@@ -1,4 +1,5 @@
-"""A method of the client, written once for both clients. Pure: a script yields what it needs done.
+"""The methods of the client, each written once for both clients. Pure: a script yields the steps
+that it needs done.
 
 A decorator turns a function that returns a call or a script into a method: the blocking client
 returns the result, the asyncio client a coroutine or an asynchronous iterator.
@@ -24,13 +25,13 @@ P = ParamSpec("P")
 
 
 class Sleep(msgspec.Struct, frozen=True):
-    """Wait for so long."""
+    """The step of waiting for `seconds`."""
 
     seconds: float
 
 
 class FetchFile(msgspec.Struct, frozen=True):
-    """Write the bytes at `path` of the API into the file `to`."""
+    """The step of writing the bytes at `path` of the API into the file `to`."""
 
     path: str
     query: tuple[tuple[str, str], ...]
@@ -38,7 +39,8 @@ class FetchFile(msgspec.Struct, frozen=True):
 
 
 class SendFile(msgspec.Struct, frozen=True):
-    """Put a file's bytes to `path` of the API; the script gets the answer's."""
+    """The step of sending a file's bytes to `path` of the API; the script gets the answer's
+    bytes."""
 
     path: str
     query: tuple[tuple[str, str], ...]
@@ -97,7 +99,7 @@ class AnswerMethod(Generic[P, T]):
 
 
 class StreamMethod(Generic[P, T]):
-    """A method that gives its results one by one."""
+    """A method that yields its results one by one."""
 
     def __init__(self, make: Callable[..., Any]) -> None:
         self._make = make
@@ -119,12 +121,12 @@ class StreamMethod(Generic[P, T]):
 
 
 def gives_one(make: Callable[Concatenate[Any, P], RestCall[T]]) -> AnswerMethod[P, T]:
-    """Make a method of a call: it returns the call's answer."""
+    """Make a method of a call. The method returns the call's answer."""
     return AnswerMethod(make, take_answer)
 
 
 def gives_list(make: Callable[Concatenate[Any, P], PageCall[T]]) -> AnswerMethod[P, list[T]]:
-    """Make a method of a call for pages: it returns what is on all of them."""
+    """Make a method of a call for pages. The method returns the items of all pages."""
     return AnswerMethod(make, take_list)
 
 
@@ -134,5 +136,5 @@ def gives_each(make: Callable[Concatenate[Any, P], PageCall[T] | Follow[T]]) -> 
 
 
 def runs(make: Callable[Concatenate[Any, P], Script[T]]) -> AnswerMethod[P, T]:
-    """Make a method of a script: it returns the script's result."""
+    """Make a method of a script. The method returns the script's result."""
     return AnswerMethod(make, lambda script: script)

@@ -38,10 +38,10 @@ PROXIES = ("http_proxy", "https_proxy", "all_proxy")
 
 
 def can_reach(place: ControllerPlace, environ: Mapping[str, str]) -> bool:
-    """Say whether sockets are enough.
+    """Return whether sockets are enough to reach the controller.
 
     httpx is needed for a proxy of the environment, which loopback does not use, for a name and
-    password in the address, and for a host's name of another alphabet.
+    password in the address, and for a host's name in another alphabet.
     """
     proxied = any(name.lower() in PROXIES and value for name, value in environ.items())
     address = urlsplit(place.url).netloc
@@ -51,8 +51,8 @@ def can_reach(place: ControllerPlace, environ: Mapping[str, str]) -> bool:
 
 
 def passes_proxies(place: ControllerPlace, environ: Mapping[str, str]) -> bool:
-    """Say whether the environment's proxies are not for this controller: it is on loopback, or in
-    NO_PROXY."""
+    """Return whether the environment's proxies do not apply to this controller, because it is on
+    loopback or in NO_PROXY."""
     host = (urlsplit(place.url).hostname or "").lower()
     named = environ.get("no_proxy") or environ.get("NO_PROXY") or ""
     words = [word.strip().lower().lstrip(".") for word in named.split(",") if word.strip()]
@@ -71,7 +71,8 @@ class _KeptSocket:
         self._idle_since = 0.0
 
     def send(self, head: bytes, length: int, body: Iterable[bytes], seconds: float) -> None:
-        """Send a request. A server that hangs up meanwhile has perhaps said why: that is read."""
+        """Send a request. Where the server hangs up meanwhile, the answer is still read, because it
+        may name the reason."""
         self._reader, self._is_sent = AnswerReader(), False
         self._wire.settimeout(seconds)
         unsent = head
@@ -82,12 +83,12 @@ class _KeptSocket:
             if not self._write(unsent + piece):
                 return
             unsent = b""
-        if length:  # as of a file that grows while it is sent
+        if length:  # a file that grows during the sending must not exceed it
             raise ConnectionLost("what is sent is not as long as it was said to be")
         self._is_sent = not unsent or self._write(unsent)
 
     def _write(self, data: bytes) -> bool:
-        """Write all of it; False when the server has hung up."""
+        """Write all of the data. Returns False when the server has hung up."""
         left = memoryview(data)
         try:
             while left:
@@ -109,7 +110,7 @@ class _KeptSocket:
             raise ConnectionLost(str(error) or type(error).__name__) from error
 
     def read_head(self, silence_seconds: float) -> AnswerReader:
-        """Return the answer, of which the head has come."""
+        """Return the answer once its head has come."""
         self._wire.settimeout(silence_seconds)
         while not self._reader.status:
             self._read()
@@ -123,13 +124,13 @@ class _KeptSocket:
             yield from self._reader.take()
 
     def keep(self) -> bool:
-        """Make ready for another exchange; False when the connection is used up."""
+        """Prepare the connection for another exchange. Returns False when it is used up."""
         self._idle_since = time.monotonic()
         return self._is_sent and self._reader.is_reusable
 
     @property
     def is_usable(self) -> bool:
-        """Whether another request may be sent."""
+        """Return whether another request may be sent."""
         look = select.poll()
         look.register(self._wire, select.POLLIN)
         return time.monotonic() - self._idle_since < _IDLE_SECONDS and not look.poll(0)
@@ -222,7 +223,7 @@ class BlockingSockets:
             wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._tls is not None:
                 wire = self._tls.wrap_socket(wire, server_hostname=self._host)
-        except OSError as error:  # ssl.SSLError is one
+        except OSError as error:  # ssl.SSLError is an OSError
             wire.close()
             raise NeverConnected(str(error)) from error
         return _KeptSocket(wire)
@@ -235,8 +236,8 @@ class BlockingSockets:
 
 
 def make_tls(ca_file: str | None, environ: Mapping[str, str]) -> ssl.SSLContext:
-    """Return what to trust: the file given, what the environment names, or certifi's list. Raises
-    ValidationError for a file that cannot be used."""
+    """Return the context with the certificates to trust: the file given, the file that the
+    environment names, or certifi's list. Raises ValidationError for a file that cannot be used."""
     import ssl
 
     named_file, named_folder = environ.get("SSL_CERT_FILE"), environ.get("SSL_CERT_DIR")
@@ -249,7 +250,7 @@ def make_tls(ca_file: str | None, environ: Mapping[str, str]) -> ssl.SSLContext:
             import certifi
 
             tls = ssl.create_default_context(cafile=certifi.where())
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # ssl.SSLError is an OSError
         where = f"{ca_file}" if ca_file else f"{named_file or named_folder} (SSL_CERT_FILE or _DIR)"
         raise ValidationError(
             f"the file of authorities {where} cannot be used: {error}", field="ca_file"

@@ -50,7 +50,7 @@ def parse_bytes(text: str | int) -> int:
 def parse_start(text: str, now: float) -> float:
     """Read `+10m`, an ISO 8601 time or Unix seconds as Unix seconds; `now` is Unix seconds.
 
-    A time without a zone is the caller's local time. Raises ValueError on anything else.
+    A time without a zone is the caller's local time. Raises ValueError for any other text.
     """
     text = text.strip()
     if text.startswith("+"):
@@ -69,10 +69,10 @@ def build_spec(fields: Mapping[str, Any]) -> JobSpec:
     """Make a checked spec of `fields`, which are those of `JobSpec`.
 
     A duration may be "2h", a size "4G"; `memory`, `time_limit`, `grace`, … stand for the names that
-    carry a unit; `retry` takes a `RetryPolicy`, a `RetryFields`, or their fields by name.
+    carry a unit; `retry` is a `RetryPolicy`, a `RetryFields`, or their fields by name.
 
     Raises:
-        ValidationError: with the field and what it accepts.
+        ValidationError: a field does not fit; the message names it and the values that it accepts.
     """
     return _make_spec(_read_fields(fields))
 
@@ -151,8 +151,8 @@ def read_secrets(words: Iterable[str], environ: Mapping[str, str]) -> dict[str, 
 
 
 def _read_secret_file(name: str, path: str) -> str:
-    """Return a file's text as it is, but for one last line end. Raises ValidationError, which does
-    not repeat what was given as the path, because it may be a value that begins with an @."""
+    """Return a file's text unchanged, except for one last line end. Raises ValidationError, which
+    does not repeat the path, because the path may be a value that begins with an @."""
     try:
         with open(path, "rb") as file:
             text = file.read().decode()
@@ -175,7 +175,7 @@ FUNCTION_WORDS = {
     "cold_wait": "cold_wait_seconds",
     "memory": "memory_bytes",
 }
-"""Options of a function, and the fields of a `FunctionSpec` that they stand for."""
+"""Option of a function → the field of `FunctionSpec` that it stands for."""
 
 
 def read_function_fields(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -218,7 +218,7 @@ def read_retry(given: Any) -> dict[str, Any]:
     Delays may be "5m", the ceiling "off", the causes "oom_killed,infra".
 
     Raises:
-        ValidationError: naming the field, as `retry.retry_delay`.
+        ValidationError: a field does not fit; the message names it, as `retry.retry_delay`.
     """
     if isinstance(given, (RetryFields, RetryPolicy)):
         plain = msgspec.to_builtins(given)
@@ -262,8 +262,8 @@ def _read_retry_value(name: str, where: str, value: Any) -> Any:
 
 
 def read_labels(given: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return names and values as text: a file may say `SEED = 7`; an environment and labels hold
-    text only."""
+    """Return names and values as text. A file may say `SEED = 7`, but an environment and labels
+    hold text only."""
     return {str(k): v if isinstance(v, str) else _as_text(v) for k, v in given.items()}
 
 
@@ -295,7 +295,7 @@ def merge_spec(spec: JobSpec | Sequence[str] | None, fields: Mapping[str, Any]) 
     """Return `spec` with `fields` over it, checked; a list of words is the job's `argv`.
 
     Raises:
-        ValidationError: with the field and what it accepts.
+        ValidationError: a field does not fit; the message names it and the values that it accepts.
     """
     if isinstance(spec, str):
         words = 'a command is a list of words, as in ["python", "train.py"]'

@@ -25,7 +25,8 @@ class EventStreamReader:
         self._id: str | None = None
 
     def feed(self, data: bytes) -> list[ServerEvent]:
-        """Take bytes; return the events they complete. TooLarge when one event never ends."""
+        """Parse bytes; return the events that they complete. Raises TooLarge when one event never
+        ends."""
         self._rest += data
         if len(self._rest) > MAX_EVENT_BYTES:
             raise TooLarge(f"one event of the stream is over {MAX_EVENT_BYTES} bytes")

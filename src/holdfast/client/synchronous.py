@@ -49,8 +49,9 @@ T = TypeVar("T")
 
 
 class RestConnection(Blocking):
-    """Sends calls, pages through lists and follows streams. on_note: hears what the controller notes
-    about a call that it took; it warns (`HoldfastWarning`) where nothing else is set."""
+    """Sends calls, pages through lists and follows streams. on_note: called with each note of the
+    controller about a call that it accepted; by default the note is a warning
+    (`HoldfastWarning`)."""
 
     def __init__(
         self,
@@ -114,7 +115,8 @@ class RestConnection(Blocking):
         return error if isinstance(error, Unavailable) else unreachable(self.place, error)
 
     def perform(self, begin: Callable[[], Script[T]]) -> T:
-        """Do what a script asks for, and return its result. The script hears of a step that fails."""
+        """Carry out the steps of a script, and return its result. A step's failure is raised inside
+        the script."""
         script = begin()
         go_on: Callable[[], Step] = partial(next, script)
         while True:
@@ -175,7 +177,7 @@ class RestConnection(Blocking):
                 yield from reader.feed(data)
 
     def _follow(self, stream: Follow[T]) -> Iterator[T]:
-        """Yield what the follower takes from its stream, until the follower has ended."""
+        """Yield the items that the follower finds in its stream, until the follower has ended."""
         follower, delays = stream.follower, ReconnectDelays(stream.retry_seconds)
         while True:
             call, headers = follower.request()
@@ -206,17 +208,16 @@ class Client(
     CallMethods,
     RestConnection,
 ):
-    """A connection to a controller. Threads may share it, in a `with` block or up to
-    `close()`.
+    """A connection to a controller. Threads may share it, in a `with` block or up to `close()`.
 
     Args:
-        url, token: the controller and the caller's token; `holdfast.client.locate` finds those
-            that are left out.
-        timeout_seconds: for one answer.
+        url, token: the controller and the caller's token; `holdfast.client.locate` finds them where
+            they are left out.
+        timeout_seconds: how long to wait for one answer.
         retry_seconds: how long lost connections are tried again, for calls where that is harmless.
         ca_file: certificates to trust instead of the system's. [default: HOLDFAST_CA_FILE]
         transport: an `httpx.BaseTransport`, for tests.
-        watch: what to tell of each request and of each answer's head.
+        watch: the functions called at each request and at each answer's head.
 
     Raises (every method): the errors of `holdfast.errors`; `Unavailable` when the controller cannot
     be reached.

@@ -26,7 +26,7 @@ class NeverConnected(ConnectionLost):
 
 
 class SentRequest(msgspec.Struct, frozen=True):
-    """One request. `silence_seconds` bounds each wait for more of the answer."""
+    """One request. silence_seconds: the longest wait for more of the answer."""
 
     method: str
     path: str
@@ -37,20 +37,21 @@ class SentRequest(msgspec.Struct, frozen=True):
 
     @property
     def held_seconds(self) -> float:
-        """How long the controller is asked to hold the answer back, for something to come."""
+        """Return for how many seconds the request lets the controller hold the answer back until
+        something comes."""
         return float(dict(self.query).get("wait", 0.0))
 
 
 class Reply(Protocol):
-    """The head of an answer, and its body as it comes. Raises ConnectionLost."""
+    """The head of an answer, and its body as it comes. Reading raises ConnectionLost."""
 
     @property
     def status(self) -> int:
-        """The status."""
+        """Return the status."""
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The headers, with names in lower case."""
+        """Return the headers, with names in lower case."""
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the body's bytes as they come."""
@@ -67,8 +68,9 @@ class Exchanger(Protocol):
 
 
 class AnswerWatch(msgspec.Struct, frozen=True):
-    """What is told of each request: when it is sent and for how long the controller may hold its
-    answer, in seconds, and when the head of the answer is here."""
+    """Functions called at each request. ask: called when the request is sent, with the seconds for
+    which the controller may hold the answer back. hear: called when the head of the answer has
+    come."""
 
     ask: Callable[[float], None]
     hear: Callable[[], None]
@@ -95,17 +97,17 @@ def request_of(call: RestCall[Any], timeout_seconds: float) -> SentRequest:
 
 
 def stream_request(call: RestCall[Any], headers: Mapping[str, str]) -> SentRequest:
-    """Return the request of a stream, whose silence is allowed for longer than an answer's."""
+    """Return the request of a stream, which may be silent for longer than an answer."""
     return SentRequest(call.method, call.path, STREAM_SILENCE_SECONDS, call.query, headers)
 
 
 def warn(note: str) -> None:
-    """Warn of what the controller notes about a call that it took."""
+    """Warn of the controller's note about a call that it accepted."""
     warnings.warn(note, HoldfastWarning, stacklevel=2)
 
 
 def tell_note(headers: Mapping[str, str], on_note: Callable[[str], None]) -> None:
-    """Tell the user what the controller notes about a call that it took, if anything."""
+    """Pass the controller's note about a call that it accepted to `on_note`, if there is one."""
     note = headers.get("holdfast-note")
     if note:
         on_note(note)

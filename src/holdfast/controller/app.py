@@ -34,7 +34,8 @@ log = logging.getLogger("holdfast.controller")
 LOOPBACK = ("127.0.0.1", "::1")
 _MAX_PATH_CHARS = 2048
 CHECKED_BY_STORE = "/v1/agent/sync"
-"""The hot route of hosts, whose transaction looks at the host's row itself."""
+"""The path of the hosts' sync. Its host key may be remembered for longer, because the sync's
+transaction checks the host's row itself."""
 
 
 class _Node:
@@ -51,8 +52,8 @@ class _Node:
 
 
 class Router:
-    """Finds routes. Segments are decoded one by one, so that a name with a slash (`%2F`) stays one
-    segment."""
+    """Finds the route of a request. Path segments are decoded one by one, so a name with an encoded
+    slash (`%2F`) stays one segment."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         nodes: dict[str, _Node] = {}
@@ -183,8 +184,8 @@ class App:
                 await check_job_call(call, endpoint)
 
     def _is_local_scrape(self, call: ApiCall) -> bool:
-        """True for a scraper on this machine, which needs no token, unless the call may come
-        through a proxy."""
+        """Return whether the caller is a scraper of metrics on this machine, which needs no token.
+        A call that may come through a proxy is never local."""
         client = call.scope.get("client")
         proxied = call.header("x-forwarded-for") is not None or call.header("forwarded") is not None
         # A page in a browser here reaches this address under a name of its own.

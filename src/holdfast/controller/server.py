@@ -39,7 +39,7 @@ from holdfast.store.port.store import Store
 
 log = logging.getLogger("holdfast.controller")
 BACKLOG = 4096
-CERTIFICATE_SECONDS = 86_400.0  # between two looks at it
+CERTIFICATE_SECONDS = 86_400.0  # between two checks of the certificate
 COLLECT_AFTER = 10_000  # new objects: a batch of syncs makes thousands, all short-lived
 # SERVE-1. The parts get more time than uvicorn gives its connections, so that it can end by itself.
 _GRACEFUL_SECONDS = 1
@@ -49,12 +49,12 @@ _STORE_SECONDS = 1.0
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How to serve.
+    """The configuration of a server.
 
-    port 0: any free one, told in the log. token_file: where the first admin token is kept.
-    insecure_bind: allow an address that others reach without TLS. database_seconds: how long to
-    wait for the database. blobs: a folder or s3://bucket/prefix, the same for all replicas.
-    listen_fd: an inherited listening socket, instead of `host` and `port`.
+    port: 0 for any free one, which the log names. token_file: the file that keeps the first admin
+    token. insecure_bind: True to allow an address that others reach without TLS. database_seconds:
+    how long to wait for the database. blobs: a folder or s3://bucket/prefix, the same for all
+    replicas. listen_fd: an inherited listening socket, instead of `host` and `port`.
     """
 
     dsn: str
@@ -79,7 +79,7 @@ class _Server(uvicorn.Server):
 
 
 def is_loopback(host: str) -> bool:
-    """True where only this machine can call."""
+    """Return whether only this machine can call the address."""
     if host == "localhost":
         return True
     try:
@@ -128,8 +128,8 @@ def bind_socket(host: str, port: int) -> socket.socket:
 
 
 def adopt_socket(fd: int) -> socket.socket:
-    """Take over a socket that the parent process listens on too, so that callers wait in its queue
-    while a controller is started again. Raises ValidationError for what is no socket."""
+    """Use a socket on which the parent process listens too, so that callers wait in its queue while
+    a controller is started again. Raises ValidationError for a descriptor that is no socket."""
     try:
         sock = socket.socket(fileno=fd)
     except OSError as error:
@@ -187,7 +187,7 @@ class RunningServer:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Start the loops and listen; return when requests are taken."""
+        """Start the loops and listen; return when requests are accepted."""
         leader = Leader(self.controller)
 
         def keep(name: str, begin: Callable[[], Coroutine[Any, Any, None]]) -> asyncio.Task[None]:
@@ -207,7 +207,7 @@ class RunningServer:
             await asyncio.sleep(0.005)
 
     def _look_at_certificate(self) -> None:
-        """Log what is wrong with the certificate, now and every day."""
+        """Log each problem of the certificate, now and every day."""
         if self._tls_cert is None:
             return
         trouble = say_validity(self._tls_cert, datetime.now(UTC))
@@ -221,13 +221,13 @@ class RunningServer:
         return list(self._tasks)
 
     async def wait_for_failure(self) -> None:
-        """Return or raise when a part ends, which no part does by itself."""
+        """Return or raise when a part ends. No part ends by itself, so any end is a failure."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
 
     async def stop(self) -> None:
-        """Stop in order (SERVE-1), as far as it had started."""
+        """Stop the parts in order (SERVE-1), as far as they had started."""
         self._server.should_exit = True
         if self._next_look is not None:
             self._next_look.cancel()
@@ -343,7 +343,8 @@ async def _serve_store(
 
 
 async def _wait_for_end(running: RunningServer, stopped: asyncio.Task[bool]) -> None:
-    """Return at the signal to stop. Raises a part's error, or HoldfastError where one just ended."""
+    """Return at the signal to stop. Raises the error of a part that failed, or HoldfastError where
+    a part ended without one."""
     failure = asyncio.create_task(running.wait_for_failure())
     try:
         await asyncio.wait((failure, stopped), return_when=asyncio.FIRST_COMPLETED)

@@ -34,7 +34,7 @@ def run_steps(
 ) -> Iterator[T]:
     """Yield the items and beat after each. Every `every_seconds`, and when the attempt is told to
     stop, save the accelerator's state to `folder` and leave it for the next attempt; after a stop
-    the process then ends. `first`: steps done in earlier attempts."""
+    the process then ends. first: the number of steps done in earlier attempts."""
     drain = DrainFlag()
     drain.watch()
     saved_at = time.monotonic()
@@ -58,7 +58,7 @@ def save_state(accelerator: Any, folder: str | os.PathLike[str], step: int) -> b
 
 
 def load_state(accelerator: Any, folder: str | os.PathLike[str]) -> int:
-    """Load what an earlier attempt saved, by way of `folder`; return its step, or 0."""
+    """Load the state that an earlier attempt saved, by way of `folder`; return its step, or 0."""
     if not load_folder(folder):
         return 0
     accelerator.load_state(os.fspath(folder))

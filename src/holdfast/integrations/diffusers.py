@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def beat_on_step(then: StepEnd | None = None, *, total: int | None = None) -> StepEnd:
     """Return a callback for `callback_on_step_end` that beats, and then calls `then`, if given.
 
-    total: how many steps there are; else the pipeline's own number.
+    total: the number of steps; else the pipeline's own number.
     """
 
     def step_end(pipe: Any, step: int, timestep: Any, kwargs: dict[str, Any]) -> dict[str, Any]:

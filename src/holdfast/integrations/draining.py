@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 class DrainFlag:
-    """Whether this attempt was told to stop. Watches nothing outside Holdfast and in threads other
-    than the main one, because only there does Python take signals."""
+    """Whether this attempt was told to stop. Outside Holdfast, and in threads other than the main
+    one, the flag is never set, because Python handles signals only in the main thread."""
 
     def __init__(self) -> None:
         self.requested = False

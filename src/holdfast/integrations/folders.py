@@ -38,8 +38,8 @@ def load_folder(folder: Path) -> bool:
     one.
 
     Raises:
-        OSError, tarfile.TarError: it is there and cannot be unpacked. To begin anew in silence would
-        throw the work away.
+        OSError, tarfile.TarError: the folder is there and cannot be unpacked. To begin anew in
+        silence would throw the work away.
     """
     path = checkpoint.path()
     if path is None:

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 
 class HoldfastCallback(Callback):  # type: ignore[misc]  # the library is not typed here
-    """Beats after each batch. Saves for the next attempt every `every_seconds`, and when the
-    attempt is told to stop: then at the end of the batch, and the process ends."""
+    """Beats after each batch. Saves for the next attempt every `every_seconds`. When the attempt is
+    told to stop, the callback saves at the end of the batch, and the process ends."""
 
     def __init__(self, every_seconds: float = 600.0) -> None:
         self._drain = DrainFlag()

@@ -20,7 +20,8 @@ _NAMES = ("HOLDFAST_TASK", "HOLDFAST_BEAT_SOCKET")
 
 
 def runtime_env(more: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return `more`, a runtime environment of Ray, with what beats need in its `env_vars`."""
+    """Return `more`, a runtime environment of Ray, with the variables that beats need in its
+    `env_vars`."""
     found = dict(more or {})
     ours = {name: os.environ[name] for name in _NAMES if name in os.environ}
     found["env_vars"] = {**found.get("env_vars", {}), **ours}

@@ -35,7 +35,7 @@ def run_steps(
     """Yield the items and beat after each. Every `every_seconds`, and when the attempt is told to
     stop, save `state()` with the number of steps done; after a stop the process then ends.
 
-    first: steps done in earlier attempts; added to the step of beats and checkpoints.
+    first: the number of steps done in earlier attempts, added to the step of beats and checkpoints.
     """
     drain = DrainFlag()
     drain.watch()
@@ -52,14 +52,15 @@ def run_steps(
 
 
 def save(state: Any, step: int) -> bool:
-    """Leave what `torch.save` can write for the next attempt; return whether it was kept."""
+    """Leave a state that `torch.save` can write for the next attempt; return whether it was
+    kept."""
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return checkpoint.save(buffer.getbuffer(), step)
 
 
 def load(map_location: Any = "cpu") -> Any:
-    """Return what an earlier attempt saved, or None. Tensors and plain values only: nothing is
-    unpickled that could run code."""
+    """Return the state that an earlier attempt saved, or None. Only tensors and plain values are
+    loaded: nothing is unpickled that could run code."""
     path = checkpoint.path()
     return None if path is None else torch.load(path, map_location, weights_only=True)

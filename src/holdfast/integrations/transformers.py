@@ -55,7 +55,7 @@ class HoldfastTrainerCallback(TrainerCallback):  # type: ignore[misc]  # not typ
 
 def find_checkpoint(output_dir: str) -> str | None:
     """Return the folder to resume from: the trainer's own newest in `output_dir`, or an earlier
-    attempt's, whichever is further; None where neither is there."""
+    attempt's, whichever is further; None where there is neither."""
     own = get_last_checkpoint(output_dir) if os.path.isdir(output_dir) else None
     step = checkpoint.step()
     if step is None or (own is not None and int(own.rpartition("-")[2]) >= step):

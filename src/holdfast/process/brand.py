@@ -33,7 +33,7 @@ def make_task_brand(serial: int) -> int:
 
 
 def find_brand(limits: bytes) -> tuple[int, int] | None:
-    """Find the (task, host) numbers in the text of a limits file; None where it has none."""
+    """Return the (task, host) numbers in the text of a limits file; None where it has none."""
     start = limits.find(b"Max file locks")
     if start < 0:
         return None

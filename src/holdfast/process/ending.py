@@ -16,16 +16,17 @@ KILL_POLL_SECONDS = 0.005
 GRACE_POLL_SECONDS = 0.02
 _KILL_POLL_MAX_SECONDS = 0.1
 _BLIND_POLL_SECONDS = 0.1
-_LEAVING_SECONDS = 0.1  # helpers that end with their program (a resource tracker) need some of it
-_END_OF_INPUT_SECONDS = 0.25  # after the last that writes to it a reader ends by itself
+_LEAVING_SECONDS = 0.1  # helpers (a resource tracker) need a moment to end
+_END_OF_INPUT_SECONDS = 0.25  # a reader ends by itself after its last writer
 _MAX_NAMES = 8
 
 
 class Signaller:
-    """How processes are signalled. A test hands in one that spares some, like an unkillable one."""
+    """Sends signals to processes. A test passes one that spares some processes, as if they could
+    not be killed."""
 
     def send(self, entry: ProcessEntry, number: int) -> bool:
-        """Signal one process; False when it was gone."""
+        """Signal one process. Returns False when it was gone."""
         return process_table.send_signal(entry, number)
 
     def kill_group(self, group: TaskGroup) -> bool:
@@ -33,9 +34,9 @@ class Signaller:
         return group.kill()
 
     def send_blindly(self, tree: Tree, number: int, *, alone: bool) -> None:
-        """Signal the first process's group, or it alone, without a look: the number is the group's
-        for as long as its leader, our child, was not reaped. Also where nothing can be read
-        (TREE-6)."""
+        """Signal the first process's group, or with `alone` the first process only, without reading
+        the process table. The number is safe: it stays the group's as long as its leader, a child
+        of this process, was not reaped. This works also where the table cannot be read (TREE-6)."""
         if tree.first_reaped:
             return
         if not alone:
@@ -48,17 +49,17 @@ class Signaller:
 
 
 class TreeEnding:
-    """TERM to a whole tree, a grace, then KILL until nothing is left or a limit passed.
+    """The ending of one tree: TERM, a grace, then KILL until nothing is left or a limit passed.
 
-    The first process has its TERM at once, and the others once they were looked for, which takes
-    milliseconds: after its exit, or `GRACE_POLL_SECONDS` later. Most programs leave nothing, and
-    then nothing is looked for. A process that only reads what others of the tree write is told after
-    them (PIPE-1). What is left after an exit has `_LEAVING_SECONDS` to go by itself;
-    then it is named in `left`.
+    The first process gets its TERM at once. The others get it after the first one's exit, or
+    `GRACE_POLL_SECONDS` later, because finding them takes milliseconds and most programs leave
+    none. A process that only reads the output of others in the tree gets its TERM after them
+    (PIPE-1). Processes left after the first one's exit have `_LEAVING_SECONDS` to end by
+    themselves; then they are named in `left`.
 
-    A state machine without a clock or a wait of its own: call `step(now)` at `next_at` or sooner
-    (when something exited) until it returns True. Then `survivors` are the pids that SIGKILL did
-    not end. All times are of one clock, the caller's. A caller that ends many trees makes all the
+    A state machine without a clock or a wait of its own: call `step(now)` at `next_at`, or sooner
+    when a process exited, until it returns True. Then `survivors` are the pids that SIGKILL did not
+    end. All times are of one clock, the caller's. A caller that ends many trees makes all the
     endings first and steps them afterwards (TREE-5).
     """
 
@@ -108,7 +109,8 @@ class TreeEnding:
         self.next_at = 0.0
 
     def step(self, now: float) -> bool:
-        """Do what is due; return True when the tree is gone, or its survivors are given up."""
+        """Do the work that is due. Returns True when the tree is gone, or its survivors are given
+        up."""
         try:
             over = self._kill(now) if now >= self.kill_at else self._wait(now)
         except OSError as error:
@@ -119,11 +121,11 @@ class TreeEnding:
 
     def _wait(self, now: float) -> bool:
         if not (self._first_warned or self.first_exited):
-            # A stopped process takes a TERM only when it goes on.
+            # A stopped process receives a TERM only once it is continued.
             for number in (signal.SIGTERM, signal.SIGCONT):
                 self._signaller.send_blindly(self.tree, number, alone=True)
             self._first_warned = True
-            self._warned = self.tree.leads  # it passes the TERM on by itself
+            self._warned = self.tree.leads  # the first process passes the TERM on by itself
             self.next_at = min(self.kill_at, now + GRACE_POLL_SECONDS)
             return False
         if self.first_exited and self._forest.is_surely_empty(self.tree):
@@ -175,8 +177,8 @@ class TreeEnding:
         return False
 
     def _warn_others(self, now: float) -> None:
-        """Send TERM to all that have had none; to those that only read what others write, once the
-        end of that did not end them (PIPE-1)."""
+        """Send TERM to all processes that have had none. Processes that only read the output of
+        others get it later, where the end of those did not end them (PIPE-1)."""
         members = self._forest.find_living(self.tree).members
         firsts = (self.tree.pid, self.tree.program_pid)  # a keeper passes its TERM on
         if self._first_warned:
@@ -206,7 +208,8 @@ class TreeEnding:
         self._signalled.add(entry.identity)
 
     def _go_on_blindly(self, now: float, error: OSError) -> None:
-        """TREE-6. Time in which nothing could be read does not count towards the kill limit."""
+        """Signal without reading the process table, because it cannot be read (TREE-6). Time in
+        which nothing could be read does not count towards the kill limit."""
         self.obstacle = str(error)
         if now >= self.kill_at:
             self._signaller.send_blindly(self.tree, signal.SIGKILL, alone=False)

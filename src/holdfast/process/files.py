@@ -1,10 +1,10 @@
 """Small private files that are whole or absent, whenever the process dies.
 
-FILE-1  A file is written under another name and renamed, so a reader sees the old one or the new
+FILE-1  A file is written under another name and renamed, so a reader sees the old file or the new
         one, never a part.
--       A bound file ends in the number of its own inode. A copy of it has another, also where time
-        and owner were copied, so that a copied folder is told from one that was moved or mounted
-        again.
+-       A bound file ends in the number of its own inode. A copy of the file has another inode, also
+        where time and owner were copied, so a copied folder is told from a folder that was moved or
+        mounted again.
 """
 
 import os
@@ -19,11 +19,11 @@ def make_private_folder(path: Path) -> None:
 
 
 def write_atomic(path: Path, data: bytes, *, durable: bool = False) -> None:
-    """Replace `path` (0600) by `data` (FILE-1). Raises OSError, and then the old file is untouched;
-    no other user can read the data at any moment.
+    """Replace `path` (0600) by `data` (FILE-1). Raises OSError, and then the old file is untouched.
+    No other user can read the data at any moment.
 
-    durable: also survives a loss of power, at the price of a disk flush. A file that only has to
-    survive kill -9 does without: after a boot it would mean nothing to the new incarnation.
+    durable: True to survive a loss of power as well, at the price of a disk flush. A file that only
+    has to survive kill -9 does without: after a boot it would mean nothing to the new incarnation.
     """
     _replace(path, data, durable=durable)
 
@@ -34,8 +34,8 @@ def write_bound(path: Path, word: str) -> None:
 
 
 def read_bound(path: Path) -> tuple[str, bool]:
-    """Return the word of a bound file, and whether the file is a copy. The word is empty where no
-    file is, or where the file broke off. Raises OSError for a file that cannot be read."""
+    """Return the word of a bound file, and whether the file is a copy. The word is empty where
+    there is no file, or where the file broke off. Raises OSError for a file that cannot be read."""
     words = (read_private(path) or b"").decode(errors="replace").split()
     if len(words) != 2:
         return "", False
@@ -81,7 +81,8 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def read_private(path: Path) -> bytes | None:
-    """A file's bytes, None where there is none. Raises OSError for one that cannot be read."""
+    """Return a file's bytes, None where there is no file. Raises OSError for a file that cannot be
+    read."""
     try:
         return path.read_bytes()
     except FileNotFoundError:

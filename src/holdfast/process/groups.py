@@ -34,17 +34,18 @@ class TaskGroup:
 
     @property
     def name(self) -> str:
-        """The group's name below its home."""
+        """Return the group's name below its home."""
         return self.path.rsplit("/", 1)[1]
 
     @property
     def procs_path(self) -> str:
-        """The file a process writes "0" into to join."""
+        """Return the file into which a process writes "0" to join."""
         return f"{self.path}/cgroup.procs"
 
     def read_pids(self) -> list[int]:
-        """Read the pids of the members, those in groups made below and those that exit but are no
-        zombies yet included. Raises OSError (TABLE-1): unread is not empty."""
+        """Return the pids of the members. Members of groups below, and members that exit but are no
+        zombies yet, are included. Raises OSError (TABLE-1), because an unread group is not an empty
+        one."""
         return _read_pids(self.path)
 
     def set_limit(self, memory_bytes: int) -> None:
@@ -62,7 +63,8 @@ class TaskGroup:
         return _read_field(f"{self.path}/{name}", "oom_kill")
 
     def read_peak_bytes(self) -> int:
-        """Read the most memory the members held at once, file cache included; 0 if not counted."""
+        """Return the most memory that the members held at once, file cache included; 0 if not
+        counted."""
         name = "memory.peak" if self.unified else "memory.max_usage_in_bytes"
         try:
             return int(Path(f"{self.path}/{name}").read_text())
@@ -70,13 +72,14 @@ class TaskGroup:
             return 0
 
     def kill(self) -> bool:
-        """Kill all members at once, which no fork can outrun. False where the kernel cannot."""
+        """Kill all members at once, which no fork can outrun. Returns False where the kernel
+        cannot."""
         if not os.path.exists(f"{self.path}/cgroup.kill"):
             return False
         return _try_write(f"{self.path}/cgroup.kill", "1")
 
     def remove(self) -> bool:
-        """Remove the group and those below it. False while something still lives in it."""
+        """Remove the group and those below it. Returns False while a process still lives in it."""
         return _remove_group(self.path)
 
 
@@ -106,13 +109,15 @@ class GroupHome:
 
 
 def name_group_folder(host: str) -> str:
-    """Make the folder name of a host's groups: readable, and unique where two hosts read alike."""
+    """Return the folder name of a host's groups: readable, and unique also where two hosts' names
+    read alike."""
     readable = re.sub(r"[^A-Za-z0-9-]", "-", host)[:40]
     return f"holdfast-{readable}-{zlib.crc32(host.encode()):08x}"
 
 
 def open_group_home(host: str) -> GroupHome | None:
-    """Find the best hierarchy in which this process can make, join and remove groups, if any."""
+    """Return the best hierarchy in which this process can make, join and remove groups; None where
+    there is none."""
     name = name_group_folder(host)
     mounts = _find_mounts()
     for unified, memory in ((True, True), (False, True), (True, False)):
@@ -126,10 +131,11 @@ def open_group_home(host: str) -> GroupHome | None:
 
 
 def step_aside() -> None:
-    """Make room for limits in the v2 group that a service manager gave us, if we are alone in it.
+    """Make room for limits in the v2 group that a service manager gave this process, if no other
+    process is in it.
 
-    To be called before a guardian is started beside other processes, because a group with members
-    may not pass controllers on. Does nothing where that cannot be.
+    Call this before a guardian is started beside other processes, because a group with members may
+    not pass controllers on. Does nothing where that is impossible.
     """
     own = _find_mounts().get("")
     if own is not None:
@@ -160,7 +166,7 @@ def _try_home(path: str, own: str, *, unified: bool, memory: bool) -> GroupHome 
 
 
 def _can_join(group: TaskGroup) -> bool:
-    """Let a child that does nothing else join, as a task would."""
+    """Return whether a process can join the group, tried with a child that does nothing else."""
     pid = os.fork()
     if pid == 0:
         status = 1
@@ -173,10 +179,11 @@ def _can_join(group: TaskGroup) -> bool:
 
 
 def _delegate_memory(own: str) -> bool:
-    """Hand the memory controller of our own v2 group down; False where that cannot be.
+    """Pass the memory controller of this process's own v2 group on to groups below. Returns False
+    where that is impossible.
 
-    A v2 group with members of its own may not pass controllers on; when we are its only member (a
-    service with `Delegate=yes`) we step aside into a leaf.
+    A v2 group with members of its own may not pass controllers on. Where this process is its only
+    member (a service with `Delegate=yes`), the process moves into a leaf group.
     """
     if "memory" not in _read_words(f"{own}/cgroup.controllers"):
         return False
@@ -196,7 +203,7 @@ def _delegate_memory(own: str) -> bool:
 
 
 def _find_mounts() -> dict[str, str]:
-    """Find our own group's folder by hierarchy: "" for v2, "memory" for v1's."""
+    """Return this process's own group folder by hierarchy: "" for v2, "memory" for v1's."""
     try:
         groups = Path("/proc/self/cgroup").read_text().splitlines()
         mounts = Path("/proc/self/mountinfo").read_text().splitlines()
@@ -206,8 +213,8 @@ def _find_mounts() -> dict[str, str]:
 
 
 def read_memory_limit(pid: int) -> int | None:
-    """Read the lowest memory limit of the process's group and of those above it; None without one,
-    or where it cannot be read."""
+    """Return the lowest memory limit of the process's group and of those above it; None without a
+    limit, or where it cannot be read."""
     try:
         groups = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
         mounts = Path("/proc/self/mountinfo").read_text().splitlines()
@@ -225,7 +232,8 @@ def read_memory_limit(pid: int) -> int | None:
 
 
 def find_own_groups(groups: list[str], mounts: list[str]) -> dict[str, str]:
-    """Join /proc/self/cgroup with mountinfo: hierarchy ("" is v2) → our own folder in it."""
+    """Join /proc/self/cgroup with mountinfo. Returns hierarchy ("" is v2) → this process's own
+    folder in it."""
     own: dict[str, str] = {}
     for line in groups:
         _, controllers, path = line.split(":", 2)
@@ -253,7 +261,7 @@ def find_own_groups(groups: list[str], mounts: list[str]) -> dict[str, str]:
 
 
 def list_groups(home: str) -> list[TaskGroup]:
-    """List all groups in the folder `home`. Raises OSError (TABLE-1)."""
+    """Return all groups in the folder `home`. Raises OSError (TABLE-1)."""
     try:
         names = [entry.name for entry in os.scandir(home) if entry.is_dir()]
     except OSError as error:

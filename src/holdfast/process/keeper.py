@@ -1,15 +1,16 @@
 """A keeper: the small process between a guardian and one task (`starter.c`), the task's parent.
 
-KEEPER-1  It ends the task and all that came of it `SLACK_SECONDS` after its deadline, where the
-          guardian has not: stopped by a debugger, a SIGSTOP or a freezer that took Holdfast alone.
-          Both read the deadline in memory that they share, so an extension costs no message.
+KEEPER-1  A keeper ends its task and all of the task's processes `SLACK_SECONDS` after the deadline,
+          where the guardian has not: stopped by a debugger, a SIGSTOP or a freezer that took
+          Holdfast alone. Both read the deadline in memory that they share, so an extension costs no
+          message.
 KEEPER-2  A task that kills its parent kills its keeper, and with it itself. Its neighbours and its
           guardian do not notice.
-KEEPER-3  It exits as the task did, at once, and what the task leaves running is the guardian's then.
-          Signals that come to it are passed on.
+KEEPER-3  A keeper exits as its task did, at once; processes that the task leaves running become the
+          guardian's. Signals to the keeper are passed on to the task.
 
-It is a part of the native starter, and where that is missing (STARTER-1), the guardian is the
-parent itself and the deadline's only keeper.
+The keeper is a part of the native starter. Where that is missing (STARTER-1), the guardian is the
+parent itself and alone keeps the deadline.
 """
 
 import mmap
@@ -17,7 +18,8 @@ import os
 import struct
 
 SLACK_SECONDS = 0.5
-"""Less than the margin of a lease, so that the end comes before the controller counts on it."""
+"""The time between a task's deadline and the keeper's kill. It is less than the margin of a lease,
+so that the task ends before the controller counts on its end."""
 _SLOT = struct.Struct("=QQQQ")  # deadline in ns of CLOCK_BOOTTIME, the task's pid, ended, spare
 _NUMBER = struct.Struct("=Q")
 _SLOTS = 1 << 15
@@ -25,7 +27,8 @@ _MAX_DEADLINE = float((1 << 63) // 10**9)
 
 
 class Slot:
-    """What a guardian and one keeper tell each other."""
+    """The shared memory of a guardian and one keeper: the deadline, the task's pid, and whether the
+    keeper ended the task."""
 
     __slots__ = ("_memory", "fd", "offset")
 
@@ -33,27 +36,28 @@ class Slot:
         self._memory, self.fd, self.offset = memory, fd, offset
 
     def set_deadline(self, deadline: float) -> None:
-        """Have the task ended then, in seconds of CLOCK_BOOTTIME, unless the guardian was first."""
+        """Set when the keeper ends the task, in seconds of CLOCK_BOOTTIME, unless the guardian
+        ended it before."""
         seconds = min(max(deadline + SLACK_SECONDS, 0.001), _MAX_DEADLINE)
         _NUMBER.pack_into(self._memory, self.offset, int(seconds * 1e9))
 
     @property
     def pid(self) -> int:
-        """The pid of the task's first process; 0 before there is one."""
+        """Return the pid of the task's first process; 0 before there is one."""
         return int(_SLOT.unpack_from(self._memory, self.offset)[1])
 
     @property
     def ended(self) -> bool:
-        """Whether the keeper has ended the task, because its deadline was over."""
+        """Return whether the keeper has ended the task, because its deadline was over."""
         return bool(_SLOT.unpack_from(self._memory, self.offset)[2])
 
     def clear(self) -> None:
-        """Make it as new."""
+        """Reset the slot for another keeper."""
         _SLOT.pack_into(self._memory, self.offset, 0, 0, 0, 0)
 
 
 class Keepers:
-    """The slots of a guardian's keepers, in memory of their own that only these inherit."""
+    """The slots of a guardian's keepers, in shared memory that only these keepers inherit."""
 
     def __init__(self) -> None:
         try:
@@ -66,7 +70,7 @@ class Keepers:
         self._free: list[int] = []
 
     def take(self, deadline: float) -> Slot | None:
-        """Return a slot for a task that ends then; None where there is none to be had."""
+        """Return a slot for a task with this deadline; None where no slot is free."""
         if self._memory is None or (self._next == _SLOTS and not self._free):
             return None
         if self._free:
@@ -79,11 +83,11 @@ class Keepers:
         return slot
 
     def give_back(self, slot: Slot) -> None:
-        """Take a slot back whose keeper is gone."""
+        """Free the slot of a keeper that is gone."""
         self._free.append(slot.offset)
 
     def close(self) -> None:
-        """Let go of the memory; what the living keepers have of it is theirs."""
+        """Release the memory; the living keepers keep their share of it."""
         if self._memory is not None:
             self._memory.close()
             os.close(self._fd)

@@ -33,8 +33,9 @@ def catch_signals() -> int:
 
 
 def write_note(fd: int, source: str, sentence: str, fields: Mapping[str, object]) -> bool:
-    """Write one line to a log: JSON, and text on a terminal. False where that fails (a full disk), or
-    would have to wait (a paused terminal, a full pipe), because neither must hold up the processes."""
+    """Write one line to a log: JSON, and text on a terminal. Returns False where that fails (a full
+    disk), or would have to wait (a paused terminal, a full pipe), because neither must hold up the
+    processes."""
     words = {key: value for key, value in fields.items() if value is not None}
     words = {"at": time.time(), "from": source, "message": sentence, **words}
     line = msgspec.json.encode(words) + b"\n"
@@ -51,7 +52,7 @@ def write_note(fd: int, source: str, sentence: str, fields: Mapping[str, object]
 
 
 class Mishaps:
-    """Exceptions that a loop survives. `note` takes each traceback once."""
+    """Exceptions that a loop survives. Each traceback is passed to `note` once."""
 
     def __init__(self, note: Callable[[str], None]) -> None:
         self.count = 0
@@ -68,7 +69,8 @@ class Mishaps:
             return otherwise
 
     def say_once(self, sentence: str) -> None:
-        """Note a sentence unless it was noted before, because one that recurs fills a disk."""
+        """Note a sentence unless it was noted before, because a sentence that recurs fills a
+        disk."""
         if sentence not in self._said and len(self._said) < _MAX_SAID:
             self._said.add(sentence)
             self._note(sentence)
@@ -85,7 +87,8 @@ class Poller:
         self._dropped: set[int] = set()  # in this round, which may have fetched their events before
 
     def fileno(self) -> int:
-        """A descriptor that is readable when `poll` has something to do; nest it in any poll(2)."""
+        """Return a descriptor that is readable when `poll` has something to do; it can be nested in
+        any poll(2)."""
         return self._epoll.fileno()
 
     def handle(self, fd: int, handler: Callable[[int], None]) -> None:
@@ -94,14 +97,14 @@ class Poller:
         self._handlers[fd], self._masks[fd] = handler, select.EPOLLIN
 
     def want_to_write(self, fd: int, wanted: bool) -> None:
-        """Call the handler when there is room to write as well, or no longer."""
+        """Have the handler called when there is room to write as well, or no longer."""
         mask = select.EPOLLIN | (select.EPOLLOUT if wanted else 0)
         if self._masks[fd] != mask:
             self._epoll.modify(fd, mask)
             self._masks[fd] = mask
 
     def drop(self, fd: int) -> None:
-        """Poll a descriptor no longer; to be called before it is closed (EPOLL-1)."""
+        """Stop polling a descriptor. Call this before the descriptor is closed (EPOLL-1)."""
         if self._handlers.pop(fd, None) is not None:
             del self._masks[fd]
             self._dropped.add(fd)
@@ -109,7 +112,7 @@ class Poller:
                 self._epoll.unregister(fd)
 
     def poll(self, seconds: float) -> None:
-        """Wait for events, at most so long, and call their handlers, surviving each."""
+        """Wait for events, at most for `seconds`, and call their handlers, surviving each."""
         self._dropped.clear()
         for fd, events in self._epoll.poll(seconds):
             handler = self._handlers.get(fd)
@@ -122,12 +125,12 @@ class Poller:
                 self._mishaps.survive(self._renew, None)
 
     def _renew(self) -> None:
-        """Keep only what has a handler, in a new epoll under the old one's number."""
+        """Make a new epoll under the old one's number, with the descriptors that have a handler."""
         with select.epoll() as fresh:
             for fd, mask in self._masks.items():
                 fresh.register(fd, mask)
             os.dup2(fresh.fileno(), self._epoll.fileno(), inheritable=False)
 
     def close(self) -> None:
-        """Let go of the epoll. The descriptors stay open."""
+        """Close the epoll. The descriptors stay open."""
         self._epoll.close()

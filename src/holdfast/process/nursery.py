@@ -1,18 +1,19 @@
-"""Programs from their start to the end of their whole trees: the life that a guardian's tasks, its
-agent, and a warden's processes have in common.
+"""Programs from their start to the end of their whole trees: the common mechanism for a guardian's
+tasks, its agent, and a warden's processes.
 
 Single-threaded and without a wait of its own: the owner's poll loop calls `collect` and `turn`.
-What the first process leaves running when it exits has a moment to end by itself, then TERM, and
-KILL `LEFTOVER_GRACE_SECONDS` later: the work is over, so there is nothing to save, but a server in
-the background may want to close its files.
+Processes that the first process leaves running when it exits have a moment to end by themselves,
+then TERM, and KILL `LEFTOVER_GRACE_SECONDS` later. The work is over, so there is nothing to save,
+but a server in the background may want to close its files.
 
-NURSERY-1  A program that was forked is known until its end was said. What fails after the fork
-           kills it, and it ends as a program that could not be started.
-NURSERY-2  The end is said when the whole tree is gone, or what is left of it survived SIGKILL for
-           the kill limit, and its output is in its files (LOGS-6). An owner that fails to hear it is told again.
+NURSERY-1  A program that was forked is known until its end was reported. A step that fails after
+           the fork kills the program, which ends as one that could not be started.
+NURSERY-2  The end is reported when the whole tree is gone, or its last processes survived SIGKILL
+           for the kill limit, and its output is in its files (LOGS-6). The report is repeated where
+           the owner's callback fails.
 NURSERY-3  A mishap with one program is noted and keeps no other from its turn. The hunt for trees
-           takes a bounded part of a turn, because between hunts the owner hears, reaps and is
-           watched.
+           takes a bounded part of a turn, because between hunts the owner must receive orders,
+           reap, and show that it lives.
 """
 
 from __future__ import annotations
@@ -36,19 +37,20 @@ from holdfast.process.watch import MAX_EXITS, Exit, Watcher
 from holdfast.wire.guardian import StreamEnd
 
 LEFTOVER_GRACE_SECONDS = 2.0
-_HUNT_SECONDS = 0.1  # of one turn, for ending trees
+_HUNT_SECONDS = 0.1  # the part of one turn that ending trees may take
 _SCAN_SECONDS = 2.0
 FIRST_SCAN_SECONDS = 0.2  # reading /proc must not compete with the start of the program
-_RETRY_SECONDS = 0.5  # after what could not be done: a mishap, no memory, an unreadable table
+_RETRY_SECONDS = 0.5  # after a failed step: a mishap, no memory, an unreadable table
 _REAP_SECONDS = 0.05  # between looks for the status of a first process that is dead
 _PORTIONS_PER_TURN = 16  # of exits: some ten milliseconds' worth
 
 
 class ProgramEvents(msgspec.Struct, frozen=True, kw_only=True):
-    """What the owner wants to be told of one program.
+    """The callbacks for the events of one program.
 
-    running: the exec succeeded. exited: the first process was reaped. ended: the program never ran
-    (`ProgramRun.start_error`), or its tree is over (NURSERY-2).
+    running: called once the exec succeeded. exited: called once the first process was reaped.
+    ended: called once the program has failed to start (`ProgramRun.start_error`), or its tree is
+    over (NURSERY-2).
     """
 
     ended: Callable[[ProgramRun], None]
@@ -65,7 +67,7 @@ class ProgramRun:
         self.child = child
         self.tree = tree
         self.events = events
-        self.grace_seconds = grace  # of the processes that it leaves running
+        self.grace_seconds = grace  # for the processes that the program leaves running
         # Kept only until the start is decided, because an environment can be large.
         self.request: SpawnRequest | None = request
         self.start_error: str | None = None
@@ -77,29 +79,31 @@ class ProgramRun:
 
     @property
     def pid(self) -> int:
-        """The first process's; another's, perhaps, once `exit` is set."""
+        """Return the pid of the first process. Once `exit` is set, the number may be another
+        process's."""
         return self.child.pid
 
     @property
     def runs(self) -> bool:
-        """Whether the exec succeeded, as far as is known."""
+        """Return whether the exec succeeded, as far as is known."""
         return self.request is None and self.start_error is None
 
     @property
     def output(self) -> dict[str, StreamEnd]:
-        """What became of its output, by file, once it is over; nothing of a program that held its
-        files itself."""
+        """Return how each output file of the program ended, by file, once the program is over;
+        nothing for a program that held its files itself."""
         ends = self.streams.ends if self.streams is not None else None
         return dict(zip(self.streams.paths, ends, strict=True)) if self.streams and ends else {}
 
     @property
     def left_running(self) -> list[str]:
-        """Names of the processes that its first process left, and that were ended."""
+        """Return the names of the processes that the first process left running, and that were
+        ended."""
         return self.ending.left if self.ending is not None else []
 
     @property
     def survivors(self) -> list[int]:
-        """Pids of the tree that SIGKILL did not end."""
+        """Return the pids of the tree that SIGKILL did not end."""
         return self.ending.survivors if self.ending is not None else []
 
 
@@ -140,7 +144,7 @@ class Nursery:
 
     @property
     def busy(self) -> bool:
-        """Whether any program is not over yet."""
+        """Return whether any program is not over yet."""
         return bool(self._endings or self._unsaid or self._draining) or any(
             not run.over for run in self._by_pid.values()
         )
@@ -162,8 +166,9 @@ class Nursery:
     ) -> ProgramRun:
         """Fork a program (NURSERY-1); its events come from later calls.
 
-        task: its mark, used once. marked: give the marks and a brand to its processes. leads,
-        trusted: see `Tree`. Raises ValidationError, OSError as `spawn` does: nothing was started.
+        task: the program's mark, used once. marked: True to give the marks and a brand to its
+        processes. leads, trusted: see `Tree`. Raises ValidationError and OSError as `spawn` does:
+        nothing was started then.
         """
         mark = Mark(task, self._forest.host)
         brand = None
@@ -192,25 +197,25 @@ class Nursery:
     def end(self, run: ProgramRun, grace_seconds: float) -> None:
         """Begin to end a tree: TERM, KILL after the grace; a sooner KILL wins.
 
-        The next turn does it, for all that are ended together (TREE-5).
+        The next turn sends the signals, for all trees that are ended together (TREE-5).
         """
         if run.over:
             return
-        grace_seconds = max(0.0, grace_seconds)  # of NaN, too, it is 0
+        grace_seconds = max(0.0, grace_seconds)  # 0 also for NaN
         if run.ending is None:
             self._begin_ending(run, grace_seconds)
         else:
             run.ending.hasten(self._read_clock() + grace_seconds)
 
     def forget(self, run: ProgramRun) -> None:
-        """Let go of a tree that is over; one with survivors is kept until then."""
+        """Forget a tree that is over. A tree with survivors is forgotten once these are gone."""
         self._forest.remove(run.tree)
 
     def collect(self) -> bool:
-        """Reap children that ended, orphans included (WATCH-2). True where there was any, because
-        there may be more (WATCH-3).
+        """Reap children that ended, orphans included (WATCH-2). Returns True where there were any,
+        because there may be more (WATCH-3).
 
-        Zombies that pile up make every look for a runaway slower, so a flood of them is taken in
+        Zombies that pile up slow every search for a runaway, so a flood of them is reaped in
         several portions.
         """
         exits: list[Exit] = []
@@ -240,7 +245,7 @@ class Nursery:
         return min(due, default=math.inf)
 
     def close(self) -> None:
-        """Let go of the descriptors. Children go on, unwatched."""
+        """Close the descriptors. Children go on, unwatched."""
         self._output.close()
         self._poller.drop(self._watcher.fileno())
         self._watcher.close()
@@ -263,7 +268,7 @@ class Nursery:
             self._undecided.append(run)
 
     def _read_start(self, run: ProgramRun) -> None:
-        """Say how the start went: the exec happened, failed, or the child died before it."""
+        """Read how the start went: the exec happened, failed, or the child died before it."""
         if run.request is None:
             return
         self._poller.drop(run.child.error_fd)  # EPOLL-1: `read_start` closes it
@@ -273,7 +278,7 @@ class Nursery:
             return
         run.request = None
         if sentence:
-            run.start_error = sentence  # said when the child is reaped, which is now
+            run.start_error = sentence  # reported when the child is reaped, which is now
         elif run.start_error is None:
             self._say(run.events.running, run)
 
@@ -358,7 +363,7 @@ class Nursery:
             self._unsaid.remove(run)
 
     def _say(self, hear: Callable[[ProgramRun], None] | None, run: ProgramRun) -> bool:
-        """Tell the owner; False where it failed to take it."""
+        """Call a callback of the owner. Returns False where it raised."""
         if hear is None:
             return True
         mishaps = self._mishaps.count
@@ -366,8 +371,8 @@ class Nursery:
         return self._mishaps.count == mishaps
 
     def _scan(self, now: float) -> None:
-        """Look at all processes: a runaway without a group is only known if it was seen while its
-        parents lived."""
+        """Scan all processes, because a runaway without a group is recognised only if it was seen
+        while its parents lived."""
         self._scan_at = now + _SCAN_SECONDS
         try:
             self._forest.find_members()
@@ -379,5 +384,6 @@ class Nursery:
 
 
 def _may_hide(run: ProgramRun) -> bool:
-    """Whether its descendants can escape notice: no group holds them, and it is not our own."""
+    """Return whether the program's descendants can escape notice: no group holds them, and the
+    program is not Holdfast's own."""
     return run.tree.group is None and not run.tree.trusted

@@ -35,13 +35,13 @@ from holdfast.process.starter import Launch, find_starter, name_limit, name_path
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 _LOG_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
 _CHILD_FAILED = 127
-CANNOT_EXECUTE, NOT_FOUND = 126, 127  # as shells have it
+CANNOT_EXECUTE, NOT_FOUND = 126, 127  # the exit codes of shells
 _PIPE_BYTES = 4096
 SPARE_DESCRIPTORS = 16
-# What the machine lacks, whichever program it was.
+# Errors of a machine that lacks something, whichever program was started.
 _SHORTAGE_NAMES = "EMFILE ENFILE ENOMEM ENOBUFS EAGAIN ENOSPC EDQUOT EIO EROFS"
 _SHORTAGES = frozenset(getattr(errno, name) for name in _SHORTAGE_NAMES.split())
-# What no other try on this machine mends, with a shell's exit code for it.
+# Errors that no other try on this machine mends, each with a shell's exit code.
 _FOR_GOOD = {
     **dict.fromkeys((errno.EACCES, errno.ENOEXEC, errno.E2BIG), CANNOT_EXECUTE),
     **dict.fromkeys((errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG), NOT_FOUND),
@@ -51,18 +51,19 @@ _OWN_STAGES = frozenset({"prepare", "fork", "group", "stdin", "stdout", "stderr"
 
 
 class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What to start.
+    """A program to start, and how.
 
     argv: the program and its arguments; a name without a slash is looked up in the PATH of `env`.
-    env: the whole environment. cwd: None is the caller's. stdin: a file to read; None is /dev/null.
-    stdout, stderr: files to append to, made 0600; None inherits. stdout_pipe, stderr_pipe: where they
-    are not -1, what the child writes goes there, and the files are only made. group_procs: path of
-    the `cgroup.procs` to join before the exec.
-    oom_score_adj: written when not None. pass_fds: descriptors to inherit under the same numbers;
-    all others are closed. parent_death_signal: sent to the child when the caller dies; 0 for a
-    child that outlives it. descriptor_limit: the (soft, hard) RLIMIT_NOFILE of the child, None for
-    the caller's. brand: the task's number and the host's, which its descendants keep. keeper: the
-    slot of a process that stands between (KEEPER-1), where the starter works.
+    env: the whole environment. cwd: the working folder; None for the caller's. stdin: a file to
+    read; None for /dev/null. stdout, stderr: files to append to, made 0600; None to inherit.
+    stdout_pipe, stderr_pipe: descriptors that the child writes to, where they are not -1; its files
+    are only made then. group_procs: the path of the `cgroup.procs` to join before the exec.
+    oom_score_adj: the score to set; None to set none. pass_fds: descriptors to inherit under the
+    same numbers; all others are closed. parent_death_signal: the signal to the child when the
+    caller dies; 0 for a child that outlives it. descriptor_limit: the (soft, hard) RLIMIT_NOFILE of
+    the child, None for the caller's. brand: the numbers of the task and the host, which the child's
+    descendants keep. keeper: the slot of a keeper between caller and child (KEEPER-1), where the
+    starter works.
     """
 
     argv: tuple[str, ...]
@@ -85,11 +86,13 @@ class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
 class Child:
     """A child that was forked.
 
-    pidfd: -1 where none could be had (SPAWN-3); its watcher (`process.watch`) closes it. error_fd:
-    closed by `read_start`. hosts_fault: `read_start` found that the machine, not the program, is
-    why it did not start. start_code: it found that the program, or its folder, can never be
-    started here: 126 or 127, else None. launch: the native starter's, until the exec (STARTER-2).
-    started_at: CLOCK_BOOTTIME seconds. keeper: `pid` is a keeper's, the program its child.
+    pidfd: -1 where none could be opened (SPAWN-3); its watcher (`process.watch`) closes it.
+    error_fd: the pipe of the start, which `read_start` closes. hosts_fault: True where `read_start`
+    found that the machine, not the program, is why the program did not start. start_code: 126 or
+    127 where `read_start` found that the program, or its folder, can never be started here; else
+    None. launch: the native starter's memory, until the exec (STARTER-2). started_at:
+    CLOCK_BOOTTIME seconds. keeper: the slot of the keeper, where `pid` is a keeper's and the
+    program is its child; else None.
     """
 
     __slots__ = (
@@ -118,16 +121,16 @@ class Child:
 
     @property
     def program_pid(self) -> int:
-        """The program's own pid, once it runs."""
+        """Return the program's own pid, once it runs."""
         return (self.keeper.pid if self.keeper is not None else 0) or self._program_pid
 
     def drop_keeper(self) -> None:
-        """Note that the keeper is gone: its slot is another's from now on."""
+        """Note that the keeper is gone, because its slot is another's from now on."""
         self._program_pid, self.keeper = self.program_pid, None
 
 
 def _list_candidates(request: SpawnRequest) -> list[bytes]:
-    """The paths at which the program may lie, in the order they are tried."""
+    """Return the paths at which the program may lie, in the order in which they are tried."""
     program = request.argv[0]
     if "/" in program:
         return [os.fsencode(program)]
@@ -136,11 +139,11 @@ def _list_candidates(request: SpawnRequest) -> list[bytes]:
 
 
 class _SpawnPlan:
-    """Everything the child needs, turned into bytes before it is made.
+    """The data that the child needs, encoded before the fork.
 
     Raises:
-        ValidationError: for what no kernel could start: an empty program name, a NUL character, an
-        environment name that is empty or has a `=`.
+        ValidationError: no kernel could start the program: its name is empty, a word has a NUL
+        character, or an environment name is empty or has a `=`.
     """
 
     __slots__ = ("argv", "candidates", "env", "request")
@@ -160,7 +163,7 @@ class _SpawnPlan:
 
 
 def _encode_words(words: Iterable[str], field: str) -> list[bytes]:
-    """Return the bytes of each, all encoded at once."""
+    """Return the bytes of each word, all encoded at once."""
     words = tuple(words)
     try:
         found = os.fsencode("\0".join(words)).split(b"\0") if words else []
@@ -243,8 +246,8 @@ def _fork(plan: _SpawnPlan, error_fd: int) -> int:
 
 
 def _open_pipe(spare: int) -> tuple[int, int]:
-    """Open the pipe of a start. The kernel gives the lowest free numbers, so they tell how many
-    are left (SPAWN-4)."""
+    """Open the pipe of a start. The kernel gives the lowest free numbers, so the numbers show how
+    many are left (SPAWN-4)."""
     error_fd, child_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY or max(error_fd, child_fd) + spare < limit:
@@ -257,9 +260,9 @@ def _open_pipe(spare: int) -> tuple[int, int]:
 
 
 def raise_descriptor_limit() -> tuple[int, int]:
-    """Let this process have as many descriptors as it may; return the limit it had.
+    """Raise this process's limit on descriptors as far as allowed; return the limit before.
 
-    Its children keep that, because a program that uses `select` breaks above 1024.
+    Its children keep the earlier limit, because a program that uses `select` breaks above 1024.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -271,8 +274,8 @@ def raise_descriptor_limit() -> tuple[int, int]:
 
 
 def _become(plan: _SpawnPlan, argv: syscalls.WordArray, error_fd: int, parent: int) -> NoReturn:
-    """Be the child until the exec; never return and never raise, because it is a copy of its
-    parent."""
+    """Run the child's steps until the exec; never return and never raise, because the child is a
+    copy of its parent."""
     request = plan.request
     stage = "prepare"
     try:
@@ -297,7 +300,7 @@ def _become(plan: _SpawnPlan, argv: syscalls.WordArray, error_fd: int, parent: i
             with contextlib.suppress(OSError, ValueError):
                 resource.setrlimit(syscalls.RLIMIT_LOCKS, request.brand)
         if request.oom_score_adj is not None:
-            # An ordinary user may not lower it; the task is then only killed sooner.
+            # An ordinary user may not lower the score; the task is then only killed sooner.
             with contextlib.suppress(OSError):
                 syscalls.write_file("/proc/self/oom_score_adj", str(request.oom_score_adj))
         if request.group_procs is not None:
@@ -355,10 +358,11 @@ def _report(error_fd: int, stage: str, code: int) -> None:
 
 
 def signal_group(pid: int, number: int) -> bool:
-    """Signal the process group of a child that was not reaped yet; False where that is not allowed.
+    """Signal the process group of a child that was not reaped yet. Returns False where that is not
+    allowed.
 
-    A child that was forked a moment ago leads no group yet. It is signalled alone then, and takes
-    the signal when its handlers are reset (SPAWN-1).
+    A child that was forked a moment ago leads no group yet. It is signalled alone then, and
+    receives the signal when its handlers are reset (SPAWN-1).
     """
     for send in (os.killpg, os.kill):
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -368,7 +372,8 @@ def signal_group(pid: int, number: int) -> bool:
 
 
 def read_start(child: Child, request: SpawnRequest) -> str | None:
-    """Say how the start went: None is undecided, "" is running, else a sentence that says why not.
+    """Return how the start went: None is undecided, "" is running, else a sentence with the reason
+    of the failure.
 
     Once that is decided, `child.error_fd` is closed and -1.
     """

@@ -73,7 +73,7 @@ class Starter:
 
 @functools.cache
 def find_starter() -> Starter | None:
-    """Return the starter, None where there is none that works here (STARTER-1)."""
+    """Return the starter; None where no starter works here (STARTER-1)."""
     if os.environ.get(SWITCH) == "off":
         return None
     try:

@@ -1,14 +1,14 @@
-"""End what an earlier guardian of the same host left behind.
+"""End the processes that an earlier guardian of the same host left behind.
 
-Called by a new guardian before it starts anything, and by an agent whose guardian died: first
-processes are already dead by then (parent-death signal); this finds their descendants, by the
+Called by a new guardian before it starts anything, and by an agent whose guardian died. First
+processes are already dead by then (parent-death signal); the sweep finds their descendants by the
 host's environment mark and brand, by the control groups, and by parentage.
 
 SWEEP-1  Afterwards no process of the host's earlier incarnation runs, save those reported as
-         survivors. Where the process table cannot be read to the end (TABLE-1) that is not known,
-         and the sweep fails instead of saying it.
-SWEEP-2  Only a folder with the host's own name is taken for the home of its groups: its path was
-         read from a file, and one that broke off names a folder above, which holds other groups.
+         survivors. Where the process table cannot be read to the end (TABLE-1) that is unknown, and
+         the sweep fails.
+SWEEP-2  Only a folder with the host's own name is accepted as the home of its groups: its path was
+         read from a file, and a path that broke off names a folder above, which holds other groups.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from holdfast.process.groups import list_groups, name_group_folder
 from holdfast.process.table import ProcessEntry
 from holdfast.process.urgent import urgent
 
-# One scan can miss a child that was forked while it was made and whose parent died meanwhile. The
+# One scan can miss a child that was forked during the scan and whose parent died meanwhile. The
 # orphans of a dead guardian are not ours, so several scans stand for the proof that a guardian has.
 _EMPTY_SCANS = 3
 
@@ -87,7 +87,7 @@ def _end_leftovers(
 
 
 class _Leftovers:
-    """Scans for the processes of a host, and the knowledge they have gathered so far."""
+    """Scans for the processes of a host, and the evidence gathered so far."""
 
     def __init__(self, host: str, group_homes: Collection[str], folder: str) -> None:
         self._host = host

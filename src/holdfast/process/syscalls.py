@@ -51,12 +51,13 @@ def _check(result: int, what: str) -> None:
 
 
 def read_boottime() -> float:
-    """Seconds of CLOCK_BOOTTIME: one clock for all processes of the host; it counts suspension."""
+    """Return the seconds of CLOCK_BOOTTIME: one clock for all processes of the host, which counts
+    suspension."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class BootTimer:
-    """A timer of CLOCK_BOOTTIME, readable when due; nest it in any poll. Raises OSError.
+    """A timer of CLOCK_BOOTTIME, readable when due; it can be nested in any poll. Raises OSError.
 
     Unlike a poll's time-out it runs on while the host is suspended, and is due when it wakes.
     """
@@ -68,12 +69,12 @@ class BootTimer:
         self._due: float | None = None
 
     def fileno(self) -> int:
-        """The descriptor to poll."""
+        """Return the descriptor to poll."""
         return self._fd
 
     def set(self, due: float) -> None:
-        """Be readable from `due` on, in seconds of CLOCK_BOOTTIME; never, where that is infinity
-        or centuries away."""
+        """Make the timer readable from `due` on, in seconds of CLOCK_BOOTTIME; never, where `due`
+        is infinity or centuries away."""
         if due == self._due:
             return
         self._due = due
@@ -83,7 +84,7 @@ class BootTimer:
         _check(_timerfd_settime(self._fd, _TFD_TIMER_ABSTIME, when, None), "timerfd_settime")
 
     def clear(self) -> None:
-        """Be readable no more until the next `set`."""
+        """Make the timer unreadable until the next `set`."""
         self._due = None
         try:
             os.read(self._fd, 8)
@@ -91,12 +92,13 @@ class BootTimer:
             pass
 
     def close(self) -> None:
-        """Let go of the descriptor."""
+        """Close the descriptor."""
         os.close(self._fd)
 
 
 def set_parent_death_signal(number: int) -> None:
-    """Ask for signal `number` when the thread that forked this process dies; 0 switches it off."""
+    """Request signal `number` for when the thread that forked this process dies; 0 switches it
+    off."""
     _check(_prctl(PR_SET_PDEATHSIG, number, 0, 0, 0), "PR_SET_PDEATHSIG")
 
 
@@ -112,14 +114,14 @@ def reset_signal_handlers() -> None:
 
 
 def block_all_signals() -> ctypes.Array[ctypes.c_char]:
-    """Block what can be blocked; return the mask as it was, for `restore_signals`."""
+    """Block all signals that can be blocked; return the mask before, for `restore_signals`."""
     before = ctypes.create_string_buffer(_SIGSET_BYTES)
     _sigprocmask(_SIG_SETMASK, _ALL_SIGNALS, before)
     return before
 
 
 def restore_signals(mask: ctypes.Array[ctypes.c_char]) -> None:
-    """Put a mask back."""
+    """Restore a mask."""
     _sigprocmask(_SIG_SETMASK, mask, None)
 
 
@@ -140,8 +142,8 @@ def close_descriptors_from(low: int, keep: tuple[int, ...]) -> None:
 
 
 class WordArray:
-    """A NULL-terminated `char **` of `count` words, built before the fork: the child only passes a
-    pointer."""
+    """A NULL-terminated `char **` of `count` words, built before the fork, because the child may
+    only pass a pointer."""
 
     __slots__ = ("_words", "address", "count")
 
@@ -158,7 +160,7 @@ def execve(path: bytes, argv: WordArray, env: WordArray) -> int:
 
 
 def write_file(path: str, text: str) -> None:
-    """Write to a file that is there, in one call. Raises OSError."""
+    """Write to an existing file, in one call. Raises OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode())
@@ -167,5 +169,5 @@ def write_file(path: str, text: str) -> None:
 
 
 def punch_hole(fd: int, offset: int, length: int) -> None:
-    """Give back the blocks of [offset, offset + length); the size stays. Raises OSError."""
+    """Free the blocks of [offset, offset + length); the size stays. Raises OSError."""
     _check(_fallocate(fd, FALLOC_KEEP_SIZE_PUNCH_HOLE, offset, length), "fallocate")

@@ -1,8 +1,8 @@
-"""The process table as /proc tells it: each one's parent, start and mark.
+"""The process table, read from /proc: each process's parent, start and mark.
 
-TABLE-1  What cannot be read for want of descriptors or memory is unknown, never absent: the read
-         raises OSError then, and the caller concludes nothing. None and an empty answer mean that
-         /proc itself said so.
+TABLE-1  A value that cannot be read for want of descriptors or memory is unknown, never absent: the
+         read raises OSError then, and the caller concludes nothing. None and an empty answer mean
+         that /proc itself said so.
 """
 
 import errno
@@ -21,7 +21,7 @@ _MAX_ENVIRON_BYTES = 8 << 20
 _EXITING_BIT = 0x00000004
 _KERNEL_BIT = 0x00200000
 _ENDED = (b"Z", b"X", b"x")
-# Errors that speak of the reader, not of what is read.
+# Errors about the reader (no descriptors, no memory), not about the process that is read.
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 
 
@@ -38,13 +38,14 @@ class ProcessEntry:
     """One process. (pid, start_ticks) names it on this boot; the pid alone may be used again.
 
     A process that exits gives up its environment and (under v1) its control group well before it is
-    a zombie and its children are orphans; one that execs has no environment for a moment. That it
-    shows no mark says nothing then.
+    a zombie and its children are orphans; a process in an exec has no environment for a moment. A
+    missing mark proves nothing then.
 
     start_ticks: clock ticks since boot. alive: False for a zombie that only waits for its parent.
-    exiting: it runs no more code of its own, so it makes no child any more. bare: its environment
-    is empty, or it is the kernel's and has none. witness: the thread to ask for environment and
-    group: the first, unless that left the others behind.
+    exiting: True where the process runs no more code of its own, so it makes no more children.
+    bare: True where its environment is empty, or it is the kernel's and has none. witness: the
+    thread whose environment and group are read: the first thread, or one that still runs where the
+    first has exited.
     """
 
     __slots__ = ("alive", "bare", "exiting", "pid", "ppid", "session", "start_ticks", "witness")
@@ -61,34 +62,37 @@ class ProcessEntry:
 
     @property
     def identity(self) -> tuple[int, int]:
-        """What tells this process from a later one with the same pid."""
+        """Return the pair that tells this process from a later one with the same pid."""
         return (self.pid, self.start_ticks)
 
 
 class ProcessReader(Protocol):
-    """Where processes are read: this module, or a test's kernel. Reads raise OSError (TABLE-1)."""
+    """A source of process data: this module, or a test's simulated kernel. Reads raise OSError
+    (TABLE-1)."""
 
     def read_table(self) -> dict[int, ProcessEntry]:
-        """Every process there is."""
+        """Return every process."""
 
     def read_entry(self, pid: int) -> ProcessEntry | None:
-        """One process; None when there is none."""
+        """Return one process; None when there is none."""
 
     def read_children(self, pid: int) -> list[int] | None:
-        """The children of a process, zombies included; None where the kernel does not say."""
+        """Return the children of a process, zombies included; None where the kernel does not list
+        them."""
 
     def read_group(self, pid: int, folder: str) -> str | None:
-        """The group below `folder` that a process says it is in."""
+        """Return the group below `folder` that a process is in, or None."""
 
     def read_brand(self, pid: int) -> tuple[int, int] | None:
-        """The numbers of its task and its host; None where it has none."""
+        """Return the numbers of its task and its host; None where it has none."""
 
     def read_environ(self, pid: int) -> bytes | None:
-        """The environment; empty where there is none (now), None where it may not be read."""
+        """Return the environment; empty where there is none (now), None where it may not be
+        read."""
 
 
 def raise_if_ours(error: OSError) -> None:
-    """Raise `error` again if it speaks of the reader, not of what was to be read (TABLE-1)."""
+    """Raise `error` again if the fault is the reader's and not the process's (TABLE-1)."""
     if error.errno in _OURS:
         raise error
 
@@ -137,7 +141,8 @@ def _split_stat(stat: bytes) -> list[bytes]:
 
 
 def _find_witness(entry: ProcessEntry) -> list[bytes]:
-    """Find a thread that still runs beside a leader that is gone; return its fields, or none."""
+    """Return the fields of a thread that still runs beside a leader that is gone; an empty list
+    where there is none."""
     try:
         threads = os.listdir(f"/proc/{entry.pid}/task")
     except OSError as error:
@@ -167,7 +172,7 @@ def read_table() -> dict[int, ProcessEntry]:
 
 
 def read_environ(pid: int) -> bytes | None:
-    """See `ProcessReader`: what the process was started with."""
+    """Return the environment that the process was started with (see `ProcessReader`)."""
     try:
         return _read_file(f"/proc/{pid}/environ", _MAX_ENVIRON_BYTES)
     except PermissionError:
@@ -178,7 +183,7 @@ def read_environ(pid: int) -> bytes | None:
 
 
 def read_brand(pid: int) -> tuple[int, int] | None:
-    """See `ProcessReader` and `process.brand`."""
+    """Return the process's brand (see `ProcessReader` and `process.brand`)."""
     try:
         return find_brand(_read_file(f"/proc/{pid}/limits"))
     except OSError as error:
@@ -187,12 +192,12 @@ def read_brand(pid: int) -> tuple[int, int] | None:
 
 
 def read_marks(pid: int) -> tuple[str | None, str | None]:
-    """Find the (task, host) that a process's environment names; None where it names none."""
+    """Return the (task, host) that a process's environment names; None where it names none."""
     return find_marks(read_environ(pid) or b"")
 
 
 def find_marks(environ: bytes) -> tuple[str | None, str | None]:
-    """Find the (task, host) that an environment names."""
+    """Return the (task, host) that an environment names."""
     task = host = None
     if _HOST_PREFIX not in environ:
         return None, None
@@ -205,10 +210,10 @@ def find_marks(environ: bytes) -> tuple[str | None, str | None]:
 
 
 def read_group(pid: int, folder: str) -> str | None:
-    """Find the group below `folder` (a name such as "holdfast-host") that the process is in.
+    """Return the group below `folder` (a name such as "holdfast-host") that the process is in.
 
-    Under v1 one that exits shows the root as its group, though the group still counts it among its
-    members.
+    Under v1 a process that exits shows the root as its group, though the group still counts the
+    process among its members.
     """
     try:
         lines = _read_file(f"/proc/{pid}/cgroup", 1 << 16)
@@ -242,7 +247,8 @@ def read_ancestors(pid: int) -> set[int]:
 
 
 def send_signal(entry: ProcessEntry, number: int) -> bool:
-    """Signal exactly this process, never a later one with its pid; False where that cannot be.
+    """Signal exactly this process, never a later one with its pid. Returns False where that is
+    impossible.
 
     A process of another user (a set-uid program) cannot be signalled; it then counts as a survivor.
     """

@@ -47,34 +47,36 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class Mark(msgspec.Struct, frozen=True):
-    """What a task's processes carry in their environment: which task, on which host."""
+    """The marks in the environment of a task's processes: the task, and its host."""
 
     task: str
     host: str
 
     def as_env(self) -> dict[str, str]:
-        """The two variables to add to the task's environment."""
+        """Return the two variables to add to the task's environment."""
         return {TASK_VARIABLE: self.task, HOST_VARIABLE: self.host}
 
 
 class Finding(NamedTuple):
-    """What is left of a tree. unclear: pids that may be of it, or may hide one; ask again."""
+    """The processes left of a tree. unclear: the pids that may be of the tree, or may hide a
+    process of it; ask again."""
 
     members: list[ProcessEntry]
     unclear: list[int]
 
     @property
     def gone(self) -> bool:
-        """True only if the whole tree is gone."""
+        """Return True only if the whole tree is gone."""
         return not self.members and not self.unclear
 
 
 class Tree:
-    """A task's processes: the first one, its group, and how far the search for the others is.
+    """A task's processes: the first one, its group, and the progress of the search for the others.
 
-    trusted: our own program, which never hides a process. leads: its first process passes a TERM
-    on by itself. first_reaped: the first pid may be another process's by now. scanned: the last
-    scan the tree took part in. shoot: set while the tree is killed; called with each one found.
+    trusted: True for Holdfast's own program, which never hides a process. leads: True where its
+    first process passes a TERM on by itself. first_reaped: True once the first pid may be another
+    process's. scanned: the last scan that included the tree. shoot: while the tree is killed, the
+    function called with each process found; else None.
     """
 
     def __init__(
@@ -102,7 +104,7 @@ class Tree:
 
     @property
     def program_pid(self) -> int:
-        """The program's own pid: another than the first process's below a keeper."""
+        """Return the program's own pid, which is not the first process's below a keeper."""
         return self._child.program_pid
 
 
@@ -132,11 +134,11 @@ class Forest:
         self._sessions: dict[int, str] = {}  # session → the task whose first process leads it
         # Of the last scan, and what looks have added since:
         self._serial = 0
-        self._whole = False  # the last scan came to its end
+        self._whole = False  # True where the last scan came to its end
         self._found: dict[str, dict[tuple[int, int], ProcessEntry]] = {}  # living members, by task
         self._adopted: dict[int, str] = {}  # pid of an orphan → its task, "" where nothing tells
-        self._orphans: dict[int, ProcessEntry] = {}  # those where nothing tells
-        self._veiled: dict[int, ProcessEntry] = {}  # those that could not be asked, by pid
+        self._orphans: dict[int, ProcessEntry] = {}  # orphans whose task is unknown
+        self._veiled: dict[int, ProcessEntry] = {}  # pid → one with unreadable marks
         self._shots = 0
         self._fewer_suspects = False
         self._turn_ends_at = float("inf")
@@ -171,7 +173,7 @@ class Forest:
         tree.shoot = None
 
     def spare(self, pid: int) -> None:
-        """Take a child of ours for no task's, because it was made by us."""
+        """Count a child of this process as no task's, because Holdfast made it."""
         self._innocent.add(pid)
 
     def make_brand(self) -> tuple[int, int]:
@@ -180,7 +182,7 @@ class Forest:
         return make_task_brand(self._next_brand), self._host_brand
 
     def note_exit(self, pid: int) -> None:
-        """Note that a child was reaped: its number may come back as another's."""
+        """Note that a child was reaped, because its number may come back as another process's."""
         task = self._first_pids.pop(pid, None)
         if task is not None:
             self.trees[task].first_reaped = True
@@ -190,12 +192,12 @@ class Forest:
         self._innocent.discard(pid)
 
     def begin_turn(self, seconds: float) -> None:
-        """Have searches that take longer than `seconds` from now say that they are unclear."""
+        """Make searches that take longer than `seconds` from now return unclear."""
         self._turn_ends_at = self._clock() + seconds
 
     @property
     def turn_is_over(self) -> bool:
-        """Whether the time given to `begin_turn` is used up."""
+        """Return whether the time given to `begin_turn` is used up."""
         return self._clock() >= self._turn_ends_at
 
     def want_new_scan(self, tree: Tree) -> None:
@@ -226,7 +228,8 @@ class Forest:
         return True
 
     def find_living(self, tree: Tree) -> Finding:
-        """Find the living members of one tree; nothing found proves that it is gone (TREE-4).
+        """Return the living members of one tree; an empty finding proves that the tree is gone
+        (TREE-4).
 
         Raises OSError: unknown (TREE-6).
         """
@@ -276,17 +279,19 @@ class Forest:
         return {task: list(self._found.get(task, {}).values()) for task in self.trees}
 
     def chase(self, tree: Tree) -> None:
-        """Look again while one is found to shoot, or one that may have left a child (TREE-3)."""
+        """Look again while a look finds a process to shoot, or one that may have left a child
+        (TREE-3)."""
         for _ in range(_MAX_LOOKS):
             before = self._shots
             if (not self._look(tree) and self._shots == before) or self.turn_is_over:
                 break
 
     def _look(self, tree: Tree) -> list[int]:
-        """Read only what can have come since the last scan: new children of ours, and the group.
+        """Read only the processes that can have come since the last scan: new children of this
+        process, and members of the group.
 
         Much quicker than a scan, so that it can catch up with a family that forks without a rest.
-        Returns the pids of those that died meanwhile and may have left children.
+        Returns the pids of processes that died meanwhile and may have left children.
         """
         known = {pid for pid, _ in self._found.get(tree.mark.task, ())}
         in_group = set(tree.group.read_pids()) - known if tree.group is not None else set()
@@ -333,14 +338,14 @@ class Forest:
                     self._orphans[entry.pid] = entry
 
     def _claim(self, entry: ProcessEntry, task: str) -> None:
-        """Note that a process is the task's."""
+        """Note that a process belongs to the task."""
         self._seen[entry.identity] = task
         if entry.alive:
             self._found.setdefault(task, {})[entry.identity] = entry
             shoot = self.trees[task].shoot
             if shoot is not None:
                 self._shots += 1
-                # Its own ending shoots again and says what fails; other trees need this scan, too.
+                # Its own ending shoots again and reports failures; other trees need this scan, too.
                 with contextlib.suppress(Exception):
                     shoot(entry)
 
@@ -370,7 +375,8 @@ class Forest:
         return self._brands.get(brand) if brand is not None else None
 
     def _ask_environ(self, entry: ProcessEntry, table: dict[int, ProcessEntry]) -> str | None:
-        """Find its task by its environment. One that may only have none now is asked again."""
+        """Return a process's task by its environment. A process that may only have no environment
+        now is asked again."""
         environ = self._proc.read_environ(entry.witness)
         if environ:
             task, host = process_table.find_marks(environ)
@@ -387,7 +393,7 @@ class Forest:
         return None
 
     def _find_only_suspect(self, entry: ProcessEntry) -> str | None:
-        """Find the one task that can have made an orphan; None if several can."""
+        """Return the one task that can have made an orphan; None if several can."""
         if not self._judge_by_elimination:
             return None
         only = None
@@ -399,7 +405,8 @@ class Forest:
         return only
 
     def _judge_again(self) -> None:
-        """Judge orphans anew once a tree went: some may have only one suspect left now."""
+        """Judge orphans anew once a tree was removed, because some may have only one suspect left
+        now."""
         if not self._fewer_suspects:
             return
         self._fewer_suspects = False
@@ -412,7 +419,7 @@ class Forest:
 
 
 def _inherit_owner(table: Mapping[int, ProcessEntry], owner: dict[int, str]) -> None:
-    """Give every process without an owner that of its nearest ancestor that has one."""
+    """Give every process without an owner the owner of its nearest ancestor that has one."""
     orphans: set[int] = set()
     for pid in list(table):
         path = []
@@ -429,7 +436,8 @@ def _inherit_owner(table: Mapping[int, ProcessEntry], owner: dict[int, str]) -> 
 
 
 def _may_be_below(entry: ProcessEntry, table: Mapping[int, ProcessEntry]) -> bool:
-    """Whether a process may descend from one that is not in the table, such as us."""
+    """Return whether a process may descend from one that is not in the table, such as this
+    process."""
     steps = 0
     pid = entry.ppid
     while pid in table and steps < len(table):

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def urgent() -> Iterator[None]:
-    """Run the calling thread before every ordinary one meanwhile.
+    """Run the calling thread at real-time priority within the block, before every ordinary thread.
 
     Nothing changes where that is not allowed (it takes root, CAP_SYS_NICE or RLIMIT_RTPRIO), or
     where the thread is a real-time one already.

@@ -1,16 +1,17 @@
-"""See children end. One epoll over pidfds, each of which is readable at once when its process ends.
+"""Watch children, and reap those that end. One epoll over pidfds, each of which is readable at once
+when its process ends.
 
 -        No exit is missed: a pidfd stays readable until it is closed, and the status waits in the
          zombie.
 WATCH-2  Orphans re-parented to a sub-reaper are reaped and returned by the same `collect`. They
          have no pidfd here, so nothing wakes for them: a sub-reaper calls `collect` from time to
          time as well.
-WATCH-3  One `collect` takes `MAX_EXITS` at most: a tree that forks and exits faster than it is
-         reaped must not hold up its reaper for ever. What is left comes with the next call.
--        A child without a pidfd, or one the kernel cannot poll (no memory), is reaped like an
-         orphan: with the next call.
-
-WATCH-5  A keeper that was stopped goes on: its task could do that to it, and no end would be heard.
+WATCH-3  One `collect` reaps `MAX_EXITS` at most, because a tree that forks and exits faster than it
+         is reaped must not hold up its reaper for ever. The next call reaps more.
+-        A child without a pidfd, or whose pidfd the kernel cannot poll (no memory), is reaped by
+         the next call, like an orphan.
+WATCH-5  A keeper that was stopped is continued, because its task could have stopped it, and no end
+         would be reported.
 
 `collect` waits for *any* child, so the process that watches must have no other library waiting for
 children.
@@ -26,9 +27,10 @@ MAX_EXITS = 256
 
 
 class Exit(msgspec.Struct, frozen=True, kw_only=True):
-    """How a process ended.
+    """The end of a process.
 
-    `exit_code` or `signal` is set. `max_rss_bytes`: the largest of it and its waited-for children.
+    exit_code or signal is set. max_rss_bytes: the largest memory of the process and of its
+    waited-for children.
     """
 
     pid: int
@@ -46,12 +48,13 @@ class Watcher:
         self._keepers: set[int] = set()
 
     def fileno(self) -> int:
-        """A descriptor that is readable when `collect` has something to do; nest it in any poll."""
+        """Return a descriptor that is readable when `collect` has something to do; it can be nested
+        in any poll."""
         return self._epoll.fileno()
 
     def watch_child(self, pid: int, pidfd: int, *, keeper: bool = False) -> None:
-        """Watch a child; the watcher owns `pidfd` from here on. -1: there is none, so the child is
-        reaped like an orphan. keeper: WATCH-5."""
+        """Watch a child; the watcher owns `pidfd` from here on. pidfd: -1 for a child without one.
+        keeper: True for a keeper (WATCH-5)."""
         if keeper:
             self._keepers.add(pid)
         if pidfd < 0:
@@ -64,7 +67,7 @@ class Watcher:
             self._children[pid] = pidfd
 
     def collect(self) -> list[Exit]:
-        """Reap children that have ended, without waiting (WATCH-3), and return how they ended."""
+        """Reap children that have ended, without waiting (WATCH-3), and return their exits."""
         exits: list[Exit] = []
         while len(exits) < MAX_EXITS:
             try:
@@ -86,7 +89,7 @@ class Watcher:
         return exits
 
     def close(self) -> None:
-        """Let go of every descriptor. Children go on, unwatched."""
+        """Close every descriptor. Children go on, unwatched."""
         for pidfd in self._children.values():
             os.close(pidfd)
         self._children.clear()

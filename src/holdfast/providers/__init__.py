@@ -1,1 +1,1 @@
-"""Providers of hosts, one room or file each, which do not know each other."""
+"""Providers of hosts, one room or file each. They do not know each other."""

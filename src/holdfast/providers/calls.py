@@ -22,10 +22,10 @@ _POLL_SECONDS = 0.02
 
 @contextlib.asynccontextmanager
 async def within(seconds: float, what: str) -> AsyncIterator[None]:
-    """End the block after so many seconds.
+    """Give the block at most so many seconds.
 
     Raises:
-        ProviderDown: the time is over; whether `what` acted is unknown.
+        ProviderDown: the time is over; whether `what` took effect is unknown.
     """
     try:
         async with asyncio.timeout(seconds):
@@ -35,8 +35,8 @@ async def within(seconds: float, what: str) -> AsyncIterator[None]:
 
 
 def read_retry_after(value: str | None) -> float | None:
-    """Return the seconds that a header `Retry-After` asks for, as a number or as a date (RFC 9110);
-    None where it says neither."""
+    """Return the seconds of a header `Retry-After`, which may be a number or a date (RFC 9110);
+    None where it is neither."""
     try:
         return max(0.0, float(value or ""))
     except ValueError:
@@ -49,7 +49,7 @@ def read_retry_after(value: str | None) -> float | None:
 
 
 class ProgramEnd(NamedTuple):
-    """How a program ended. code: negative for a signal, as in subprocess."""
+    """The end of a program. code: its exit code; negative for a signal, as in subprocess."""
 
     code: int
     stdout: bytes
@@ -57,7 +57,7 @@ class ProgramEnd(NamedTuple):
 
     @property
     def complaint(self) -> str:
-        """The end of what it said on stderr, on one line."""
+        """Return the end of the program's stderr, on one line."""
         return " ".join(self.stderr.decode(errors="replace").split())[-600:]
 
 
@@ -70,11 +70,11 @@ async def run_program(
     cwd: str | None = None,
     max_bytes: int = _MAX_OUTPUT_BYTES,
 ) -> ProgramEnd:
-    """Run a program in a session of its own and return what it printed.
+    """Run a program in a session of its own and return its output.
 
-    At the deadline, or where it prints more than `max_bytes`, it is killed with everything that it
-    started. What it leaves running after an end of its own is left alone: the tools of some clouds
-    keep a server of their own.
+    At the deadline, or where it prints more than `max_bytes`, it is killed with all processes that
+    it started. Processes that it leaves running after an end of its own are left alone, because the
+    tools of some clouds keep a server of their own.
 
     Raises:
         Refused: the program is not there, or may not be run.
@@ -121,7 +121,7 @@ def _read(file: BinaryIO, max_bytes: int) -> bytes:
 
 
 def _end(process: subprocess.Popen[bytes], mark: str) -> None:
-    """Kill it, its group, and what left the group but carries the call's mark."""
+    """Kill the program, its group, and processes that left the group but carry the call's mark."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     _kill_marked(f"{_MARK}={mark}".encode())

@@ -31,10 +31,12 @@ _RETRY_SECONDS = 30.0
 
 
 class CommandConfig(ProviderConfig, frozen=True, kw_only=True):
-    """create, list, terminate, quote: programs with their words. `quote` may be left out.
+    """The config of a provider made of scripts. create, list, terminate, quote: the command line of
+    each script. `quote` may be left out.
 
-    env: added to the programs' environment. settings: handed to the programs as they are. state: the
-    agent's folder on the machine. gpus: what the agent declares; "auto" asks the drivers.
+    env: variables added to the scripts' environment. settings: values passed to the scripts
+    unchanged. state: the agent's folder on the machine. gpus: the number that the agent declares;
+    "auto" asks the drivers.
     """
 
     create: Words
@@ -82,7 +84,7 @@ class _Patience(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommandProvider:
-    """See the module."""
+    """Machines made and ended by the user's scripts; the module's docstring has the contract."""
 
     kind = "command"
 
@@ -92,11 +94,12 @@ class CommandProvider:
 
     @property
     def tells_prices(self) -> bool:
-        """See `Provider`: where there is a script for it."""
+        """Return whether there is a script for prices (see `Provider`)."""
         return self._config.quote is not None
 
     async def quote(self, offers: tuple[Offer, ...]) -> tuple[Quote, ...]:
-        """See `Provider`. Without a script for it, the offers' own prices."""
+        """Return the script's quotes (see `Provider`). Without a script the offers' own prices
+        stand."""
         config = self._config
         if config.quote is None:
             return tuple(Quote(offer=o.name, usd_per_hour=o.usd_per_hour) for o in offers)
@@ -106,7 +109,8 @@ class CommandProvider:
         return tuple(found.get(offer.name, Quote(offer=offer.name)) for offer in offers)
 
     async def create(self, order: CreateOrder) -> Machine:
-        """See `Provider`. Scripts are asked for a list first, because few clouds have idempotency."""
+        """Make a machine (see `Provider`). The list script runs first, because few clouds have
+        idempotency."""
         check_order(order, self._installation)
         config = overlay(self.kind, self._config, order.offer)
         for known in await self.list_machines():
@@ -133,7 +137,7 @@ class CommandProvider:
         )
 
     async def list_machines(self) -> tuple[Machine, ...]:
-        """See `Provider`. What a script shows of other installations is left out."""
+        """Return the machines (see `Provider`). Machines of other installations are left out."""
         config = self._config
         answer = await self._ask(
             config, "list", config.list, {"settings": config.settings}, _Listed
@@ -145,11 +149,12 @@ class CommandProvider:
         )
 
     async def get_machine(self, ref: str) -> Machine | None:
-        """See `Provider`."""
+        """Return one machine (see `Provider`)."""
         return next((m for m in await self.list_machines() if m.ref == ref), None)
 
     async def terminate(self, ref: str) -> None:
-        """See `Provider`. The script sees only machines that the list shows as ours."""
+        """End a machine (see `Provider`). The script receives only machines that the list shows as
+        this installation's."""
         machine = await self.get_machine(ref)
         if machine is None or machine.state is MachineState.GONE:
             return
@@ -158,7 +163,7 @@ class CommandProvider:
         await self._ask(config, "terminate", config.terminate, told, None)
 
     async def close(self) -> None:
-        """See `Provider`. There is nothing to let go of."""
+        """Do nothing: there is no connection to close."""
 
     async def _ask(
         self,
@@ -169,7 +174,7 @@ class CommandProvider:
         shape: type[T] | None,
         *secrets: str,
     ) -> T:
-        """Run a script and read its answer. Raises what its exit code says."""
+        """Run a script and read its answer. Raises the error that its exit code stands for."""
         ours = {k: v for k, v in os.environ.items() if not k.startswith("HOLDFAST_")}
         done = await run_program(
             argv,

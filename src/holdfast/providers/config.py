@@ -1,4 +1,4 @@
-"""What the configs of all providers have in common, and how an order is checked before it is used."""
+"""The common part of all providers' configs, and the check of an order before it is used."""
 
 import re
 from collections.abc import Mapping
@@ -22,12 +22,12 @@ _ID_PATTERN = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _VARIABLE_PATTERN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 FOLDER_VARIABLE = "HOLDFAST_MACHINES"
-"""Where the machines' folders are made, if a pool's config does not say: `up` keeps them in its own
-folder, and ends them when it stops."""
+"""The variable with the folder for machines' folders, where a pool's config names none. `up` keeps
+them in its own folder, and ends the machines when it stops."""
 
 
 class ProviderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """deadline_seconds: of each call to the provider (RENT-5)."""
+    """deadline_seconds: the time limit of each call to the provider (RENT-5)."""
 
     deadline_seconds: Annotated[float, Meta(gt=0, le=600)] = 30.0
 
@@ -49,7 +49,7 @@ def read_config(kind: str, config: Mapping[str, Any], shape: type[C]) -> C:
 
 
 def overlay(kind: str, config: C, offer: Offer) -> C:
-    """Return the pool's config with the offer's own laid over it. Raises ValidationError."""
+    """Return the pool's config with the offer's own values over it. Raises ValidationError."""
     if not offer.config:
         return config
     whole = msgspec.to_builtins(config) | offer.config
@@ -57,7 +57,7 @@ def overlay(kind: str, config: C, offer: Offer) -> C:
 
 
 def check_installation(installation: str) -> str:
-    """Return an installation's id. Raises ValidationError for one that no tag could carry."""
+    """Return an installation's id. Raises ValidationError for an id that no tag could carry."""
     if not _ID_PATTERN.fullmatch(installation):
         raise ValidationError(
             f"the installation {installation!r} is no id: use 1 to 63 letters, digits, '-', '_' "
@@ -68,7 +68,7 @@ def check_installation(installation: str) -> str:
 
 
 def check_order(order: CreateOrder, installation: str) -> CreateOrder:
-    """Return an order that a provider can take. Raises Refused, which says what is wrong with it."""
+    """Return an order that a provider accepts. Raises Refused, which names the fault."""
     if order.installation != installation:
         raise Refused(
             f"the order of {order.installation!r} reached the provider of {installation!r}"
@@ -95,10 +95,10 @@ def agent_env(order: CreateOrder) -> dict[str, str]:
 
 
 def agent_words(order: CreateOrder, *, state: str, gpus: str = "auto") -> list[str]:
-    """Return the words after `holdfast` that start the machine's agent.
+    """Return the arguments of `holdfast` that start the machine's agent.
 
-    The join token is not among them, because the words of a process can be read by its neighbours.
-    gpus: "auto" lets the agent ask the drivers, a number declares so many.
+    The join token is not among them, because other users of a machine can read a process's
+    arguments. gpus: "auto" lets the agent ask the drivers, a number declares so many.
     """
     words = ["agent", "--join", order.env[URL], "--state", state]
     words += ["--name", order.host_name or order.name]
@@ -111,7 +111,7 @@ def agent_words(order: CreateOrder, *, state: str, gpus: str = "auto") -> list[s
 
 
 def hide(text: str, *secrets: str) -> str:
-    """Return a text for a person without these secrets. Short values are none."""
+    """Return a text for a person without these secrets. Values too short to be secrets stay."""
     for secret in secrets:
         if len(secret) >= 8:
             text = text.replace(secret, "[hidden]")

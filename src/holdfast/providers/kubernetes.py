@@ -33,7 +33,7 @@ from holdfast.providers.pods import (
 )
 
 _RETRY_SECONDS = 10.0
-# What lightkube raises for a file that is no kubeconfig depends on where it fails.
+# The exceptions that lightkube raises for a file that is no kubeconfig.
 _UNREADABLE = (
     ConfigError,
     OSError,
@@ -43,13 +43,14 @@ _UNREADABLE = (
     TypeError,
     ValueError,
 )
-# A client is made anew after so long, because the token of a service account is replaced in its file.
+# A client is made anew at this age, because a service account's token is replaced in its file.
 _FRESH_SECONDS = 600.0
 
 
 class KubernetesConfig(ProviderConfig, frozen=True, kw_only=True):
-    """kubeconfig: a file; without one the pod's service account, $KUBECONFIG or ~/.kube/config, in this
-    order. options: of the pods, see `PodOptions`; an offer's are laid over them key by key."""
+    """The config of a provider whose machines are pods. kubeconfig: a file; without it the pod's
+    service account, $KUBECONFIG or ~/.kube/config, in this order. The other keys are those of
+    `PodOptions`; an offer's values replace them key by key."""
 
     image: Annotated[str, Meta(min_length=1)]
     kubeconfig: str | None = None
@@ -67,7 +68,7 @@ class KubernetesConfig(ProviderConfig, frozen=True, kw_only=True):
 
 
 class KubernetesProvider:
-    """See the module."""
+    """Machines that are pods of one cluster; see the module."""
 
     kind = "kubernetes"
     tells_prices = False
@@ -79,11 +80,12 @@ class KubernetesProvider:
         self._made_at = 0.0
 
     async def quote(self, offers: tuple[Offer, ...]) -> tuple[Quote, ...]:
-        """See `Provider`. The scheduler alone knows what fits, and an autoscaler may make room."""
+        """Return the offers' own prices (see `Provider`). Availability is unknown, because the
+        scheduler alone knows what fits, and an autoscaler may make room."""
         return tuple(Quote(offer=offer.name, usd_per_hour=offer.usd_per_hour) for offer in offers)
 
     async def create(self, order: CreateOrder) -> Machine:
-        """See `Provider`."""
+        """Make a pod (see `Provider`)."""
         check_order(order, self._installation)
         config = overlay(self.kind, self._config, order.offer)
         options = msgspec.convert(config, PodOptions, from_attributes=True)
@@ -99,14 +101,14 @@ class KubernetesProvider:
         return show_pod(_read(made))
 
     async def list_machines(self) -> tuple[Machine, ...]:
-        """See `Provider`."""
+        """Return the pods (see `Provider`)."""
         labels: dict[str, Any] = {MANAGED_LABEL: "holdfast", INSTALLATION_LABEL: self._installation}
         async with self._call("the list of pods") as client:
             found = client.list(Pod, labels=labels)
             return tuple([show_pod(_read(pod)) async for pod in found])
 
     async def get_machine(self, ref: str) -> Machine | None:
-        """See `Provider`."""
+        """Return one pod (see `Provider`)."""
         try:
             async with self._call(f"the look at pod {ref}") as client:
                 pod = _read(await client.get(Pod, ref))
@@ -117,8 +119,8 @@ class KubernetesProvider:
         return show_pod(pod) if ours.items() <= labels.items() else None
 
     async def terminate(self, ref: str) -> None:
-        """See `Provider`: a graceful deletion. Nothing is forced, because a forced deletion does not
-        prove that the processes are gone."""
+        """Delete a pod gracefully (see `Provider`). Nothing is forced, because a forced deletion
+        does not prove that the processes are gone."""
         if await self.get_machine(ref) is None:
             return
         with contextlib.suppress(_Absent):
@@ -126,14 +128,14 @@ class KubernetesProvider:
                 await client.delete(Pod, ref)
 
     async def close(self) -> None:
-        """See `Provider`."""
+        """Close the client of the cluster (see `Provider`)."""
         client, self._client = self._client, None
         if client is not None:
             await client.close()
 
     @contextlib.asynccontextmanager
     async def _call(self, what: str, secret: str = "") -> AsyncIterator[AsyncClient]:
-        """Give a client for one call, and raise what its failure means."""
+        """Yield a client for one call, and turn its failure into a provider's error."""
         async with within(self._config.deadline_seconds, f"Kubernetes: {what}"):
             try:
                 yield await self._open()
@@ -157,7 +159,7 @@ class KubernetesProvider:
 
 
 def _read_cluster(config: KubernetesConfig) -> SingleConfig:
-    """Read where the cluster is, and the credentials for it. Raises Refused."""
+    """Read the cluster's address and the credentials for it. Raises Refused."""
     path = config.kubeconfig
     try:
         known = KubeConfig.from_file(path) if path else KubeConfig.from_env()
@@ -171,7 +173,7 @@ def _read_cluster(config: KubernetesConfig) -> SingleConfig:
 
 
 class _Exists(Refused):
-    """The name is taken."""
+    """The pod's name is in use."""
 
 
 class _Absent(Refused):
@@ -189,7 +191,7 @@ def _read(pod: Pod) -> Tree:
 
 
 def _explain(error: ApiError, what: str, secret: str) -> Exception:
-    """Return what an answer of the API server means."""
+    """Return the provider's error for an answer of the API server."""
     status = error.status
     code, message = (
         status.code or 500,

@@ -1,4 +1,4 @@
-"""How the end of an agent is told to a person, by the last line of its log."""
+"""Explains the end of an agent to a person, by the last line of its log."""
 
 import msgspec
 
@@ -10,7 +10,8 @@ class _LogLine(msgspec.Struct):
 
 
 def tell_end(line: str) -> str:
-    """Return why a machine is gone whose end was not ordered. line: of text or JSON, maybe cut."""
+    """Return why a machine is gone whose end was not ordered. line: the last line of its agent's
+    log, text or JSON, which may be cut off."""
     try:
         said = msgspec.json.decode(line.encode(errors="replace"), type=_LogLine).message
     except msgspec.MsgspecError:

@@ -57,9 +57,10 @@ _POLL_SECONDS = 0.02
 
 
 class LocalConfig(ProviderConfig, frozen=True, kw_only=True):
-    """folder: where the machines' folders are made. grace_seconds: between TERM, at which an agent
-    drains its tasks, and KILL. python: the interpreter that has Holdfast. gpus: what the agent
-    declares; "auto" asks the drivers, and "" declares as many as the offer has."""
+    """The config of machines on this machine. folder: where the machines' folders are made.
+    grace_seconds: the time between TERM, at which an agent drains its tasks, and KILL. python: the
+    interpreter that has Holdfast. gpus: the number of GPUs that the agent declares; "auto" asks the
+    drivers, and "" declares as many as the offer has."""
 
     folder: str = ""
     grace_seconds: Annotated[float, Meta(ge=0, le=600)] = 10.0
@@ -68,7 +69,7 @@ class LocalConfig(ProviderConfig, frozen=True, kw_only=True):
 
 
 class LocalRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """machine.json."""
+    """The content of machine.json."""
 
     intent: str
     pool: str
@@ -90,7 +91,7 @@ def end_machines(folder: Path) -> int:
 
 
 class LocalProvider:
-    """See the module."""
+    """Machines that are agents on this machine; see the module."""
 
     kind = "local"
     tells_prices = False
@@ -101,32 +102,33 @@ class LocalProvider:
         self._home = _find_folder(config) / installation
 
     async def quote(self, offers: tuple[Offer, ...]) -> tuple[Quote, ...]:
-        """See `Provider`. This machine always takes one more."""
+        """Return the offers as available (see `Provider`). This machine always takes one more."""
         return tuple(
             Quote(offer=offer.name, usd_per_hour=offer.usd_per_hour, available=True)
             for offer in offers
         )
 
     async def create(self, order: CreateOrder) -> Machine:
-        """See `Provider`."""
+        """Start an agent (see `Provider`)."""
         check_order(order, self._installation)
         async with within(self._config.deadline_seconds, f"the start of {order.name}"):
-            # A thread cannot be cancelled, so it looks at the time itself before it starts anything.
+            # A thread cannot be cancelled, so it checks the deadline before it starts the agent.
             give_up_at = time.monotonic() + self._config.deadline_seconds
             return await asyncio.to_thread(self._create, order, give_up_at)
 
     async def list_machines(self) -> tuple[Machine, ...]:
-        """See `Provider`."""
+        """Return the machines (see `Provider`)."""
         async with within(self._config.deadline_seconds, "the listing"):
             return await asyncio.to_thread(self._list)
 
     async def get_machine(self, ref: str) -> Machine | None:
-        """See `Provider`."""
+        """Return one machine (see `Provider`)."""
         async with within(self._config.deadline_seconds, f"the look at {ref}"):
             return await asyncio.to_thread(self._show, self._folder_of(ref))
 
     async def terminate(self, ref: str) -> None:
-        """See `Provider`: TERM, the grace, KILL. The tasks of a killed guardian die with it."""
+        """End an agent (see `Provider`): TERM, the grace, KILL. The tasks of a killed guardian die
+        with it."""
         folder = self._folder_of(ref)
         seconds = self._config.deadline_seconds + self._config.grace_seconds
         async with within(seconds, f"the end of {ref}"):
@@ -137,7 +139,7 @@ class LocalProvider:
                 await asyncio.sleep(_POLL_SECONDS)
 
     async def close(self) -> None:
-        """See `Provider`. There is nothing to let go of."""
+        """Do nothing: there is no connection to close."""
 
     # ---- folders
 
@@ -160,7 +162,7 @@ class LocalProvider:
                     self._launch(order, folder, lock, python, gpus)
             with _hold(
                 folder / "lock", give_up_at
-            ):  # the process lets go of it once it is on record
+            ):  # the process releases the lock once it is on record
                 made = self._show(folder)
         except OSError as error:
             raise Refused(f"no machine can be made in {folder}: {error}") from error
@@ -199,7 +201,7 @@ class LocalProvider:
         return tuple(machine for machine in shown if machine is not None)
 
     def _show(self, folder: Path) -> Machine | None:
-        """Return a machine; None where nothing was started in the folder."""
+        """Return the machine of a folder; None where nothing was started in it."""
         record = _read_record(folder)
         if record is None or not (folder / "process").exists():
             return None
@@ -224,7 +226,7 @@ class LocalProvider:
         )
 
     def _begin_end(self, folder: Path) -> float | None:
-        """Send TERM once, and return when that was; None where nothing is left to end."""
+        """Send TERM once, and return when that was; None where no process is left to end."""
         if not folder.exists():
             return None
         if _mark(folder / "ending"):
@@ -253,7 +255,7 @@ def _find_folder(config: LocalConfig) -> Path:
 
 @contextlib.contextmanager
 def _hold(path: Path, give_up_at: float) -> Iterator[int]:
-    """Lock a file; wait for another call, and for a process that was started and is not yet on
+    """Lock a file. Waits for another call, and for a process that was started and is not yet on
     record."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -287,10 +289,11 @@ def _read_record(folder: Path) -> LocalRecord | None:
 
 
 def _mark(path: Path) -> bool:
-    """Create an empty file, whose time says since when; False where another call was first."""
+    """Create an empty file, whose time records the moment. Returns False where another call was
+    first."""
     try:
         path.touch(exist_ok=False)
-    except (FileExistsError, FileNotFoundError):  # a call beside this one marked or removed it
+    except (FileExistsError, FileNotFoundError):  # a concurrent call made or removed the file
         return False
     return True
 
@@ -307,7 +310,8 @@ def _read_boot_id() -> str:
 
 
 def _find_process(folder: Path) -> table.ProcessEntry | None:
-    """Return the living process that the record names, None where it is another by now."""
+    """Return the living process that the record names, None where the pid is another process's by
+    now."""
     record = _read_record(folder)
     try:
         line = (folder / "process").read_text()

@@ -1,4 +1,4 @@
-"""Open a provider by its kind. Each is imported when it is asked for, because some bring libraries
+"""Open a provider by its kind. Each module is imported on first use, because some import libraries
 of their own."""
 
 from collections.abc import Callable, Iterable, Mapping
@@ -70,7 +70,7 @@ def open_provider(kind: str, config: Mapping[str, Any], installation: str) -> Pr
     installation: the id of this Holdfast, which every machine carries.
 
     Raises:
-        ValidationError: the kind is unknown, a key of the config is, or a value does not fit.
+        ValidationError: the kind or a key of the config is unknown, or a value does not fit.
     """
     shape, make = _load(kind)
     return make(read_config(kind, config, shape), check_installation(installation))

@@ -16,7 +16,7 @@ INSTALLATION_LABEL = "holdfast.dev/installation"
 INTENT_LABEL = "holdfast.dev/intent"
 POOL_ANNOTATION = "holdfast.dev/pool"  # a pool's name may be longer than a label's value
 CONTAINER = "agent"
-# By what the items of a list are told apart, as in Kubernetes' own strategic merge.
+# The keys that identify the items of a list, as in Kubernetes' own strategic merge.
 _KEYS = ("name", "mountPath")
 _PULLS = frozenset(
     {
@@ -53,7 +53,7 @@ _LOST = {
 
 
 class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a config says of pods; `pod` is the user's template."""
+    """The options of a config that concern pods. pod: the user's template."""
 
     image: str
     entry: list[str]
@@ -68,8 +68,9 @@ class PodOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_pod(order: CreateOrder, options: PodOptions) -> Tree:
-    """Return the pod of an order: what Holdfast needs, the user's template over it, and then again
-    what may not be changed: the name, the marks, the agent's variables, that nothing restarts it."""
+    """Return the pod of an order: the parts that Holdfast needs, the user's template over them, and
+    over that the parts that no template may change: the name, the marks, the agent's variables, and
+    that nothing restarts the pod."""
     offer, env = order.offer, agent_env(order)
     requests: Tree = {"cpu": str(offer.cpu_slots)} if offer.cpu_slots else {}
     limits: Tree = {}
@@ -119,10 +120,10 @@ def make_pod(order: CreateOrder, options: PodOptions) -> Tree:
 
 
 def merge(under: Tree, over: Mapping[str, Any]) -> Tree:
-    """Lay one tree over another.
+    """Merge one tree over another.
 
     Mappings are merged key by key; lists whose items all have a `name` (or a `mountPath`) item by
-    item; everything else is replaced; None removes.
+    item; every other value is replaced; None removes a key.
     """
     merged = dict(under)
     for key, value in over.items():
@@ -175,7 +176,8 @@ def show_pod(pod: Tree) -> Machine:
 
 
 def find_cause(status: Tree) -> tuple[str, str]:
-    """Find why a pod ended, or does not start, in Holdfast's word and in the cluster's own words."""
+    """Return why a pod ended, or does not start: Holdfast's word for the cause, and the cluster's
+    own words."""
     for container in status.get("containerStatuses") or []:
         state = container.get("state") or {}
         waiting, ended = state.get("waiting") or {}, state.get("terminated") or {}

@@ -39,14 +39,15 @@ _STATES = {
     "STARTING": MachineState.STARTING,
     "TERMINATED": MachineState.GONE,
 }
-# A pod in these is still there, and its disk is paid for until it is terminated.
+# A pod in these states still exists, and its disk is paid for until it is terminated.
 _FAILED = {"EXITED": "its container exited", "ERROR": "its container is in an unrecoverable error"}
 _REF = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 class RunpodConfig(ProviderConfig, frozen=True, kw_only=True):
-    """image: of the container; `setup` runs in it before the agent, by its shell. entry: the words
-    before the agent's own. The key is in a file or a variable, never in the config."""
+    """The config of pods at Runpod. image: the container's image; `setup` runs in it before the
+    agent, by its shell. entry: the words before the agent's own. api_key_file, api_key_env: the
+    file or the variable that holds the key, which is never in the config."""
 
     image: str | None = None
     template: str | None = None
@@ -106,7 +107,7 @@ class _Problem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunpodProvider:
-    """See the module."""
+    """Machines that are pods at Runpod; see the module."""
 
     kind = "runpod"
     tells_prices = True
@@ -119,7 +120,8 @@ class RunpodProvider:
         )
 
     async def quote(self, offers: tuple[Offer, ...]) -> tuple[Quote, ...]:
-        """See `Provider`. Of CPU pods nothing is known but the offers' own prices."""
+        """Return prices and availability (see `Provider`). For CPU pods only the offers' own prices
+        are known."""
         quotes = []
         for offer in offers:
             config = overlay(self.kind, self._config, offer)
@@ -133,7 +135,7 @@ class RunpodProvider:
         return tuple(quotes)
 
     async def create(self, order: CreateOrder) -> Machine:
-        """See `Provider`."""
+        """Make a pod (see `Provider`)."""
         check_order(order, self._installation)
         body = _make_pod(order, overlay(self.kind, self._config, order.offer))
         for known in await self.list_machines():
@@ -143,24 +145,25 @@ class RunpodProvider:
         return _show(made)
 
     async def list_machines(self) -> tuple[Machine, ...]:
-        """See `Provider`."""
+        """Return the pods (see `Provider`)."""
         answer = await self._ask("GET", "/v2/pods", _Pods)
         return tuple(_show(pod) for pod in answer.pods if self._owns(pod))
 
     async def get_machine(self, ref: str) -> Machine | None:
-        """See `Provider`."""
+        """Return one pod (see `Provider`)."""
         if not _REF.fullmatch(ref):
             raise Refused(f"{ref!r} is no id of a pod")
         pod = await self._ask("GET", f"/v2/pods/{ref}", _Pod, absent_is_none=True)
         return _show(pod) if pod is not None and self._owns(pod) else None
 
     async def terminate(self, ref: str) -> None:
-        """See `Provider`. A pod is never stopped to be resumed, because its GPU may be gone by then."""
+        """Terminate a pod (see `Provider`). A pod is never stopped to be resumed, because its GPU
+        may be gone by then."""
         if await self.get_machine(ref) is not None:
             await self._ask("DELETE", f"/v2/pods/{ref}", None, absent_is_none=True)
 
     async def close(self) -> None:
-        """See `Provider`."""
+        """Close the connection (see `Provider`)."""
         await self._client.aclose()
 
     def _owns(self, pod: _Pod) -> bool:
@@ -177,7 +180,7 @@ class RunpodProvider:
         secret: str = "",
         absent_is_none: bool = False,
     ) -> Any:
-        """Make one call and read its answer. Raises what a failed one means."""
+        """Make one call and read its answer. Raises the provider's error of a failed call."""
         key, what = _read_key(self._config), f"{method} {path}"
         async with within(self._config.deadline_seconds, f"Runpod's {what}"):
             try:
@@ -300,7 +303,8 @@ def _read_problem(answer: httpx.Response) -> str:
 
 
 def _explain(method: str, message: str, answer: httpx.Response) -> Exception:
-    """Return what a failed call means, by the table in Runpod's description of a creation."""
+    """Return the provider's error for a failed call, by the table in Runpod's description of a
+    creation."""
     status = answer.status_code
     if status == 429:
         return Throttled(message, retry_seconds=_read_patience(answer.headers))

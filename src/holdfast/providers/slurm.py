@@ -31,7 +31,7 @@ from holdfast.providers.interface import NoCapacity, ProviderDown, Refused
 
 _STATE = "@STATE@"
 _MARK = "holdfast"
-# The states of `man squeue`; what is not here has ended.
+# The states of `man squeue`; a job in any other state has ended.
 _STATES = {
     "PENDING": MachineState.STARTING,
     "CONFIGURING": MachineState.STARTING,
@@ -51,7 +51,7 @@ _LOST = {
     "TIMEOUT": "evicted",
     "DEADLINE": "evicted",
 }
-# What sbatch says where nothing was submitted. Anything else is unknown.
+# The messages by which sbatch reports that nothing was submitted. Any other is unknown.
 _FULL = re.compile(
     r"QOSMax|AssocMax|AssocGrp|job submit limit|violates accounting/QOS policy", re.I
 )
@@ -84,7 +84,8 @@ class SlurmConfig(ProviderConfig, frozen=True, kw_only=True):
 
 
 class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
-    """One of our jobs. states: several where Slurm says so, such as CANCELLED and COMPLETING."""
+    """One job of this user. states: more than one where Slurm reports so, such as CANCELLED and
+    COMPLETING."""
 
     id: str
     name: str
@@ -96,7 +97,7 @@ class SlurmJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SlurmProvider:
-    """See the module."""
+    """Machines that are jobs of a Slurm cluster; see the module."""
 
     kind = "slurm"
     tells_prices = False
@@ -106,11 +107,12 @@ class SlurmProvider:
         self._installation = installation
 
     async def quote(self, offers: tuple[Offer, ...]) -> tuple[Quote, ...]:
-        """See `Provider`. Slurm queues what does not fit, so nothing is said of availability."""
+        """Return the offers' own prices (see `Provider`). Availability is unknown, because Slurm
+        queues a job that does not fit."""
         return tuple(Quote(offer=offer.name, usd_per_hour=offer.usd_per_hour) for offer in offers)
 
     async def create(self, order: CreateOrder) -> Machine:
-        """See `Provider`."""
+        """Submit a job (see `Provider`)."""
         check_order(order, self._installation)
         config = overlay(self.kind, self._config, order.offer)
         for known in await self.list_machines():
@@ -138,16 +140,17 @@ class SlurmProvider:
         )
 
     async def list_machines(self) -> tuple[Machine, ...]:
-        """See `Provider`. Jobs that ended are shown for as long as Slurm knows them (MinJobAge)."""
+        """Return the jobs (see `Provider`). Jobs that ended are shown for as long as Slurm knows
+        them (MinJobAge)."""
         found = (show_job(job, self._installation) for job in await self._read_jobs())
         return tuple(machine for machine in found if machine is not None)
 
     async def get_machine(self, ref: str) -> Machine | None:
-        """See `Provider`."""
+        """Return one job (see `Provider`)."""
         return next((m for m in await self.list_machines() if m.ref == ref), None)
 
     async def terminate(self, ref: str) -> None:
-        """See `Provider`: `scancel`, which is TERM to the agent, Slurm's KillWait, KILL."""
+        """Cancel a job (see `Provider`) by `scancel`: TERM to the agent, Slurm's KillWait, KILL."""
         machine = await self.get_machine(ref)
         if machine is None or machine.state is MachineState.GONE:
             return
@@ -156,7 +159,7 @@ class SlurmProvider:
             raise ProviderDown(f"scancel {ref} failed: {done.complaint}")
 
     async def close(self) -> None:
-        """See `Provider`. There is nothing to let go of."""
+        """Do nothing: there is no connection to close."""
 
     async def _read_jobs(self) -> list[SlurmJob]:
         """Read the queue as JSON, or as text where this Slurm has no JSON."""
@@ -207,7 +210,8 @@ def _make_words(order: CreateOrder, config: SlurmConfig) -> list[str]:
 
 
 def _make_script(order: CreateOrder, config: SlurmConfig) -> str:
-    """Return the batch script. It goes over sbatch's input: words can be read by other users."""
+    """Return the batch script, which is sent over sbatch's input, because other users can read
+    arguments."""
     words = ["-P", "-m", "holdfast", *agent_words(order, state=_STATE, gpus=config.gpus)]
     command = shlex.join([config.python, *words]).replace(_STATE, '"$state"')
     exports = [f"export {name}={shlex.quote(v)}" for name, v in sorted(agent_env(order).items())]
@@ -217,7 +221,7 @@ def _make_script(order: CreateOrder, config: SlurmConfig) -> str:
 
 
 def show_job(job: SlurmJob, installation: str) -> Machine | None:
-    """Return a job as a machine; None where it is not of this installation."""
+    """Return a job as a machine; None where the job is not this installation's."""
     words = job.comment.split(":")
     if len(words) != 4 or words[:2] != [_MARK, installation]:
         return None
@@ -245,7 +249,7 @@ _FORMAT = "%i|%T|%N|%j|%r|%k"
 
 
 def read_text(printed: str) -> list[SlurmJob]:
-    """Read lines of `_FORMAT`. Raises ProviderDown for a line that is none."""
+    """Read lines of `_FORMAT`. Raises ProviderDown for a line of another form."""
     jobs = []
     for line in printed.splitlines():
         words = line.split("|", 5)
@@ -261,8 +265,8 @@ def read_text(printed: str) -> list[SlurmJob]:
 
 
 def read_json(printed: bytes) -> list[SlurmJob] | None:
-    """Read `squeue --json`; None where it is none. Its shape differs between Slurm's versions: states
-    became lists, and numbers objects."""
+    """Read the output of `squeue --json`; None where it is no JSON. Its shape differs between
+    Slurm's versions: states became lists, and numbers objects."""
     try:
         whole = msgspec.json.decode(printed)
         return [_read_job(job) for job in whole["jobs"]]

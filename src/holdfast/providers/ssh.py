@@ -98,7 +98,8 @@ launch() {
 
 
 class SshBox(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One box. `None` takes the pool's. down: it is left out, with what may run on it."""
+    """One box. A field that is None takes the pool's value. down: True to leave the box out, with
+    any machine on it."""
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")]
     address: Annotated[str, Meta(pattern=r"^[^-\s][^\s]*$")] = ""
@@ -111,9 +112,9 @@ class SshBox(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class SshConfig(ProviderConfig, frozen=True, kw_only=True):
-    """See docs/guides/providers-ssh.md.
+    """The config of boxes reached by ssh; see docs/guides/providers-ssh.md.
 
-    only: the boxes that an offer takes, by name; empty for all.
+    only: the names of the boxes that an offer uses; empty for all.
     """
 
     boxes: Annotated[list[SshBox], Meta(min_length=1, max_length=1000)]
@@ -132,7 +133,7 @@ class SshConfig(ProviderConfig, frozen=True, kw_only=True):
 
 
 class BoxRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What stands on a box about its machine."""
+    """The record of a machine on its box."""
 
     installation: str
     intent: str
@@ -143,7 +144,7 @@ class BoxRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BoxView(NamedTuple):
-    """A box as its script showed it. record None: it is free."""
+    """The state of a box, as its script reported it. record: None where the box is free."""
 
     box: SshBox
     record: BoxRecord | None
@@ -153,7 +154,7 @@ class BoxView(NamedTuple):
 
 
 class SshProvider:
-    """See the module."""
+    """Machines that are boxes reached by ssh; see the module."""
 
     kind = "ssh"
     tells_prices = False
@@ -170,7 +171,8 @@ class SshProvider:
         self._gate = asyncio.Semaphore(_AT_ONCE)
 
     async def quote(self, offers: tuple[Offer, ...]) -> tuple[Quote, ...]:
-        """See `Provider`: an offer is available while one of its boxes is free."""
+        """Return the offers (see `Provider`). An offer is available while one of its boxes is
+        free."""
         views, _ = await self._look()
         quotes = []
         for offer in offers:
@@ -188,7 +190,8 @@ class SshProvider:
         return tuple(quotes)
 
     async def create(self, order: CreateOrder) -> Machine:
-        """See `Provider`. The boxes are tried in the inventory's order."""
+        """Start an agent on a box (see `Provider`). The boxes are tried in the inventory's
+        order."""
         check_order(order, self._installation)
         config = overlay(self.kind, self._config, order.offer)
         views, away = await self._look()
@@ -206,7 +209,8 @@ class SshProvider:
         raise NoCapacity(f"none of the boxes of offer {order.offer.name} is free{also}")
 
     async def list_machines(self) -> tuple[Machine, ...]:
-        """See `Provider`. A box that cannot be read is `unknown`; if none can, the list fails."""
+        """Return the machines (see `Provider`). A box that cannot be read is `unknown`; where none
+        can be read, the list fails."""
         views, away = await self._look()
         found = [
             _show(view, view.record)
@@ -216,7 +220,7 @@ class SshProvider:
         return (*found, *(_hide(name, error) for name, error in away.items()))
 
     async def get_machine(self, ref: str) -> Machine | None:
-        """See `Provider`."""
+        """Return one machine (see `Provider`)."""
         box, intent = self._read_ref(ref)
         async with within(self._config.deadline_seconds, f"the look at {ref}"):
             view = await self._look_at(box)
@@ -226,7 +230,7 @@ class SshProvider:
         return _show(view, record)
 
     async def terminate(self, ref: str) -> None:
-        """See `Provider`: TERM, the grace, KILL, in one call to the box."""
+        """End a machine (see `Provider`): TERM, the grace, KILL, in one call to the box."""
         box, intent = self._read_ref(ref)
         grace, owner = self._config.grace_seconds, f"{self._installation} {intent}"
         script = _set(owner=owner, grace=str(grace)) + _FUNCTIONS + "end"
@@ -235,7 +239,7 @@ class SshProvider:
             raise ProviderDown(_complain(box, "the end of the machine", done))
 
     async def close(self) -> None:
-        """See `Provider`. There is nothing to let go of."""
+        """Do nothing: there is no connection to close."""
 
     # ---- boxes
 
@@ -250,7 +254,7 @@ class SshProvider:
 
     async def _look(self) -> tuple[list[BoxView], dict[str, ProviderDown]]:
         """Return the boxes that could be read, and why the others could not. Raises ProviderDown
-        where there is none."""
+        where none could."""
         boxes = [box for box in self._config.boxes if not box.down]
         async with (
             within(self._config.deadline_seconds, "the look at every box"),
@@ -291,7 +295,7 @@ class SshProvider:
         return BoxView(box, record, "alive" in found, "ending" in found, found.get("log", ""))
 
     async def _start(self, config: SshConfig, box: SshBox, order: CreateOrder) -> Machine | None:
-        """Start the agent on one box; None where another took the box meanwhile."""
+        """Start the agent on one box. Returns None where another machine took the box meanwhile."""
         record = BoxRecord(
             installation=order.installation,
             intent=order.intent,
@@ -380,7 +384,7 @@ def _show(view: BoxView, record: BoxRecord) -> Machine:
 
 
 def _hide(name: str, error: ProviderDown) -> Machine:
-    """Return what a listing says of a box that could not be read."""
+    """Return the unknown machine that a listing shows for a box that could not be read."""
     unknown = MachineState.UNKNOWN
     return Machine(
         ref=f"{name}:", intent="", pool="", name=name, state=unknown, reason=error.message

@@ -14,7 +14,7 @@ Inside a process, `get_message_queue()` talks to the script, without loading Zer
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # `typing` is more to import than what a process of a run needs of this
+TYPE_CHECKING = False  # importing `typing` costs more than all that a run's process needs
 if TYPE_CHECKING:
     from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, CancelledError
     from typing import Any

@@ -1,5 +1,6 @@
-"""Python functions as calls: `task` declares one, `model` a model that calls find warm, `context` is
-the running call's, `as_completed` takes handles in the order of their ends.
+"""Python functions as calls: `task` declares one, `model` declares a model that stays loaded
+between calls, `context` returns the running call's context, `as_completed` yields handles in the
+order of their ends.
 
     @holdfast.task(queue="gpu", retry=2)
     def double(n: int) -> int:

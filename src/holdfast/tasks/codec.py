@@ -20,13 +20,14 @@ from holdfast.errors import ValidationError
 from holdfast.wire.mismatch import say_mismatch, split_path
 
 CONTEXT = "ctx"
-"""A parameter of this name gets the context of the running call."""
+"""The name of the parameter that gets the context of the running call."""
 _Kind = inspect.Parameter
 _PLAIN = (_Kind.POSITIONAL_ONLY, _Kind.POSITIONAL_OR_KEYWORD)
 
 
 class CallCodec:
-    """Reads and writes the calls of one function. Raises ValidationError naming the parameter."""
+    """Reads and writes the calls of one function. Its methods raise ValidationError naming the
+    parameter."""
 
     def __init__(self, function: Callable[..., Any], name: str) -> None:
         self._name = name
@@ -66,7 +67,7 @@ class CallCodec:
             return write_value(arguments, _write_hook)
         except (TypeError, ValueError, UnicodeEncodeError, OverflowError, RecursionError):
             pass
-        for name, value in arguments.items():  # which of them is it?
+        for name, value in arguments.items():  # find the argument at fault
             try:
                 write_value(value, _write_hook)
             except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -161,7 +162,7 @@ def _check_kind(hint: Any, what: str) -> None:
 
 
 def _walk(info: Any, seen: set[int]) -> Iterator[Any]:
-    """Every type in a type."""
+    """Yield every type inside a type."""
     if id(info) in seen:
         return
     seen.add(id(info))

@@ -25,7 +25,7 @@ class CallsConnection:
 
     @property
     def client(self) -> Client:
-        """The client. Raises NoController where nothing says where a controller is."""
+        """Return the client. Raises NoController where no setting names a controller."""
         set_id = context().id.partition(".")[0]
         with self._lock:
             stale = self._pid != os.getpid() or (set_id != self._set_id and not self._given)
@@ -35,7 +35,7 @@ class CallsConnection:
             return self._client
 
     def use(self, client: Client | None) -> None:
-        """Submit through this client from now on; None: find one."""
+        """Submit through this client from now on; None to find one at the next use."""
         with self._lock:
             self._client, self._pid, self._given = client, os.getpid(), client is not None
 

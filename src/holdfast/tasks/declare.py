@@ -49,17 +49,19 @@ class TaskFunction(Generic[P, R]):
 
     @functools.cached_property
     def name(self) -> str:
-        """Its `module:name`, by which hosts import it. Raises ValidationError where they cannot."""
+        """Return the function's `module:name`, by which hosts import it. Raises ValidationError
+        where they cannot."""
         return find_name(self.function)
 
     @functools.cached_property
     def codec(self) -> CallCodec:
-        """What reads and writes its calls. Raises ValidationError for an annotation without JSON."""
+        """Return the codec of the function's calls. Raises ValidationError for an annotation
+        without JSON."""
         return CallCodec(self.function, self.name)
 
     @functools.cached_property
     def spec(self) -> FunctionSpec:
-        """How its calls are run. Raises ValidationError."""
+        """Return how the function's calls are run. Raises ValidationError."""
         fields = {"function": self.name, **self._fields}
         wanted = fields.get("model")
         if isinstance(wanted, str) and "vram_gb" not in fields and wanted in SHELF.list_limits():
@@ -75,8 +77,8 @@ class TaskFunction(Generic[P, R]):
 
     @property
     def _wanted(self) -> FunctionSpec:
-        """How calls that are submitted here are run: those of a running call go before calls like
-        itself, because it may wait for them."""
+        """Return how calls submitted here are run. The calls that a running call submits go before
+        calls like itself, because it may wait for them."""
         spec, caller = self.spec, context()
         if not caller.hosted or spec.priority > caller.priority:
             return spec
@@ -87,7 +89,7 @@ class TaskFunction(Generic[P, R]):
         return {}
 
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> CallHandle[R]:
-        """Submit one call; it is on record when this returns.
+        """Submit one call, which is on record when this returns.
 
         Raises:
             ValidationError: an argument does not fit; nothing was sent.
@@ -103,9 +105,10 @@ class TaskFunction(Generic[P, R]):
         self, *items: Iterable[Any], errors: Literal["raise", "return"] = "raise"
     ) -> MapResults[R]:
         """Submit a call for each item, or each tuple of items of several iterables; return the
-        results in their order.
+        results in the order of the items.
 
-        errors: "raise" a failed item's CallFailed when its turn comes, or "return" it in its place.
+        errors: "raise" to raise a failed item's CallFailed when its turn comes, "return" to yield
+        the exception in the item's place.
         """
         encode = self.codec.encode_args
         texts = (shorten(encode(args, {}), CONNECTION.keep) for args in zip(*items, strict=False))
@@ -182,15 +185,18 @@ def task(function: Any = None, /, **options: Any) -> Any:
     """Declare that calls of the decorated function can run on the hosts of a cluster.
 
     Args:
-        queue, project, priority: as of jobs.
-        model: the `@holdfast.model` that it runs with; executors that have it loaded are preferred.
-        retry: how many times it is retried, or a policy's fields.
-        time_limit, stall_timeout, silence_limit, first_beat_timeout: of one call, "2m" or seconds,
-            or "off"; the time in which its model is loaded is not in them.
-        gpus, cpus, memory: of the process that runs it.
-        host_labels: hosts with these labels alone run it; {"rack": "!b12"} avoids those of that rack.
-        app: the app that a host must list to run it; the first part of its module by default.
-        cold_wait: how long it may wait while executors prefer calls of the model they have loaded.
+        queue, project, priority: the same settings as a job's.
+        model: the `@holdfast.model` that the function uses; executors that have it loaded are
+            preferred.
+        retry: how many times a call is retried, or a policy's fields.
+        time_limit, stall_timeout, silence_limit, first_beat_timeout: limits of one call, "2m" or
+            seconds, or "off"; the time in which its model is loaded does not count.
+        gpus, cpus, memory: the resources of the process that runs calls.
+        host_labels: the labels that a host must have; {"rack": "!b12"} avoids hosts of that rack.
+        app: the app that a host must list to run the function; by default the first part of its
+            module's name.
+        cold_wait: how long a call may wait while executors prefer calls of the model they have
+            loaded.
 
     Raises:
         ValidationError: an option that cannot be used.

@@ -1,5 +1,5 @@
-"""`python -m holdfast.tasks.declared MODULE:FUNCTION FD`: what a function declares, as JSON on a
-descriptor.
+"""`python -m holdfast.tasks.declared MODULE:FUNCTION FD`: write a function's declaration, as JSON,
+to a descriptor.
 
 A process of its own imports the module, because the code of the user may print, exit or hang.
 """

@@ -1,4 +1,4 @@
-"""What a call that has no result raises where its result is asked for."""
+"""The exceptions of calls without a result, raised where the result is asked for."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from holdfast.wire.calls import CallError
 
 
 class CallFailed(HoldfastError, code="call_failed", status=500):
-    """A call failed for good. kind: the exception's class, or empty where its process ended.
+    """A call failed for good. kind: the exception's class, or empty where the call's process ended.
 
-    remote_traceback: as its executor saw it. attempts: how many there were. reason: why there is no
-    other.
+    remote_traceback: the traceback as the executor saw it. attempts: the number of attempts made.
+    reason: why there is no further attempt.
     """
 
     def __init__(
@@ -21,7 +21,7 @@ class CallFailed(HoldfastError, code="call_failed", status=500):
         what = f"{kind}: {message}" if kind else message
         more = reason.removeprefix(what).removeprefix(
             "; "
-        )  # a reason mostly begins with what it was
+        )  # a reason mostly begins with the failure itself
         because = f" ({more})" if more and more != message else ""
         super().__init__(f"call {call} failed: {what}{because}")
         self.call, self.kind, self.remote_traceback = call, kind, traceback

@@ -1,4 +1,4 @@
-"""Handles of submitted calls: their results are asked for, waited for, taken as they come."""
+"""Handles of submitted calls, through which a program asks for their results and waits for them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from holdfast.wire.calls import CallResult, CallResults
 
 R = TypeVar("R")
 BRIEF_SECONDS = 0.1
-_INDICES = 500  # in one request
-_ROUND_SECONDS = 0.25  # of one set, where calls of several are awaited
+_INDICES = 500  # the most indices in one request
+_ROUND_SECONDS = 0.25  # the wait for one set, where calls of several are awaited
 
 
 class CallHandle(Generic[R]):
@@ -33,15 +33,16 @@ class CallHandle(Generic[R]):
 
     @property
     def id(self) -> str:
-        """The call's name."""
+        """Return the call's name."""
         return f"{self.set_id}.{self.index}"
 
     def result(self, timeout: float | None = None) -> R:
         """Return the result once the call has ended.
 
         Raises:
-            CallFailed: it failed for good. CallCancelled: it was cancelled.
-            TimeoutError: it has not ended after `timeout` seconds; it goes on.
+            CallFailed: the call failed for good.
+            CallCancelled: the call was cancelled.
+            TimeoutError: the call has not ended after `timeout` seconds; it goes on.
         """
         value: R = read_outcome(self._codec, self.set_id, self._wait(timeout))
         return value
@@ -56,13 +57,13 @@ class CallHandle(Generic[R]):
         return self._found is not None or bool(_ask([self], 0.0))
 
     def cancel(self, reason: str = "", *, hard: bool = False) -> None:
-        """Cancel the call: at once where it waits; one that runs is told (`context().cancelled`, with
-        the reason) and, after a grace or with `hard` at once, ended with its executor."""
+        """Cancel the call: at once where it waits. A running call is told (`context().cancelled`,
+        with the reason) and, after a grace or with `hard` at once, ended with its executor."""
         CONNECTION.client.cancel_calls(self.set_id, [self.index], reason, hard=hard)
 
     def logs(self, attempt: int | None = None) -> str:
-        """Return what the call printed so far, stdout before stderr: in its last attempt, or in one
-        before. `Client.call_logs` follows it, and gives bytes."""
+        """Return the output of the call so far, stdout before stderr: of its last attempt, or of
+        the attempt with this number. `Client.call_logs` follows the output, and yields bytes."""
         texts = {"stdout": b"", "stderr": b""}
         for line in CONNECTION.client.call_logs(self.set_id, self.index, attempt=attempt):
             texts[line.stream] += line.data
@@ -70,7 +71,7 @@ class CallHandle(Generic[R]):
 
     @property
     def attempts(self) -> int:
-        """How many attempts it took; 0 before its end is known here."""
+        """Return the number of attempts made; 0 before the call's end is known here."""
         return 0 if self._found is None else self._found.attempts
 
     def __await__(self) -> Generator[Any, Any, R]:
@@ -79,12 +80,12 @@ class CallHandle(Generic[R]):
         return asyncio.to_thread(self.result).__await__()
 
     def learn(self, found: CallResult) -> None:
-        """Take its end, which is final."""
+        """Note the call's end, which is final."""
         self._found = found
 
     @property
     def ended(self) -> bool:
-        """Whether its end is known here."""
+        """Return whether the call's end is known here."""
         return self._found is not None
 
     def _wait(self, timeout: float | None) -> CallResult:
@@ -126,7 +127,7 @@ def make_failure(set_id: str, found: CallResult) -> CallFailed:
 
 
 def _ask(handles: Collection[CallHandle[Any]], wait_seconds: float) -> list[CallHandle[Any]]:
-    """Ask for the ends of calls of one set; return those that are known now."""
+    """Ask for the ends of calls of one set; return the handles whose ends are known now."""
     by_index = {handle.index: handle for handle in handles}
     first = next(iter(handles))
     answer = ask_results(first.set_id, wait_seconds, awaited=first.index, indices=list(by_index))
@@ -140,8 +141,9 @@ def _ask(handles: Collection[CallHandle[Any]], wait_seconds: float) -> list[Call
 
 
 def ask_results(set_id: str, wait_seconds: float, *, awaited: int, **asked: Any) -> CallResults:
-    """Ask for results, and wait for some. awaited: one of the calls, which a running call that asks
-    waits for, as far as its executor is told; what ends at once is not waited for."""
+    """Ask for results, and wait for some. awaited: the index of one of the calls. A running call
+    that asks is reported to its executor as waiting for that call, unless the results are there
+    almost at once."""
     client, caller = CONNECTION.client, context()
     if wait_seconds > BRIEF_SECONDS and caller.hosted:
         answer = client.call_results(set_id, **asked, wait_seconds=BRIEF_SECONDS)

@@ -34,10 +34,12 @@ _PAGE = 1000
 
 
 class MapResults(Iterator[R], Generic[R]):
-    """The results of a map, in order. id: of its call set. The first calls are submitted at once.
+    """The results of a map, in order. id: the id of its call set. The first calls are submitted at
+    once.
 
-    An item's failure is raised when its turn comes, and the next item can still be asked for. An error
-    of the items' own source is raised after the results of the items before it, and ends the map.
+    An item's failure is raised when its turn comes, and the next item can still be asked for. An
+    error of the items' own source is raised after the results of the items before it, and ends the
+    map.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class MapResults(Iterator[R], Generic[R]):
         self._spec, self._codec, self._texts, self._errors = spec, codec, texts, errors
         self._submitted = self._fetched = 0
         self._more = True  # items may be left
-        self._broken: BaseException | None = None  # what the source of the items raised
+        self._broken: BaseException | None = None  # the exception of the items' source
         self._pid = os.getpid()
         self._chunk = _FIRST_CHUNK
         self._page: deque[CallResult] = deque()
@@ -86,12 +88,12 @@ class MapResults(Iterator[R], Generic[R]):
         return value
 
     def find_open(self) -> tuple[str, int] | None:
-        """Return its set's id and how many calls that has, as long as more may come."""
+        """Return the set's id and its number of calls, as long as more may come."""
         mine = self._more and self._submitted and self._pid == os.getpid()
         return (self.id, self._submitted) if mine else None
 
     def close(self, cut: str) -> None:
-        """Read no more items, and say why; those that were submitted go on."""
+        """Read no more items. Calls that were submitted go on. cut: the reason."""
         if self.find_open() is not None:
             self._more = False
             with contextlib.suppress(HoldfastError):

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class WarmModel(Generic[T]):
-    """A model: how it is loaded and unloaded. Calling it returns the loaded one."""
+    """A model, with the functions that load and unload it. Calling it returns the loaded model."""
 
     def __init__(
         self, load: Callable[[], T], name: str, vram_gb: float, limits: ModelLimits
@@ -47,16 +47,18 @@ class WarmModel(Generic[T]):
         return loaded
 
     def unloader(self, unload: Callable[[T], object]) -> Callable[[T], object]:
-        """Decorate the function that frees what the model holds, beside its memory."""
+        """Decorate the function that frees the resources that the model holds, besides its
+        memory."""
         self.unload = unload
         return unload
 
 
 class ModelShelf:
-    """The one model that this process has loaded, and all that it knows how to load.
+    """The one model that this process has loaded, and all models that it knows how to load.
 
-    loading: called with a model's name before it is loaded; loaded: with its name and seconds after.
-    freeing: runs what unloads a model, given its name; an executor's raises nothing.
+    loading: called with a model's name before it is loaded. loaded: called with its name and the
+    seconds after that. freeing: runs the function that unloads a model, given the model's name; in
+    an executor it never raises.
     """
 
     def __init__(self) -> None:
@@ -69,11 +71,11 @@ class ModelShelf:
         self.freeing: Callable[[str, Callable[[], object]], object] = lambda name, work: work()
 
     def declare(self, declared: WarmModel[Any]) -> None:
-        """Take a model that can be loaded; a module that is run anew declares it anew."""
+        """Add a model that can be loaded; a module that is run again declares it again."""
         self._known[declared.name] = declared
 
     def list_limits(self) -> dict[str, ModelLimits]:
-        """The models that can be loaded."""
+        """Return the limits of the models that can be loaded, by name."""
         return {name: declared.limits for name, declared in self._known.items()}
 
     def find(self, name: str) -> WarmModel[Any]:
@@ -89,11 +91,11 @@ class ModelShelf:
 
     @property
     def name(self) -> str | None:
-        """The loaded model."""
+        """Return the name of the loaded model, or None."""
         return None if self._model is None else self._model.name
 
     def fetch(self, wanted: WarmModel[Any]) -> Any:
-        """Return the model, in place of another where it is not loaded."""
+        """Return the loaded model; load it in place of another where it is not loaded."""
         with self._lock:
             if self._model is not wanted:
                 self.drop()
@@ -107,7 +109,7 @@ class ModelShelf:
             return self._value
 
     def drop(self) -> None:
-        """Unload the model, and give its memory back."""
+        """Unload the model, and free its memory."""
         with self._lock:
             model, value = self._model, self._value
             self._model = self._value = None
@@ -139,9 +141,11 @@ def model(
     """Declare the decorated function as the loader of a model.
 
     Args:
-        name: tasks name it; calls that wait for it prefer executors that have it loaded.
-        vram_gb: memory of one GPU that it needs; a host without such a GPU is not asked to load it.
-        time_limit: of its loading, "20m" or seconds; 30 minutes by default.
+        name: the name by which tasks refer to the model; calls that wait for it prefer executors
+            that have it loaded.
+        vram_gb: the memory of one GPU that it needs; a host without such a GPU is not asked to load
+            it.
+        time_limit: how long its loading may take, "20m" or seconds; 30 minutes by default.
         stall: the least patience with a silent call of this model ("30m"), or "off".
 
     Raises:

@@ -1,4 +1,4 @@
-"""What is told to a program that waits for a call which cannot start."""
+"""Warnings to a program that waits for a call which cannot start."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PATIENCE_SECONDS = 10.0
 CALL_PATIENCE_SECONDS = 2.0
-"""Of a call that waits for another: what can never end is looked for soon."""
+"""The patience of a call that waits for another call, because a deadlock must be found soon."""
 MAX_LOOK_SECONDS = 120.0
 NEVER = "waits_for_itself"
 """The code of `why` for a call that cannot start before the one that waits for it has ended."""
@@ -26,8 +26,8 @@ _log = logging.getLogger("holdfast.tasks")
 
 
 class Patience:
-    """Warns a waiting program of what holds its call up: after `PATIENCE_SECONDS` without a result,
-    and once for each reason."""
+    """Warns a waiting program of the reason why its call does not start: after `PATIENCE_SECONDS`
+    without a result, and once for each reason."""
 
     def __init__(self) -> None:
         self._since = time.monotonic()
@@ -35,14 +35,15 @@ class Patience:
         self._looked_at = self._since
 
     def renew(self) -> None:
-        """Begin anew, because a result came."""
+        """Begin the wait anew, because a result came."""
         self._since = time.monotonic()
 
     def look(self, set_id: str, index: int) -> None:
-        """Warn if the call cannot start and that was not said yet.
+        """Warn if the call cannot start and the program was not warned of that yet.
 
         Raises:
-            Conflict: the running call waits for it, and it can never start meanwhile; it is cancelled.
+            Conflict: the running call waits for a call that can never start meanwhile; that call is
+            cancelled.
         """
         now = time.monotonic()
         if now - self._since < choose_wait_seconds() or (
@@ -72,7 +73,8 @@ def choose_wait_seconds() -> float:
 
 
 def find_hold_up(set_id: str, index: int) -> str:
-    """Return what holds the call up and what to do about it; "" where that cannot be learnt."""
+    """Return the reason that holds the call up, with its remedy; "" where it cannot be found
+    out."""
     view = _view(set_id, index)
     return "" if view is None else say_why(view)
 

@@ -1,4 +1,4 @@
-"""The running call, as its function sees it. Outside of an executor the same code runs with the
+"""The running call, as its function sees it. Outside an executor the same code runs with the
 context of a call that has no name."""
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ _FILE = ".checkpoint"
 
 
 class CallCheckpoint(Protocol):
-    """What an attempt of a call leaves for the next."""
+    """The checkpoint that an attempt of a call leaves for the next."""
 
     def save(self, data: bytes) -> None:
-        """Keep `data` in place of what was kept before."""
+        """Keep `data` in place of the last checkpoint."""
 
     def load(self) -> bytes | None:
-        """Return what was kept, None where nothing was."""
+        """Return the last checkpoint, None where there is none."""
 
 
 class FileCheckpoint:
-    """The same of a call in place, in its folder."""
+    """The checkpoint of a call that runs in place, kept in the call's folder."""
 
     def __init__(self, call: CallContext) -> None:
         self._call = call
 
     def save(self, data: bytes) -> None:
-        """Keep `data` in place of what was kept before. Raises OSError."""
+        """Keep `data` in place of the last checkpoint. Raises OSError."""
         path = self._call.out_dir / _FILE
         part = path.with_name(f"{path.name}.{os.getpid()}.part")
         part.write_bytes(data)
         part.replace(path)
 
     def load(self) -> bytes | None:
-        """Return what was kept, None where nothing was."""
+        """Return the last checkpoint, None where there is none."""
         try:
             return (self._call.out_dir / _FILE).read_bytes()
         except FileNotFoundError:
@@ -48,13 +48,14 @@ class FileCheckpoint:
 
 
 class CallContext:
-    """One call. id: `SET.INDEX`, empty in place. attempt: from 1. cancelled: its user cancelled it,
-    or its host stops: come to an end soon; cancel_reason: why.
+    """One call. id: `SET.INDEX`, empty in place. attempt: the number of the attempt, from 1.
+    cancelled: True where its user cancelled it or its host stops, and it should end soon.
+    cancel_reason: the reason of that.
 
-    out_dir: a folder of this call's own, the same for each of its attempts on one host; it is made at
-    first use. checkpoint: what is left for the next attempt, whichever host that runs on.
-    priority: of its function. begin_waiting, end_waiting: of an executor, which are told of a call
-    that this one waits for.
+    out_dir: a folder of this call's own, the same for each of its attempts on one host; it is made
+    at first use. checkpoint: the data that an attempt leaves for the next one, whichever host that
+    runs on. priority: the priority of its function. begin_waiting, end_waiting: the executor's
+    callbacks for a call that waits for another call.
     """
 
     def __init__(
@@ -77,19 +78,19 @@ class CallContext:
 
     @property
     def out_dir(self) -> Path:
-        """A folder of this call's own. Raises OSError."""
+        """Return a folder of this call's own. Raises OSError."""
         path = Path(self._folder or "out")
         path.mkdir(parents=True, exist_ok=True)
         return path
 
     @property
     def hosted(self) -> bool:
-        """Whether an executor runs this call."""
+        """Return whether an executor runs this call."""
         return self._begin_waiting is not None
 
     @contextlib.contextmanager
     def waiting_for(self, call: str) -> Iterator[None]:
-        """Tell the executor meanwhile that this call waits for another; "": for none."""
+        """Tell the executor, within the block, that this call waits for another; "" for no call."""
         if not call or self._begin_waiting is None or self._end_waiting is None:
             yield
             return
@@ -100,9 +101,9 @@ class CallContext:
             self._end_waiting(call)
 
     def cancel(self, reason: str) -> None:
-        """Tell it to come to an end; the first reason stays."""
+        """Ask the call to end soon; the first reason stays."""
         if not self.cancelled:
-            self.cancel_reason = reason  # before, because the function reads it after
+            self.cancel_reason = reason  # first: functions read it after the flag
             self.cancelled = True
 
     def beat(self, step: int | None = None, total: int | None = None) -> None:
@@ -120,6 +121,6 @@ def context() -> CallContext:
 
 
 def enter(call: CallContext | None) -> None:
-    """Make this the running call; None: no call runs."""
+    """Make this the running call; None where no call runs."""
     global _running
     _running = call

@@ -1,5 +1,5 @@
-"""Single calls on their way: those of one function go into one call set, which stays open while the
-process submits, so that the ends of many are asked for at once."""
+"""Submission of single calls: the calls of one function go into one call set, which stays open
+while the process submits, so that the ends of many are asked for at once."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class OpenSet:
             return set_id, 0
 
     def find_open(self) -> tuple[str, int] | None:
-        """Return its open set's id and how many calls that has."""
+        """Return the open set's id and its number of calls."""
         mine = self._id and self._pid == os.getpid()
         return (self._id, self._count) if mine else None
 
@@ -72,7 +72,8 @@ class OpenSet:
             CONNECTION.client.append_calls(set_id, self._count, [], count=self._count)
 
     def close(self) -> None:
-        """Say that no more calls come. An error leaves the set open, which harms nothing."""
+        """Close the set, because no more calls come. An error leaves the set open, which harms
+        nothing."""
         with self._lock, contextlib.suppress(HoldfastError):
             self._close()
 

@@ -1,8 +1,8 @@
-"""`beat`, `section` and `track`: how a Python job says that its work moved forward.
+"""`beat`, `section` and `track`: by these a Python job reports that its work moved forward.
 
 Datagrams are written by hand (`wire.beat` has the format): a beat must cost less than 5 µs, and a
-job should not load a codec. One reporter speaks for the whole process. Threads may use it freely:
-at worst a race sends one datagram too many, and every datagram stands by itself.
+job should not load a codec. One reporter sends for the whole process. Threads may use it freely: at
+worst a race sends one datagram too many, and every datagram stands by itself.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ MAX_TIMEOUT_SECONDS = 30 * 86_400
 
 
 def _whole(number: Any) -> int | None:
-    """Return `number` as a datagram may carry it, else None. Never raises: it came from a user."""
+    """Return `number` as an integer that a datagram can carry, else None. Never raises, because the
+    number came from the user."""
     try:
         value = index(number)
     except TypeError:
@@ -55,7 +56,8 @@ def _quoted(text: str) -> bytes:
 
 
 class Reporter:
-    """Speaks for one process of `task` (its key as text) to the agent's socket at `address`."""
+    """Sends datagrams for one process of `task` (its key as text) to the agent's socket at
+    `address`."""
 
     __slots__ = (
         "_last_step", "_last_total", "_line", "_next_at", "_pending", "_plain", "_prefix", "_sections", "_task"
@@ -96,12 +98,12 @@ class Reporter:
         return b'%b,"step":%d,"total":%d}' % (self._prefix, step, total)
 
     def flush(self) -> None:
-        """Send the step that was only remembered."""
+        """Send the step that was remembered and not sent."""
         if self._pending:
             self._pending = not self._line.send(self._encode(), monotonic())
 
     def enter(self, section: Section) -> None:
-        """Say that the work is in `section` from now on."""
+        """Report that the work is in `section` from now on."""
         self.flush()
         self._sections.append(section)
         self._set_prefix()
@@ -130,7 +132,7 @@ class Reporter:
         self._prefix, self._plain = prefix, prefix + b"}"
 
     def after_fork(self) -> None:
-        """In a child: a socket of its own, and nothing of the parent's left to say."""
+        """Open a socket for this child of a fork, and forget the parent's unsent step."""
         self._line.reopen()
         self._sections = []
         self._set_prefix()
@@ -196,8 +198,9 @@ def beat(
 ) -> None:
     """Report that the work moved forward, where it really did: after a step, a batch, a file.
 
-    step: how far it is, a whole number; total: how far it will go. Both are shown and repeated
-    until given again, and the step tells a retry that makes progress from one that does not.
+    step: how far the work is, a whole number. total: how far the work will go. Both are shown and
+    repeated until given again, and the step tells a retry that makes progress from one that does
+    not.
 
     Costs microseconds, never waits and never raises; outside Holdfast it does nothing. The first
     beat arms the stall watchdog: from then on silence is suspicious.
@@ -216,9 +219,9 @@ def section(name: str, timeout: float | None = None) -> Section:
     """Return a context manager around work whose beats may stop for longer: an evaluation, a save,
     a download.
 
-    timeout: seconds of silence that are normal inside; it takes the place of the stall timeout.
-    Without one the first pass is not watched for stalls (the silence limit holds), and later passes
-    by what earlier ones took. Sections nest; the innermost that has a timeout counts.
+    timeout: seconds of silence that are normal inside; they replace the stall timeout. Without a
+    timeout the first pass is not watched for stalls (the silence limit holds), and later passes are
+    judged by the duration of earlier ones. Sections nest; the innermost that has a timeout counts.
     """
     return Section(name, timeout, _find_reporter)
 
@@ -226,12 +229,12 @@ def section(name: str, timeout: float | None = None) -> Section:
 def track(iterable: Iterable[T], total: int | None = None) -> Iterator[T]:
     """Yield from `iterable` and beat after each item, with its number and the total.
 
-    total: how many there are; taken from `len()` where the iterable has one.
+    total: the number of items; taken from `len()` where the iterable has one.
     """
     if total is None:
         try:
             total = len(iterable)  # type: ignore[arg-type]  # whether it has one is the question
-        except Exception:  # no length, or one that cannot be had
+        except Exception:  # no length, or one that raises
             total = None
     for done, item in enumerate(iterable, 1):
         yield item

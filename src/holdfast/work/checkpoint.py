@@ -1,4 +1,4 @@
-"""`checkpoint.save` and `checkpoint.load`: what one attempt leaves for the next.
+"""`checkpoint.save` and `checkpoint.load`: data that one attempt leaves for the next.
 
 A save is a file in the agent's folder `HOLDFAST_CHECKPOINT_OUT`: written under a name that begins
 with a dot, flushed to the disk, then renamed to `checkpoint` or `checkpoint.<step>`. A datagram
@@ -34,13 +34,13 @@ def save(
     """Leave `data`, bytes or a file's path, for the next attempt of this rank; return whether it
     was kept.
 
-    step: how far the work is; shown, and handed to the next attempt. The file is copied, so it may
-    change afterwards.
-    local: where to keep it outside Holdfast (whole or not at all); otherwise it is not kept there.
+    step: how far the work is; shown, and returned to the next attempt. The file is copied, so it
+    may change afterwards. local: the file that keeps the data outside Holdfast (whole or not at
+    all); without it nothing is kept there.
 
     Returns when the bytes are on this machine's disk; the agent uploads them meanwhile, and a newer
     save replaces one that is not uploaded yet. Never raises for the disk or the agent: a failure is
-    told on stderr, once.
+    reported on stderr, once.
 
     Raises:
         TypeError: `data` is neither bytes nor a path, or `step` no whole number.
@@ -68,10 +68,11 @@ def save(
 def load(*, local: Path | None = None) -> bytes | None:
     """Return the checkpoint of an earlier attempt; None in the first, or where none was left.
 
-    local: where `save` kept it outside Holdfast.
+    local: the file in which `save` kept the data outside Holdfast.
 
     Raises:
-        OSError: it is there and cannot be read. To begin anew in silence would throw the work away.
+        OSError: the checkpoint is there and cannot be read. To begin anew in silence would throw
+        the work away.
     """
     where = path(local=local)
     if where is None:
@@ -90,7 +91,7 @@ def path(*, local: Path | None = None) -> str | None:
 
 
 def step() -> int | None:
-    """Return the step that was given when the checkpoint was saved, or None."""
+    """Return the step of the loaded checkpoint, as it was given to `save`, or None."""
     text = os.environ.get("HOLDFAST_CHECKPOINT_STEP", "")
     return int(text) if text.isdigit() else None
 

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 
 class DrainHook:
-    """SIGTERM's handler: each function once, then the earlier handler, then the signal itself."""
+    """SIGTERM's handler: it calls each function once, then the earlier handler, then lets the
+    signal end the process."""
 
     def __init__(self) -> None:
         import signal
@@ -37,11 +38,12 @@ class DrainHook:
 
     @property
     def is_own(self) -> bool:
-        """False in a child that was forked after it was set up."""
+        """Return False in a child that was forked after the hook was set up."""
         return os.getpid() == self._pid
 
     def handle(self, number: int, frame: FrameType | None) -> None:
-        """Called by Python in the main thread, between two of its instructions."""
+        """Run the functions. Python calls this in the main thread, between two of its
+        instructions."""
         if not self.is_own:  # in a child, called by a handler of the user's that came after it
             self._go(number, frame)
             return

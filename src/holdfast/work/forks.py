@@ -1,8 +1,8 @@
-"""Forked children take a signal as if none of our handlers had ever been set.
+"""Forked children react to a signal as if Holdfast had set no handler.
 
-A handler of Python's is inherited over a fork and has no turn while a child waits inside a library.
-What it is for is its parent's business, too: a data loader's worker would be deaf to TERM until the
-job's grace is over, and `multiprocessing.Pool.terminate` would wait for ever.
+A handler of Python's is inherited over a fork and never runs while a child waits inside a library.
+The handler's task is its parent's business, too: a data loader's worker would be deaf to TERM until
+the job's grace is over, and `multiprocessing.Pool.terminate` would wait for ever.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-# A signal, our handler of it, and what finds the one that was there before.
+# A signal, Holdfast's handler of it, and the function that finds the handler before it.
 _ours: list[tuple[signal.Signals, Callable[..., Any], Callable[[], Any]]] = []
 _blocked: dict[int, set[signal.Signals]] = {}
 
@@ -24,16 +24,16 @@ _blocked: dict[int, set[signal.Signals]] = {}
 def spare_children(
     number: signal.Signals, handler: Callable[..., Any], find_before: Callable[[], Any]
 ) -> None:
-    """Give each child that is forked from now on the handler that was there before `handler`, where
-    `handler` is the one that it inherits."""
+    """Restore, in each child that is forked from now on, the handler that was there before
+    `handler`, where the child inherits `handler`."""
     if not _ours:
         os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_hand_back)
     _ours.append((number, handler, find_before))
 
 
 def _hold() -> None:
-    """Let the signals wait while this thread forks: Python forgets, in the child, one that comes
-    meanwhile."""
+    """Block the signals while this thread forks, because Python forgets, in the child, a signal
+    that comes meanwhile."""
     numbers = {number for number, _, _ in _ours}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     _blocked[get_ident()] = numbers - before
@@ -44,7 +44,7 @@ def _release() -> None:
 
 
 def _hand_back() -> None:
-    for _ in _ours:  # the one before may be ours, too
+    for _ in _ours:  # the handler before may be Holdfast's, too
         for number, handler, find_before in _ours:
             if signal.getsignal(number) == handler and (before := find_before()) is not None:
                 signal.signal(number, before)

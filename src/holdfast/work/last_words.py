@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 class Forgiving:
-    """A stream whose writes raise nothing. What the stream itself does not take is tried on its
-    descriptor, because a print that the signal interrupted holds the stream's lock."""
+    """A stream whose writes raise nothing. Text that the stream itself does not accept is written
+    to its descriptor, because a print that the signal interrupted holds the stream's lock."""
 
     def __init__(self, stream: Any, number: int) -> None:
         self._stream = stream
@@ -52,7 +52,7 @@ class Forgiving:
 
 
 class LastWords:
-    """While it is entered, nothing that becomes of standard output or error raises."""
+    """Replaces standard output and error within the block by streams that never raise."""
 
     def __enter__(self) -> LastWords:
         self._before = sys.stdout, sys.stderr
@@ -70,8 +70,8 @@ class LastWords:
 
 
 def _mend(number: int) -> None:
-    """Have what is written to a pipe that nothing reads go nowhere, also by what holds the stream
-    itself (a logging handler), and below Python."""
+    """Discard the output to a pipe that no process reads, so that it never fails: also the output
+    of code that holds the stream itself (a logging handler), and below Python."""
     try:
         poll = select.poll()
         poll.register(number, 0)

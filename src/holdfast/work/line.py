@@ -25,9 +25,10 @@ class Line:
         self._retry_at = 0.0
 
     def send(self, datagram: bytes, now: float) -> bool:
-        """Send, or drop; return whether the kernel took it. `now` is of `time.monotonic()`.
+        """Send a datagram, or drop it; return whether the kernel accepted it. `now` is of
+        `time.monotonic()`.
 
-        A full buffer means that the agent is slow, and the next datagram says more than this one. A
+        A full buffer means that the agent is slow, and the next datagram carries newer facts. A
         dead agent's socket refuses, and the line is opened anew, at most once in
         `RECONNECT_SECONDS`.
         """
@@ -52,7 +53,7 @@ class Line:
             return False
 
     def send_patiently(self, datagram: bytes, seconds: float) -> bool:
-        """Send, and while the buffer is full try again for at most `seconds`."""
+        """Send a datagram, and while the buffer is full try again for at most `seconds`."""
         until = time.monotonic() + seconds
         while True:
             now = time.monotonic()

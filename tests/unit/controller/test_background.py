@@ -13,7 +13,7 @@ import pytest
 from holdfast.controller.runtime import background
 from holdfast.controller.runtime.background import keep_going
 from holdfast.controller.runtime.outages import Outages
-from holdfast.controller.runtime.telemetry import TelemetryDesk
+from holdfast.controller.runtime.telemetry import GpuReadings
 from holdfast.core.gpus import GpuTelemetry
 from holdfast.errors import Unavailable
 from holdfast.moves.fleet.readings import HostReading
@@ -34,19 +34,19 @@ class Picky:
         self.kept += [reading.host_id for reading in readings]
 
 
-def make_desk(store: Picky) -> TelemetryDesk:
+def make_readings(store: Picky) -> GpuReadings:
     found: Any = SimpleNamespace(telemetry=store)
-    return TelemetryDesk(found, lambda: 1.0, Outages(lambda: 1.0))
+    return GpuReadings(found, lambda: 1.0, Outages(lambda: 1.0))
 
 
 async def test_a_reading_that_cannot_be_written_holds_up_no_other(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = Picky("h2")
-    desk = make_desk(store)
+    readings = make_readings(store)
     for host in ("h1", "h2", "h3"):
-        desk.take(host, [GpuTelemetry(index=0)])
-    await desk.write()
+        readings.take(host, [GpuTelemetry(index=0)])
+    await readings.write()
     assert store.kept == ["h1", "h3"]
     assert "the reading of GPUs of host h2 is left out" in caplog.text
 
@@ -85,7 +85,7 @@ async def test_odd_readings_of_gpus_are_left_out_and_the_server_lives(
     served: Served, agent: FakeAgent
 ) -> None:
     """Two of one index, what a driver says for unknown, an age before all dates; and the good one."""
-    desk = served.controller.telemetry
+    readings = served.controller.telemetry
     for odd in (
         [{"index": 0}, {"index": 0}],
         [{"index": 0, "memory_used_bytes": 1 << 63, "memory_total_bytes": (1 << 64) - 1}],
@@ -98,7 +98,7 @@ async def test_odd_readings_of_gpus_are_left_out_and_the_server_lives(
         )
         assert answer.status_code == 200
         assert "gpus" in " ".join(answer.json()["unread"])
-        await desk.write()
+        await readings.write()
     latest = await served.store.telemetry.read_latest(agent.host_id)
     assert latest is not None
     assert [gpu.index for gpu in latest.gpus] == [0, 1]

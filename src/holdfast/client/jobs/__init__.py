@@ -1,1 +1,2 @@
-"""Jobs as the client's methods need them: their fields, the words that name them, their ends."""
+"""The parts of the client's job methods: jobs' fields, the words that name jobs, the waits for
+their ends."""

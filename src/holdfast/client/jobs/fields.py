@@ -17,7 +17,7 @@ Size = int | str
 
 
 class SubmitFields(TypedDict, total=False):
-    """What a job may be given; `core.spec.JobSpec` explains each field."""
+    """The keyword arguments that describe a job; `core.spec.JobSpec` explains each field."""
 
     argv: Sequence[str]
     shell: str | None

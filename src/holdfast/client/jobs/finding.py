@@ -17,7 +17,7 @@ from holdfast.errors import NotFound, ValidationError
 T = TypeVar("T")
 MAX_CANDIDATES = 10
 NEWEST, NEWEST_ARRAYS = 500, 100
-"""Jobs and arrays whose ids' ends are looked at."""
+"""The numbers of newest jobs and arrays whose ids' ends are compared with a word."""
 _MAX_NAME_CHARS = 128
 _MEMBER = re.compile(r"(.+)\[(\d{1,10})\]")
 
@@ -26,8 +26,8 @@ def find_job(word: str, url: str) -> Script[JobRecord]:
     """Return the job that a word names; `url` is the controller's address, for `@last`.
 
     Raises:
-        NotFound: no job has this name, or an id that begins so.
-        ValidationError: several do; the message lists them.
+        NotFound: no job has this name, or an id that begins with the word.
+        ValidationError: several jobs do; the message lists them.
     """
     if word == LAST:
         return (yield from _find_last(url))
@@ -87,7 +87,7 @@ def find_array(word: str) -> Script[ArrayRecord | None]:
 
 def _find_last(url: str) -> Script[JobRecord]:
     """Return the last job submitted from here; without one the newest of the project `default`.
-    Raises NotFound where the last one is an array, and where there is none at all."""
+    Raises NotFound where the last submission was an array, and where there is no job at all."""
     job_id = recall_last(url)
     if job_id is not None:
         try:

@@ -1,4 +1,4 @@
-"""The jobs that were submitted last from here, one for each controller: what `@last` names."""
+"""The jobs that were submitted last from here, one for each controller; `@last` names them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def recall_last(url: str) -> str | None:
 
 
 def name_last(url: str, word: str) -> str:
-    """Return `@last[7]` with the id of the last array in it, and any other word as it is."""
+    """Return `@last[7]` with the last array's id in place of `@last`, and any other word
+    unchanged."""
     last = recall_last(url) if word.startswith(f"{LAST}[") else None
     return word if last is None else last + word.removeprefix(LAST)
 

@@ -26,8 +26,8 @@ def wait_for_end(
     """Ask for the job, ever more rarely, until it has ended; return it.
 
     Raises:
-        JobFailed: it failed or was cancelled, where `check` is True.
-        TimeoutError: it has not ended after `timeout_seconds`.
+        JobFailed: the job failed or was cancelled, where `check` is True.
+        TimeoutError: the job has not ended after `timeout_seconds`.
     """
     until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
     pause = _FIRST_PAUSE_SECONDS

@@ -1,6 +1,6 @@
 """Calls of Python functions: submitted in sets, their results read as they come.
 
-`holdfast.task` is made of these; arguments and results are JSON texts here.
+`holdfast.task` is built on these methods; arguments and results are JSON texts here.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ class CallMethods:
 
         Args:
             args: the arguments of each call as JSON text: an object of parameters by name.
-            set_id: from `make_set_id`; a repeat with the same id changes nothing.
+            set_id: an id from `make_set_id`; a repeat with the same id changes nothing.
             count: how many calls the set will have; with None it stays open for more, as long as
-                `append_calls` is called every minute, with no calls where there are none.
-            singles: the set is of single calls, and no more are meant to come.
+                `append_calls` is called every minute, with an empty list where there are no calls.
+            singles: True for a set of single calls, to which no more need come.
         """
         body = wire.NewCallSet(
             id=set_id or make_set_id(), spec=spec, count=count, args=list(args), singles=singles
@@ -100,7 +100,7 @@ class CallMethods:
             else:
                 view = yield from take_answer(_append(name, first, chunk, count))
             first += len(chunk)
-        assert view is not None  # the last chunk may be empty, and is always there
+        assert view is not None  # there is always a last chunk, which may be empty
         return view
 
     @gives_each
@@ -131,7 +131,7 @@ class CallMethods:
         """Return the results of the calls from `first` on that have ended without a gap; or of
         `indices` those that ended; or of calls in `states` ("failed", …), by index.
 
-        wait_seconds: up to 25, for the first of them.
+        wait_seconds: how long to wait for the first of them, up to 25.
         """
         which = None if indices is None else ",".join(map(str, indices))
         return get(
@@ -223,7 +223,7 @@ def _change(
 
 
 def _cut(args: Iterable[str]) -> Iterator[tuple[list[str], bool]]:
-    """Cut arguments into chunks of bounded size, each with whether it is the last."""
+    """Cut arguments into chunks of bounded size. Yields each chunk, and whether it is the last."""
     chunk: list[str] = []
     size = 0
     for each in args:

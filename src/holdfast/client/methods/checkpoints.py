@@ -20,12 +20,12 @@ class CheckpointMethods:
     def get_checkpoint(
         self, job_id: str, to: str | os.PathLike[str], *, rank: int = 0, number: int | None = None
     ) -> Script[None]:
-        """Write the rank's newest checkpoint, or the one of that number, into the file `to`.
+        """Write the rank's newest checkpoint, or the one with that number, into the file `to`.
 
         The file is written whole or not at all.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is no such checkpoint.
             OSError: the file cannot be written.
         """
         path = path_of("jobs", job_id, "checkpoint")
@@ -41,14 +41,14 @@ class CheckpointMethods:
         epoch: int | None = None,
         step: int | None = None,
     ) -> Script[CheckpointRecord]:
-        """Leave the file at `path` for the next attempt of a rank.
+        """Leave the file at `path` as a checkpoint for the next attempt of a rank.
 
-        `epoch` is that of the running attempt, if there is one.
+        epoch: the epoch of the running attempt, if there is one.
 
         Raises:
             Conflict: an attempt is running and `epoch` is another's, or was not given; or the job
-                has succeeded.
-            TooLarge: it is over the limit of the job's queue.
+            has succeeded.
+            TooLarge: the file is over the limit of the job's queue.
         """
         query = query_of(rank=rank, epoch=epoch, step=step)
         answer = yield SendFile(path_of("jobs", job_id, "checkpoint"), query, Path(path))
@@ -58,5 +58,6 @@ class CheckpointMethods:
     def delete_checkpoints(
         self, job_id: str, *, rank: int | None = None, number: int | None = None
     ) -> RestCall[None]:
-        """Forget a job's checkpoints, those of one rank, or one. Raises NotFound for none."""
+        """Forget a job's checkpoints, those of one rank, or one. Raises NotFound where there is
+        none."""
         return delete(path_of("jobs", job_id, "checkpoints"), rank=rank, number=number)

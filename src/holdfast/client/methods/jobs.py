@@ -51,9 +51,9 @@ class JobMethods:
     def submit(
         self, /, spec: JobSpec | Sequence[str] | None = None, **fields: Unpack[SubmitFields]
     ) -> RestCall[wire.SubmittedJob]:
-        """Submit a job: the words of its command, as in `submit(["python", "train.py"], gpus=1)`, a
-        `JobSpec`, the fields of one (`argv=…`, `expected="2h"`), or a spec and fields over it. The
-        answer's `limits` say what will stop it.
+        """Submit a job, given as the words of its command (`submit(["python", "train.py"],
+        gpus=1)`), as a `JobSpec`, as the fields of one (`argv=…`, `expected="2h"`), or as a spec
+        and fields over it. The answer's `limits` list the limits that will stop the job.
 
         A job without an idempotency key gets one, so that sending it again after a lost answer
         never doubles the job.
@@ -74,8 +74,8 @@ class JobMethods:
         """Submit a job as `submit` does, wait until it has ended, and return it.
 
         Raises:
-            JobFailed: it failed or was cancelled, unless `check` is False.
-            TimeoutError: it has not ended after `timeout_seconds`; it goes on.
+            JobFailed: the job failed or was cancelled, unless `check` is False.
+            TimeoutError: the job has not ended after `timeout_seconds`; it goes on.
         """
         made = keyed(merge_spec(spec, fields))
         job = yield from take_answer(send("POST", path_of("jobs"), JobRecord, made))
@@ -88,8 +88,8 @@ class JobMethods:
         `@last`, the job that the command line submitted last from here.
 
         Raises:
-            NotFound: no job has this name, or an id that begins so.
-            ValidationError: several do; the message lists them.
+            NotFound: no job has this name, or an id that begins with the word.
+            ValidationError: several jobs do; the message lists them.
         """
         job = yield from find_job(word, self.place.url)
         return job
@@ -102,7 +102,7 @@ class JobMethods:
 
     @gives_one
     def job(self, job_id: str) -> RestCall[wire.JobView]:
-        """Return one job, its chain of attempts and its place in it (`retry_state`)."""
+        """Return one job, its chain of attempts and its place in the chain (`retry_state`)."""
         return get(path_of("jobs", job_id), wire.JobView)
 
     @gives_each
@@ -127,12 +127,11 @@ class JobMethods:
         executors: str | None = None,
         page_size: int | None = None,
     ) -> PageCall[JobRecord]:
-        """Yield jobs, newest first; `match` is a part of their names, `prefix` the beginning of their
-        ids, and `since` (Unix seconds) when they were submitted, or later. owner: a user,
-        or `@me`.
+        """Yield jobs, newest first. match: a part of the name. prefix: the beginning of the id.
+        since: the earliest time of submission, in Unix seconds. owner: a user, or `@me`.
 
-        array: only the members of that one, or, with "none", the jobs of no array. executors: "show"
-        or "only" the jobs that run calls, which are left out else.
+        array: an array's id for its members only, or "none" for jobs of no array. executors: "show"
+        or "only" for the jobs that run calls, which are left out by default.
         """
         return get_pages(
             path_of("jobs"),
@@ -158,7 +157,8 @@ class JobMethods:
 
     @gives_list
     def attempts(self, job_id: str, cause: str | None = None) -> PageCall[AttemptRecord]:
-        """Return the attempts, oldest first, the running one included; `cause` selects."""
+        """Return the attempts, oldest first, the running one included. cause: only attempts that
+        ended of it."""
         path = path_of("jobs", job_id, "attempts")
         return get_pages(path, AttemptRecord, cause=cause)
 
@@ -174,7 +174,7 @@ class JobMethods:
 
     @gives_one
     def why(self, job_id: str) -> RestCall[wire.Why]:
-        """Return what holds the job where it is, and what to do about it."""
+        """Return the reasons for the job's present state, and what to do about each."""
         return get(path_of("jobs", job_id, "why"), wire.Why)
 
     @gives_list
@@ -184,13 +184,14 @@ class JobMethods:
 
     @gives_list
     def forensics(self, job_id: str, attempt: int | None = None) -> PageCall[wire.ForensicsView]:
-        """Return what was gathered before a watchdog's kill."""
+        """Return the diagnostics gathered before a watchdog's kill."""
         path = path_of("jobs", job_id, "forensics")
         return get_pages(path, wire.ForensicsView, attempt=attempt)
 
     @gives_one
     def cancel(self, job_id: str, reason: str = "", *, hard: bool = False) -> RestCall[JobRecord]:
-        """Cancel; `hard` kills without TERM and grace. A job that has ended stays as it is."""
+        """Cancel the job; `hard` kills without TERM and grace. A job that has ended stays as it
+        is."""
         body = wire.CancelRequest(reason=reason, hard=hard)
         return send("POST", path_of("jobs", job_id, "cancel"), JobRecord, body)
 
@@ -198,13 +199,15 @@ class JobMethods:
     def retry(
         self, job_id: str, *, counted: bool = False, from_scratch: bool = False
     ) -> RestCall[JobRecord]:
-        """Queue a failed or cancelled job again, with new budgets; `counted`: as one more retry.
+        """Queue a failed or cancelled job again, with new budgets. counted: True to count it as one
+        more retry.
 
-        Each rank starts from its newest checkpoint; `from_scratch` forgets them. A lost answer is
-        not asked for again, because a job that runs again refuses the second call.
+        Each rank starts from its newest checkpoint; `from_scratch` forgets them. The call is not
+        repeated after a lost answer, because a job that runs again refuses the second call.
 
         Raises:
-            Conflict: its state forbids it, or it is to be counted and its retries are spent.
+            Conflict: the job's state forbids a retry, or the retry is to be counted and the retries
+            are spent.
         """
         body = wire.RetryRequest(counted=counted, from_scratch=from_scratch)
         path = path_of("jobs", job_id, "retry")
@@ -214,8 +217,8 @@ class JobMethods:
     def cancel_many(
         self, job_ids: Sequence[str], reason: str = "", *, hard: bool = False
     ) -> PageCall[wire.JobOutcome]:
-        """Cancel up to 1000 jobs in one call, as `cancel` does; return what became of each, in the
-        order of the ids. A refused one holds up no other."""
+        """Cancel up to 1000 jobs in one call, as `cancel` does; return the outcome of each, in the
+        order of the ids. A refused job delays no other."""
         body = wire.CancelManyRequest(ids=list(job_ids), reason=reason, hard=hard)
         return send("POST", path_of("jobs", "cancel"), ResultPage[wire.JobOutcome], body)
 
@@ -223,8 +226,8 @@ class JobMethods:
     def retry_many(
         self, job_ids: Sequence[str], *, counted: bool = False, from_scratch: bool = False
     ) -> PageCall[wire.JobOutcome]:
-        """Queue up to 1000 jobs again in one call, as `retry` does; return what became of each, in
-        the order of the ids. A refused one holds up no other."""
+        """Queue up to 1000 jobs again in one call, as `retry` does; return the outcome of each, in
+        the order of the ids. A refused job delays no other."""
         body = wire.RetryManyRequest(ids=list(job_ids), counted=counted, from_scratch=from_scratch)
         kind = ResultPage[wire.JobOutcome]
         return send("POST", path_of("jobs", "retry"), kind, body, repeatable=False)
@@ -236,8 +239,8 @@ class JobMethods:
         """Wait until the job has ended, and return it.
 
         Raises:
-            JobFailed: it failed or was cancelled, where `check` is True.
-            TimeoutError: it has not ended after `timeout_seconds`.
+            JobFailed: the job failed or was cancelled, where `check` is True.
+            TimeoutError: the job has not ended after `timeout_seconds`.
         """
         ended = yield from wait_for_end(job_id, timeout_seconds, check=check)
         return ended
@@ -254,10 +257,10 @@ class JobMethods:
         tail: int | None = None,
         full: bool = False,
     ) -> PageCall[bytes] | Follow[bytes]:
-        """Yield the bytes of the job's output; `follow` goes on until the job has ended.
+        """Yield the bytes of the job's output; `follow` continues until the job has ended.
 
-        `full`: what the controller did not keep is fetched from the host that ran it. Raises
-        NotFound where bytes are missing there, too.
+        full: True to fetch bytes that the controller did not keep from the host that ran the job.
+        Raises NotFound where bytes are missing there, too.
         """
         which = {"attempt": attempt, "rank": rank, "stream": stream, "tail": tail}
         if follow or full:
@@ -284,13 +287,14 @@ class JobMethods:
     ) -> Follow[wire.LogLine | JobRecord]:
         """Yield output and state changes as they happen; the last item is the ended job.
 
-        It begins with the current attempt, or with the attempt `since`, and goes on to those that
-        follow; `attempt`: only that one.
+        The stream begins with the current attempt, or with the attempt `since`, and continues with
+        later ones. attempt: the number of the only attempt to show.
 
-        `full`: what the controller did not keep is fetched from the host that ran it; a line's
-        `reason` says why bytes before it are missing there, too. `wait=False`: only what there is.
+        full: True to fetch bytes that the controller did not keep from the host that ran the job; a
+        line's `reason` says why bytes before it are missing there, too. wait: False for only the
+        bytes that are there now.
 
-        A lost connection is tried again for `retry_seconds`; no byte is given twice.
+        A lost connection is tried again for `retry_seconds`; no byte is yielded twice.
         """
         which = {"attempt": attempt, "since": since, "rank": rank, "stream": stream, "tail": tail}
         call = follow_log(job_id, full=full, wait=wait, **which)
@@ -313,9 +317,9 @@ class JobMethods:
         tail: int | None = None,
         retry_seconds: float = FOLLOW_RETRY_SECONDS,
     ) -> PageCall[EventRecord] | Follow[EventRecord]:
-        """Yield the record of what happened, oldest first; `follow` never ends.
+        """Yield the records of events, oldest first; `follow` never ends.
 
-        `after` resumes behind an event's id; `tail` gives the last so many.
+        after: the id of the event to continue after. tail: the number of last events to yield.
         """
         query = {"after": after, "job": job_id, "kind": list(kinds), "tail": tail}
         call = get_pages(path_of("events"), EventRecord, cursor_name="after", **query)

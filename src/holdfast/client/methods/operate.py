@@ -36,7 +36,7 @@ class OperateMethods:
     # ---- queues
     @gives_list
     def queues(self) -> PageCall[QueueRecord]:
-        """Return every queue, with what is in it."""
+        """Return every queue, with the counts of its jobs."""
         return get_pages(path_of("queues"), QueueRecord)
 
     @gives_one
@@ -61,13 +61,13 @@ class OperateMethods:
     def pause_queue(
         self, name: str, reason: str = "", *, hard: bool = False
     ) -> RestCall[QueueRecord]:
-        """Start nothing more from it; `hard` also stops what runs."""
+        """Start no more jobs from the queue; `hard` also stops those that run."""
         body = wire.PauseRequest(reason=reason, hard=hard)
         return send("POST", path_of("queues", name, "pause"), QueueRecord, body)
 
     @gives_one
     def resume_queue(self, name: str) -> RestCall[QueueRecord]:
-        """Start jobs from it again."""
+        """Start the queue's jobs again."""
         return send("POST", path_of("queues", name, "resume"), QueueRecord)
 
     # ---- projects and retries
@@ -78,7 +78,7 @@ class OperateMethods:
 
     @gives_one
     def project(self, name: str) -> RestCall[ProjectRecord]:
-        """Return one project; it is empty if nothing has named it yet."""
+        """Return one project; an empty one if no job or setting has named it yet."""
         return get(path_of("projects", name), ProjectRecord)
 
     @gives_one
@@ -108,7 +108,7 @@ class OperateMethods:
 
     @runs
     def release_retries(self, project: str | None = None) -> Script[wire.RetriesView]:
-        """Let retries go again, those that fell due meanwhile no faster than the rate limit."""
+        """Let retries go again. Those that fell due meanwhile go no faster than the rate limit."""
         return _switch_retries(project, {}, _SWITCH)
 
     # ---- hosts
@@ -116,7 +116,7 @@ class OperateMethods:
     def hosts(
         self, *, dead: bool = False, include_terminated: bool = False
     ) -> PageCall[wire.HostView]:
-        """Return hosts and their slots; `dead` selects those flagged dead."""
+        """Return hosts and their slots. dead: True for only those flagged dead."""
         shown, every = dead or None, include_terminated or None
         return get_pages(path_of("hosts"), wire.HostView, dead=shown, all=every)
 
@@ -150,13 +150,14 @@ class OperateMethods:
         deadline_seconds: float | None = None,
         scale_down: bool = False,
     ) -> RestCall[wire.HostView]:
-        """Do one `action` to a host: drain, undrain, quarantine, release, terminate or revoke (its key).
+        """Do one `action` to a host: drain, undrain, quarantine, release, terminate or revoke (its
+        key).
 
         Args:
-            hard: stop what runs there, now.
-            deadline_seconds: of a drain: let it run for so long.
-            scale_down: of a drain: the host is not needed any more; what runs there is stopped with
-                its grace, now or at the deadline.
+            hard: True to stop the tasks that run there, now.
+            deadline_seconds: for a drain, how long tasks may go on before they are stopped.
+            scale_down: for a drain, True where the host is not needed any more; its tasks are
+                stopped with their grace, now or at the deadline.
         """
         body = wire.HostActionRequest(
             reason=reason, hard=hard, deadline_seconds=deadline_seconds, scale_down=scale_down
@@ -180,12 +181,14 @@ class OperateMethods:
     # ---- rules
     @gives_one
     def rules(self) -> RestCall[wire.RulesView]:
-        """Return the operators' rules of classification: their text, and how it is read."""
+        """Return the operators' rules of classification: their text, and the rules parsed from
+        it."""
         return get(path_of("rules"), wire.RulesView)
 
     @gives_one
     def set_rules(self, text: str) -> RestCall[wire.RulesView]:
-        """Replace all rules by those of `text` (TOML; empty: none). Takes an admin token.
+        """Replace all rules by those of `text` (TOML; an empty text removes all). Needs an admin
+        token.
 
         A bad rule is refused with its line.
         """
@@ -193,9 +196,9 @@ class OperateMethods:
 
     @gives_one
     def try_rules(self, /, **end: Any) -> RestCall[wire.RulesFinding]:
-        """Return the cause that an end would be given.
+        """Return the cause that an end would be classified as.
 
-        `end` has the fields of `wire.api.RulesTrial`: exit_code, signal, log, text, …
+        end: the fields of `wire.api.RulesTrial`: exit_code, signal, log, text, …
         """
         return send("POST", path_of("rules", "try"), wire.RulesFinding, wire.RulesTrial(**end))
 
@@ -209,10 +212,10 @@ class OperateMethods:
     def create_token(
         self, role: str, name: str = "", expires_seconds: float | None = None, user: str = ""
     ) -> RestCall[wire.TokenCreated]:
-        """Make a token: `role` is admin, submit, read or join; `user` owns what is submitted with it,
-        by default its name.
+        """Make a token. role: admin, submit, read or join. user: the owner of work submitted with
+        the token, by default the token's name.
 
-        The answer has its secret, this once; a lost answer is not asked for again.
+        The answer alone has its secret; the call is not repeated after a lost answer.
         """
         given = {"role": role, "name": name, "user": user, "expires_seconds": expires_seconds}
         body = make_body(given, wire.TokenRequest, "a token cannot be made like this")
@@ -220,7 +223,7 @@ class OperateMethods:
 
     @gives_one
     def revoke_token(self, token_id: str) -> RestCall[None]:
-        """End a token."""
+        """Revoke a token."""
         return delete(path_of("tokens", token_id))
 
     @gives_one

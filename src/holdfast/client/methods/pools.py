@@ -36,7 +36,7 @@ class PoolMethods:
 
     @gives_one
     def put_pool(self, name: str, values: Mapping[str, Any]) -> RestCall[wire.PoolStatus]:
-        """Make a pool, or replace it whole. `values` has the keys of a [pool.NAME] table."""
+        """Make a pool, or replace it whole. values: the keys of a [pool.NAME] table."""
         return send("PUT", path_of("pools", name), wire.PoolStatus, dict(values))
 
     @gives_one
@@ -53,13 +53,13 @@ class PoolMethods:
         max: int | None = None,
         buffer: int | None = None,
     ) -> RestCall[wire.PoolStatus]:
-        """Change a pool's bounds; what is left out stays."""
+        """Change a pool's bounds; bounds that are left out stay."""
         body = wire.ScaleRequest(min=min, max=max, buffer=buffer)
         return send("POST", path_of("pools", name, "scale"), wire.PoolStatus, body)
 
     @gives_one
     def pause_pool(self, name: str, reason: str = "") -> RestCall[wire.PoolStatus]:
-        """Have a pool spawn nothing and shrink by nothing."""
+        """Have a pool rent no machines and end none."""
         return send(
             "POST", path_of("pools", name, "pause"), wire.PoolStatus, wire.PoolPause(reason=reason)
         )
@@ -73,7 +73,8 @@ class PoolMethods:
     def delete_pool(self, name: str, *, forget: bool = False) -> RestCall[wire.PoolStatus]:
         """Have a pool shrink to nothing, as its hosts fall idle, and be forgotten then.
 
-        forget: at once, on your word that its machines are gone: their work is placed again.
+        forget: True to forget it at once, where you vouch that its machines are gone; their work is
+        placed again.
         """
         call = send("DELETE", path_of("pools", name), wire.PoolStatus)
         return msgspec.structs.replace(call, query=(("forget", "1"),)) if forget else call
@@ -85,7 +86,7 @@ class PoolMethods:
 
     @gives_one
     def plan_pool(self, name: str) -> RestCall[actions.PoolPlan]:
-        """Return what a pool's cycle would do now, and why. Nothing is changed."""
+        """Return the actions that a pool's cycle would take now, and why. Nothing is changed."""
         return get(path_of("pools", name, "plan"), actions.PoolPlan)
 
     @gives_one
@@ -106,5 +107,5 @@ class PoolMethods:
 
     @gives_list
     def worker_performance(self) -> PageCall[records.WorkerPerformance]:
-        """Return what each host did."""
+        """Return the work that each host has done."""
         return get_pages(path_of("fleet", "performance"), records.WorkerPerformance)

@@ -70,7 +70,7 @@ class ScheduleMethods:
 
     @gives_one
     def run_schedule(self, name: str) -> RestCall[JobRecord]:
-        """Submit its job now, beside its times."""
+        """Submit the schedule's job now, beside its times."""
         path = path_of("schedules", name, "run")
         return send("POST", path, JobRecord, repeatable=False)
 

@@ -30,7 +30,7 @@ _COMPLAINT = "a webhook cannot be like this"
 
 
 class WebhookMethods:
-    """The client's methods about webhooks. All of them take an admin token."""
+    """The client's methods about webhooks. All of them need an admin token."""
 
     @gives_list
     def webhooks(self) -> PageCall[values.WebhookRecord]:
@@ -54,7 +54,7 @@ class WebhookMethods:
     ) -> RestCall[wire.WebhookCreated]:
         """Send events to `url`: those that match a pattern ("job.*"), or all.
 
-        The answer has the secret, this once; a lost answer is not asked for again.
+        The answer alone has the secret; the call is not repeated after a lost answer.
         """
         given = {"url": url, "events": list(events), "project": project}
         given |= {"name": name, "secret": secret}
@@ -76,9 +76,9 @@ class WebhookMethods:
     def rotate_webhook(
         self, webhook_id: str, *, secret: str | None = None, grace_seconds: float = 86_400.0
     ) -> RestCall[wire.WebhookCreated]:
-        """Give it a new secret; the one before signs too for `grace_seconds`.
+        """Give the webhook a new secret; the old one also signs for `grace_seconds`.
 
-        A lost answer is not asked for again, because a second call would end that grace.
+        The call is not repeated after a lost answer, because a second call would end that grace.
         """
         given = {"secret": secret, "grace_seconds": grace_seconds}
         body = make_body(given, wire.RotateRequest, _COMPLAINT)
@@ -87,20 +87,20 @@ class WebhookMethods:
 
     @gives_one
     def pause_webhook(self, webhook_id: str, reason: str = "") -> RestCall[values.WebhookRecord]:
-        """Send nothing more; events are kept for its resumption."""
+        """Send nothing more to the webhook; its events are kept until it is resumed."""
         body = make_body({"reason": reason}, wire.WebhookPause, _COMPLAINT)
         path = path_of("webhooks", webhook_id, "pause")
         return send("POST", path, values.WebhookRecord, body)
 
     @gives_one
     def resume_webhook(self, webhook_id: str) -> RestCall[values.WebhookRecord]:
-        """Send again, from the event at which it stopped."""
+        """Send again, from the event at which the webhook was paused."""
         path = path_of("webhooks", webhook_id, "resume")
         return send("POST", path, values.WebhookRecord)
 
     @gives_one
     def test_webhook(self, webhook_id: str) -> RestCall[wire.TestResult]:
-        """Send one event `webhook.test` now, once, and return what came of it."""
+        """Send one event `webhook.test` now, once, and return the outcome."""
         path = path_of("webhooks", webhook_id, "test")
         return send("POST", path, wire.TestResult, repeatable=False)
 
@@ -108,7 +108,7 @@ class WebhookMethods:
     def deliveries(
         self, webhook_id: str, *, states: Sequence[str] = (), page_size: int | None = None
     ) -> PageCall[values.DeliveryRecord]:
-        """Yield its deliveries, newest first; `states`: pending, delivered, dead."""
+        """Yield the webhook's deliveries, newest first. states: pending, delivered, dead."""
         path = path_of("webhooks", webhook_id, "deliveries")
         return get_pages(path, values.DeliveryRecord, state=list(states), limit=page_size)
 
@@ -122,7 +122,7 @@ class WebhookMethods:
     def redeliver(self, webhook_id: str, delivery_id: str) -> RestCall[values.DeliveryRecord]:
         """Send a delivery again.
 
-        A dead or delivered one begins its tries anew; a pending one waits no longer.
+        A dead or delivered one has all its tries again; a pending one is sent at once.
         """
         path = path_of("webhooks", webhook_id, "deliveries", delivery_id, "redeliver")
         return send("POST", path, values.DeliveryRecord)

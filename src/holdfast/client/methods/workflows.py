@@ -86,17 +86,18 @@ class WorkflowMethods:
 
     @gives_one
     def workflow_node(self, run_id: str, node: str) -> RestCall[wire.NodeView]:
-        """Return one node with what it does and its result."""
+        """Return one node with its work and its result."""
         return get(path_of(WORKFLOWS, run_id, "nodes", node), wire.NodeView)
 
     @gives_one
     def why_node(self, run_id: str, node: str) -> RestCall[wire.NodeWhy]:
-        """Return what holds a node where it is, and what to do about it."""
+        """Return the reasons for a node's present state, and what to do about each."""
         return get(path_of(WORKFLOWS, run_id, "nodes", node, "why"), wire.NodeWhy)
 
     @gives_one
     def answer_node(self, run_id: str, node: str, answer: str) -> RestCall[records.NodeRecord]:
-        """Answer a node's question. A lost answer is not sent again, because the second is refused."""
+        """Answer a node's question. A lost answer is not sent again, because the second would be
+        refused."""
         path = path_of(WORKFLOWS, run_id, "nodes", node, "answer")
         return send(
             "POST", path, records.NodeRecord, wire.AnswerRequest(answer=answer), repeatable=False
@@ -106,7 +107,7 @@ class WorkflowMethods:
     def cancel_workflow(
         self, run_id: str, reason: str = "", *, hard: bool = False
     ) -> RestCall[wire.RunView]:
-        """Cancel a run: what waits at once, what runs cooperatively."""
+        """Cancel a run: waiting work at once, running work cooperatively."""
         body = wire.CancelRun(reason=reason, hard=hard)
         return send("POST", path_of(WORKFLOWS, run_id, "cancel"), wire.RunView, body)
 
@@ -114,7 +115,8 @@ class WorkflowMethods:
     def restart_workflow(
         self, run_id: str, reason: str = "", *, origins: Sequence[str] = ()
     ) -> RestCall[wire.RunView]:
-        """Run again what did not succeed, and what follows from the nodes named `origins`."""
+        """Run the nodes again that did not succeed, and the nodes that follow from those named in
+        `origins`."""
         body = wire.RestartRun(reason=reason, origins=tuple(origins))
         path = path_of(WORKFLOWS, run_id, "restart")
         return send("POST", path, wire.RunView, body, repeatable=False)
@@ -123,7 +125,8 @@ class WorkflowMethods:
     def wait_workflow(
         self, run_id: str, timeout_seconds: float | None = None
     ) -> Script[wire.RunView]:
-        """Wait until the run has ended, and return it. TimeoutError after `timeout_seconds`."""
+        """Wait until the run has ended, and return it. Raises TimeoutError after
+        `timeout_seconds`."""
         until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         delay = 0.02
         while True:

@@ -1,4 +1,4 @@
-"""The files that a run's nodes wrote, as far as its folder can be seen from here."""
+"""The files that a run's nodes wrote, where the run's folder can be read from here."""
 
 import os
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Artifact(msgspec.Struct, frozen=True, kw_only=True):
-    """One file. path: below the node's folder."""
+    """One file. path: its path below the node's folder."""
 
     node: str
     path: str
@@ -18,7 +18,8 @@ class Artifact(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_artifacts(run: "RunView") -> list[Artifact]:
-    """Return every file below a run's folder, by node and path; none where it cannot be seen."""
+    """Return every file below a run's folder, by node and path; an empty list where the folder
+    cannot be read."""
     found = []
     for folder, _, names in os.walk(run.out_dir) if run.out_dir else ():
         for name in names:

@@ -7,8 +7,8 @@
     run = wf.submit()
     run.wait()
 
-What a node gives is `node.out`; a part of it `node.out["frames"][0]`. Used as an argument it is
-replaced by the result when the node that takes it starts, and orders the two nodes.
+A node's result is `node.out`; a part of it `node.out["frames"][0]`. Passed as an argument to
+another node it orders the two nodes, and the result takes its place when the other node starts.
 """
 
 import inspect
@@ -122,7 +122,7 @@ class Workflow:
     ) -> WorkflowNode:
         """Add a call of a function that `@holdfast.task` declared, or that "module:name" names.
 
-        options: those of `@holdfast.task` for this node alone (queue, model, retry, …).
+        options: options of `@holdfast.task` for this node alone (queue, model, retry, …).
         """
         spec, target = _find_function(function, options)
         given = _bind_arguments(target, args, kwargs, name or spec.function)
@@ -143,9 +143,9 @@ class Workflow:
         options: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> WorkflowNode:
-        """Add a call for each item of a list, which may be another node's result. The item is the
-        first argument, or the one called `item_name`; the node's result is the list of results in
-        the order of the items."""
+        """Add a call for each item of a list, which may be another node's result. The item is
+        passed as the first argument, or as the one called `item_name`; the node's result is the
+        list of results in the order of the items."""
         spec, target = _find_function(function, options)
         label = name or spec.function
         if isinstance(over, Output):
@@ -227,7 +227,8 @@ class Workflow:
 
     @property
     def spec(self) -> WorkflowSpec:
-        """The workflow as it is submitted. Raises ValidationError, as `check_workflow` does."""
+        """Return the workflow as it is submitted. Raises ValidationError, as `check_workflow`
+        does."""
         nodes = [node.spec for node in self._nodes.values()]
         plain = {"name": self.name, "nodes": msgspec.to_builtins(nodes), **self._fields}
         spec: WorkflowSpec = _convert(plain, WorkflowSpec)
@@ -235,7 +236,7 @@ class Workflow:
         return spec
 
     def submit(self, client: "Client | None" = None, *, run_id: str | None = None) -> "WorkflowRun":
-        """Run it, by a client of its own where none is given."""
+        """Submit the workflow, by a new client where none is given."""
         client = client or _open_client()
         return WorkflowRun(client.submit_workflow(self.spec, run_id), client)
 
@@ -254,12 +255,12 @@ class WorkflowRun:
         return self.view
 
     def wait(self, timeout: float | None = None) -> "RunView":
-        """Wait until it has ended. Raises TimeoutError after `timeout` seconds."""
+        """Wait until the run has ended. Raises TimeoutError after `timeout` seconds."""
         self.view = self._client.wait_workflow(self.id, timeout)
         return self.view
 
     def nodes(self) -> "list[NodeRecord]":
-        """Return its nodes."""
+        """Return the run's nodes."""
         return self._client.workflow_nodes(self.id)
 
     def node(self, node: WorkflowNode | str) -> "NodeView":
@@ -268,7 +269,7 @@ class WorkflowRun:
         return self._client.workflow_node(self.id, name)
 
     def result(self, node: WorkflowNode | str) -> Any:
-        """Return a node's result; of a map, the list of its results, null for those that did not
+        """Return a node's result; for a map, the list of its results, null for calls that did not
         succeed. None where the node was skipped, or ended before it had calls."""
         view = self.node(node)
         if view.kind.value == "map" and view.result is None and view.ref is not None:
@@ -286,12 +287,12 @@ class WorkflowRun:
         self._client.answer_node(self.id, name, answer)
 
     def cancel(self, reason: str = "", *, hard: bool = False) -> "RunView":
-        """Cancel it: what waits at once, what runs cooperatively."""
+        """Cancel the run: waiting work at once, running work cooperatively."""
         self.view = self._client.cancel_workflow(self.id, reason, hard=hard)
         return self.view
 
     def restart(self, reason: str = "", *, origins: Sequence[WorkflowNode | str] = ()) -> "RunView":
-        """Run again what did not succeed, and what follows from `origins`."""
+        """Run the nodes again that did not succeed, and the nodes that follow from `origins`."""
         names = [node.name if isinstance(node, WorkflowNode) else node for node in origins]
         self.view = self._client.restart_workflow(self.id, reason, origins=names)
         return self.view
@@ -311,7 +312,8 @@ def _convert(plain: Any, kind: type[Any]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON, outputs as references; an own key `$node` is kept apart."""
+    """Return a value as JSON, with outputs as references; a key `$node` of the value's own is kept
+    apart."""
     if isinstance(value, Output):
         return value.refer()
     if isinstance(value, WorkflowNode):
@@ -340,7 +342,7 @@ def _write_path(value: Any) -> Any:
 def _find_function(
     function: Any, options: Mapping[str, Any] | None
 ) -> tuple[FunctionSpec, Callable[..., Any] | None]:
-    """Return the declaration, and the Python function where it is here."""
+    """Return the declaration, and the Python function where it can be imported here."""
     spec = function if isinstance(function, FunctionSpec) else getattr(function, "spec", None)
     if isinstance(function, str):
         spec = _convert({"function": function}, FunctionSpec)
@@ -396,12 +398,12 @@ def _bind_arguments(
     more: Sequence[Any] = (),
     named: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Return arguments by their parameters' names. item, more, named: of a map: the item's
+    """Return arguments by their parameters' names. item, more, named: for a map, the item's
     parameter, and the arguments after it.
 
     Raises:
-        ValidationError: they do not fit the function's parameters, or the result of another node
-        does not fit its parameter's annotation.
+        ValidationError: the arguments do not fit the function's parameters, or the result of
+        another node does not fit its parameter's annotation.
     """
     signature = _read_signature(target)
     if signature is None:

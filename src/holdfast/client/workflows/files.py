@@ -92,7 +92,7 @@ def _read_yaml(data: bytes) -> Any:
 def build_workflow(
     given: Any, settle: Callable[[dict[str, Any]], None] | None = None
 ) -> WorkflowSpec:
-    """Return the workflow that a file's tables say. Raises ValidationError."""
+    """Return the workflow that a file's tables describe. Raises ValidationError."""
     if not isinstance(given, Mapping):
         raise ValidationError("a workflow is a table with `name` and [node.NAME] tables")
     nodes = given.get("node", {})
@@ -196,7 +196,8 @@ def _refuse_others(fields: Mapping[str, Any], known: tuple[str, ...]) -> None:
 
 
 def _refuse_mixed(node: str, table: Mapping[str, Any], nodes: Collection[str]) -> None:
-    """Refuse an argument that names a node within a longer text, which would stay as it is."""
+    """Refuse an argument that names a node within a longer text, because such a text would stay as
+    it is."""
     inside = [table.get(field) for field in ("args", "over", "inputs")]
     while inside:
         value = inside.pop()

@@ -1,4 +1,5 @@
-"""The results of nodes that are not in the node's own row: of a call set, or in the blob store."""
+"""The results of nodes that the node's own row does not hold: those of a call set, or in the blob
+store."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def read_set_results(client: "Client", set_id: str) -> list[Any]:
-    """Return the results of a set's calls, in order; null for those that did not succeed."""
+    """Return the results of a set's calls, in order; null for calls that did not succeed."""
     values: list[Any] = []
     while True:
         page = client.call_results(set_id, first=len(values))
@@ -24,7 +25,7 @@ def read_set_results(client: "Client", set_id: str) -> list[Any]:
 
 
 def read_value(client: "Client", value: Any) -> Any:
-    """Return a node's result, fetched from the blob store where it is a large one."""
+    """Return a node's result; a large one is fetched from the blob store."""
     return _decode(client, msgspec.json.encode(value).decode())
 
 

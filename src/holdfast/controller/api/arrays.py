@@ -115,7 +115,8 @@ async def get_array(call: ApiCall) -> Response:
 
 
 async def cancel_array(call: ApiCall) -> Response:
-    """Cancel every member that has not ended. A large array is cancelled further by the leader."""
+    """Cancel every member that has not ended. This call cancels up to `CANCEL_ROUNDS` batches; the
+    leader's loop cancels the rest of a larger array."""
     request = await call.body(CancelRequest, default=CancelRequest())
     controller, array_id = call.controller, _read_id(call)
     reason = request.reason or f"cancelled by {call.caller_name}"
@@ -137,7 +138,7 @@ async def retry_array(call: ApiCall) -> Response:
 
 
 async def resolve_member(store: Store, text: str) -> str:
-    """Return the id of the job that `ARRAY[7]` names; any other text is given back as it is.
+    """Return the id of the job that `ARRAY[7]` names; return any other text unchanged.
 
     Raises:
         NotFound: the array has no such member.

@@ -17,7 +17,7 @@ from holdfast.store.port.store import Store
 
 POLL_SECONDS = 1.0
 MAX_TAIL = 1000
-PAUSE_SECONDS = 0.02  # so that many commits are one read
+PAUSE_SECONDS = 0.02  # lets one read collect many commits
 
 
 async def list_events(call: ApiCall) -> Response:
@@ -38,8 +38,8 @@ async def list_events(call: ApiCall) -> Response:
 
 
 async def _find_loss(store: Store, after: str | None) -> list[EventRecord]:
-    """Return an event that tells of a gap, where events after `after` were deleted with the history;
-    it has the id of `after`, so that the next reader that goes on from it is told again."""
+    """Return an event that reports a gap, where events after `after` were deleted with the history.
+    The event has the id `after`, so a reader that continues from it is told of the gap again."""
     pruned = None if after is None else await store.events.find_pruned()
     if after is None or pruned is None or parse_event_id(after) >= parse_event_id(pruned):
         return []
@@ -53,8 +53,8 @@ async def _find_loss(store: Store, after: str | None) -> list[EventRecord]:
 
 
 class EventFeed:
-    """A reader's place in the events. after: the last event looked at, shown or not. more: more may
-    follow it."""
+    """A reader's place in the events. after: the id of the last event looked at, shown or not.
+    more: True where more events may follow."""
 
     def __init__(self, store: Store, query: EventsQuery, after: str | None) -> None:
         self._store = store
@@ -67,8 +67,8 @@ class EventFeed:
         self.more = False
 
     async def read(self) -> list[EventRecord]:
-        """Return the next events that match, at most the query's `limit`; none yet is an empty
-        list."""
+        """Return the next events that match, at most the query's `limit`; an empty list where there
+        are none yet."""
         if self._tail:
             return await self._read_tail()
         found: list[EventRecord] = []

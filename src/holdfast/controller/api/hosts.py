@@ -64,7 +64,7 @@ async def get_telemetry(call: ApiCall) -> Response:
 
 
 async def act_on_host(call: ApiCall) -> Response:
-    """Drain, undrain, quarantine, release or terminate it, or revoke its key."""
+    """Drain, undrain, quarantine, release or terminate the host, or revoke its key."""
     controller = call.controller
     request = await call.body(HostActionRequest, default=HostActionRequest())
     action = call.params["action"]

@@ -53,10 +53,11 @@ MAX_KEY_CHARS = 256
 MAX_NOTES = 3
 MAX_NOTE_CHARS = 1000
 NOTE_HEADER = "Holdfast-Note"
-"""What a user should know at once of what was taken, on one line of ASCII."""
+"""The header of an answer to a submission that warns of a problem with an accepted job, as one line
+of ASCII."""
 SHOWN_CHILDREN = 4
 PART_JOBS = 200
-"""How many jobs one transaction changes at most: others wait for its locks."""
+"""The most jobs that one transaction changes, because other transactions wait for its locks."""
 
 
 async def submit_job(call: ApiCall) -> Response:
@@ -122,9 +123,9 @@ async def _submit(call: ApiCall, specs: Sequence[JobSpec], where: Sequence[str])
 async def check_specs(
     controller: Controller, specs: Sequence[JobSpec], where: Sequence[str], *, owner: str
 ) -> list[NewJob]:
-    """Check specs against the settings and the sizes of the hosts, and return them ready to be
-    written. where: the place of each in the request, for errors. owner: the caller's user, never
-    the request's word. Raises ValidationError."""
+    """Check specs against the settings and the sizes of the hosts, and return jobs ready to be
+    written. where: the place of each spec in the request, for errors. owner: the caller's user,
+    never a user that the request names. Raises ValidationError."""
     settings = await controller.settings.recent()
     if any(
         queue_of(spec) not in settings.queues or not knows_project(spec.project, settings)
@@ -154,8 +155,9 @@ async def check_specs(
 
 
 async def _submit_to_host(controller: Controller, job: NewJob) -> Submitted | None:
-    """Write a job and place it on a host that waits with room, in one transaction; the leader would
-    need two more. Returns None where no host is known, or more than room decides."""
+    """Write a job and place it on a host whose poll waits and that has room, in one transaction; a
+    start by the leader's loop takes two more. Returns None where no such host is known, or where
+    more than free room decides about the job."""
     spec, terms = job.spec, (await controller.settings.recent()).take_terms
     plain = spec.tasks == 1 and not spec.supervised and not spec.after and spec.start_at is None
     if not plain or terms is None or job.queue not in terms.ttls:
@@ -170,15 +172,15 @@ async def _submit_to_host(controller: Controller, job: NewJob) -> Submitted | No
         return None
     submitted, answer = found
     if answer.offers:
-        controller.wakes.give(answer, incarnation)
+        controller.wakes.answer_poll(answer, incarnation)
         await asyncio.sleep(0)  # the order leaves first; the submission's answer is made meanwhile
     controller.poke_soon("events", *(() if answer.settled else ("admit",)))
     return submitted
 
 
 async def find_notes(controller: Controller, specs: Iterable[JobSpec]) -> dict[str, str]:
-    """Return the header that tells a user at once of jobs that cannot run with the hosts and pools as
-    they are; none where all could."""
+    """Return the header that warns a user at once of jobs that cannot run with the present hosts
+    and pools; an empty dict where all could run."""
     wanted = {shape_wanted(job): job for job in map(as_wanted, specs)}.values()
     sizes: Sequence[Size] = await controller.sizes.current()
     if any(foresee(job, sizes) for job in wanted):
@@ -189,7 +191,8 @@ async def find_notes(controller: Controller, specs: Iterable[JobSpec]) -> dict[s
 
 
 def shape_wanted(job: Candidate) -> tuple[object, ...]:
-    """Return what is the same of jobs that ask for the same."""
+    """Return the parts of a job's request that decide which hosts can run it. Jobs with equal
+    shapes are checked once."""
     labels = tuple(sorted(job.host_labels.items()))
     return job.queue, job.tasks, job.gpus, job.cpu_slots, job.memory_bytes, labels
 
@@ -231,7 +234,8 @@ def check_job(spec: JobSpec, settings: Settings) -> None:
 
 
 def knows_project(name: str, settings: Settings) -> bool:
-    """Return whether there is such a project. The one that jobs without a word belong to always is."""
+    """Return whether the project exists. The default project, of jobs that name none, always
+    does."""
     return name == DEFAULT_PROJECT or name in settings.projects
 
 
@@ -332,27 +336,27 @@ async def view_job(controller: Controller, job: JobRecord) -> JobView:
 
 
 async def list_attempts(call: ApiCall) -> Response:
-    """List its attempts, oldest first."""
+    """List the job's attempts, oldest first."""
     query = call.query(AttemptsQuery)
     attempts = await call.store.jobs.list_attempts(check_job_id(call.params["id"]))
     return answer_page([a for a in attempts if query.cause in (None, a.cause)])
 
 
 async def list_tasks(call: ApiCall) -> Response:
-    """List the tasks of its current attempt."""
+    """List the tasks of the job's current attempt."""
     job = await find_job(call)
     return answer_page(await call.store.jobs.list_tasks(job.id))
 
 
 async def list_settings(call: ApiCall) -> Response:
-    """List every setting in force for it, and its source."""
+    """List every setting in force for the job, and its source."""
     job = await find_job(call)
     settings = await call.controller.settings.current()
     return answer_page(list(settings.effective(job.queue, job.spec).values()))
 
 
 async def list_forensics(call: ApiCall) -> Response:
-    """List what was gathered before its kills."""
+    """List the diagnostics gathered before the job's tasks were killed."""
     query = call.query(AttemptQuery)
     job = await find_job(call)
     found = await call.store.logs.get_forensics(job.id, query.attempt)
@@ -371,7 +375,7 @@ async def list_forensics(call: ApiCall) -> Response:
 
 
 async def cancel_job(call: ApiCall) -> Response:
-    """Cancel it: at once while nothing runs, else by a drain."""
+    """Cancel the job: at once while nothing of it runs, else by a drain."""
     request = await call.body(CancelRequest, default=CancelRequest())
     controller = call.controller
     job_id = check_job_id(call.params["id"])
@@ -387,7 +391,7 @@ async def cancel_job(call: ApiCall) -> Response:
 
 
 async def cancel_jobs(call: ApiCall) -> Response:
-    """Cancel many, each as `cancel_job` does."""
+    """Cancel many jobs, each as `cancel_job` does."""
     request = await call.body(CancelManyRequest)
     controller = call.controller
     reason = request.reason or f"cancelled by {call.caller_name}"
@@ -407,9 +411,10 @@ async def cancel_jobs(call: ApiCall) -> Response:
 async def change_in_parts(
     call: ApiCall, job_ids: Sequence[str], change: Callable[[Sequence[str]], Awaitable[Changed]]
 ) -> Response:
-    """Change many jobs, a part of them at a time, and answer what became of each.
+    """Change many jobs, `PART_JOBS` in a transaction, and answer with the outcome of each.
 
-    Raises Unavailable where the first part fails; what fails later is refused with that.
+    Raises Unavailable where the first transaction fails; jobs of a later one that fails are
+    answered as refused.
     """
     asked = list(dict.fromkeys(job_ids))
     found, refused = dict[str, JobRecord](), dict[str, HoldfastError]()
@@ -442,6 +447,6 @@ async def change_in_parts(
 
 
 async def get_why(call: ApiCall) -> Response:
-    """Explain why it is where it is."""
+    """Explain why the job is in its present state."""
     (found,) = await find_circumstances(call.controller, [await find_job(call)])
     return answer_json(explain(found))

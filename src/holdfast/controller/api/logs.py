@@ -4,8 +4,9 @@
           read.
 FOLLOW-2  Nothing is sent twice and no loss is hidden: offsets only grow, and bytes that were
           dropped are a `gap`.
-FOLLOW-3  It ends when the job and its streams have ended, or ten seconds after the job ended; a
-          server that was away meanwhile waits as long after its start.
+FOLLOW-3  A followed stream ends when the job and its log streams have ended, or ten seconds after
+          the job's end. A controller that was down at the job's end counts the ten seconds from its
+          own start.
 """
 
 from collections import Counter
@@ -30,7 +31,7 @@ STREAMS = ("stdout", "stderr")
 
 
 async def list_streams(call: ApiCall) -> Response:
-    """List how far each stream goes and what is kept of it."""
+    """List the size of each log stream and which bytes of it are kept."""
     query = call.query(AttemptQuery)
     job = await find_job(call)
     return answer_page(await call.store.logs.list_log_streams(job.id, query.attempt))
@@ -73,8 +74,8 @@ def _begin(size: int, query: LogsQuery) -> int:
 async def _read_chunks(
     controller: Controller, stream: LogStreamRecord, offset: int, hosts: HostReads | None = None
 ) -> AsyncIterator[LogChunk]:
-    """Yield a stream's chunks from `offset` to its size, a page at a time. hosts: asked
-    for the bytes between them."""
+    """Yield a stream's chunks from `offset` to its size, a page at a time. hosts: the reads from
+    hosts' disks, used for bytes that the controller did not keep; None to skip these bytes."""
     while offset < stream.size:
         chunks = await controller.store.logs.read_log(
             stream.job_id,
@@ -119,7 +120,8 @@ class Follower:
         self._late: float | None = None
 
     async def lines(self) -> AsyncIterator[bytes]:
-        """Yield SSE events until the job's end; without `follow`, what there is now."""
+        """Yield SSE events until the job's end; without `follow`, only the bytes that are there
+        now."""
         controller = self._controller
         logs, events = controller.wakes.topic("logs"), controller.wakes.topic("events")
         yield event_bytes("state", self._job)
@@ -192,12 +194,14 @@ class Follower:
         return self._hosts.reason if self._hosts is not None and gap > 0 else ""
 
     async def _may_go_on(self, streams: list[LogStreamRecord]) -> bool:
-        """True when this attempt's streams have ended, or their last bytes had time to come."""
+        """Return whether this attempt's streams have ended, or their last bytes had time to
+        come."""
         ended = self._all_known(streams) and all(s.ended for s in streams)
         return ended or await self._had_time()
 
     def _all_known(self, streams: list[LogStreamRecord]) -> bool:
-        """True when every stream is known: an unknown one may come after another's end."""
+        """Return whether every stream is known. A stream may become known only after another one's
+        end."""
         ranks = range(self._job.tasks) if self._query.rank is None else (self._query.rank,)
         expected = len(STREAMS) if self._query.stream == "both" else 1
         counts = Counter(s.rank for s in streams)
@@ -218,8 +222,9 @@ class Follower:
         return self._attempt > job.attempts or await self._had_time()
 
     async def _had_time(self) -> bool:
-        """Say whether the last bytes of an attempt that is over had time to come, of which neither
-        a reader that came later nor the server's absence takes any."""
+        """Return whether the last bytes of an ended attempt had time to come. The time counts from
+        the attempt's end or from this controller's start, whichever is later, so that a restart
+        cuts nothing off."""
         now = self._controller.clock()
         if self._late is None:
             served = now - self._controller.began_at

@@ -28,13 +28,14 @@ MAX_SAID = 5
 
 
 class DeleteQuery(Query, frozen=True, kw_only=True):
-    """forget: 1 to forget the pool at once, on the caller's word that its machines are gone."""
+    """forget: "1" to forget the pool at once, where the caller vouches that its machines are
+    gone."""
 
     forget: Flag = "0"
 
 
 class CyclesQuery(Query, frozen=True, kw_only=True):
-    """limit: at most so many, newest first."""
+    """limit: the most cycles to list, newest first."""
 
     limit: Annotated[int, Meta(ge=1, le=500)] = 100
 
@@ -73,7 +74,8 @@ async def scale_pool(call: ApiCall) -> Response:
 
 
 async def delete_pool(call: ApiCall) -> Response:
-    """Shrink a pool to nothing, and forget it then; or at once, on the caller's word."""
+    """Shrink a pool to nothing and forget it once it is empty; or at once, where the caller vouches
+    that its machines are gone."""
     pool = await call.store.fleet.delete_pool(_find_name(call))
     if is_on(call.query(DeleteQuery).forget):
         await forget_pool(call.controller, pool, f"forgotten by {call.caller_name}")
@@ -81,14 +83,14 @@ async def delete_pool(call: ApiCall) -> Response:
 
 
 async def pause_pool(call: ApiCall) -> Response:
-    """Spawn nothing more, and shrink by nothing; hosts that fall silent are given up all the same."""
+    """Rent no more machines and end none, except those of hosts that fall silent."""
     request = await call.body(PoolPause, default=PoolPause())
     reason = request.reason or f"paused by {call.caller_name}"
     return await _answer(call, await call.store.fleet.pause_pool(_find_name(call), reason))
 
 
 async def resume_pool(call: ApiCall) -> Response:
-    """Scale again."""
+    """Let the pool grow and shrink again."""
     return await _answer(call, await call.store.fleet.resume_pool(_find_name(call)))
 
 
@@ -109,7 +111,7 @@ async def get_plan(call: ApiCall) -> Response:
 
 
 async def run_cycle(call: ApiCall) -> Response:
-    """Run one cycle now and wait for what it asked the provider for."""
+    """Run one cycle now and wait for the answers of the provider."""
     pool = await call.store.fleet.get_pool(_find_name(call))
     if call.controller.leadership.hears_since is None:
         raise Conflict(
@@ -140,7 +142,7 @@ async def list_health(call: ApiCall) -> Response:
 
 
 async def list_performance(call: ApiCall) -> Response:
-    """List what each host did."""
+    """List the work that each host has done."""
     return answer_page(await call.store.views.list_performance())
 
 
@@ -154,7 +156,7 @@ async def _put(call: ApiCall, name: str, values: Mapping[str, Any]) -> Response:
 
 
 async def _answer(call: ApiCall, pool: PoolRecord) -> Response:
-    """Return the pool; where the call may have changed it, its next cycle comes at once."""
+    """Return the pool; where the call may have changed it, start its next cycle at once."""
     if call.scope["method"] != "GET":
         call.controller.poke("fleet", "events")
     (shown,) = await _show(call, [pool])
@@ -209,7 +211,7 @@ def _keys_of(spec: PoolSpec) -> dict[str, Any]:
 
 
 def _find_name(call: ApiCall) -> str:
-    """Return the name in the path. Raises NotFound for what can be no pool's name."""
+    """Return the name in the path. Raises NotFound for text that can be no pool's name."""
     try:
         return read_name(call, "pool")
     except ValidationError as error:

@@ -16,7 +16,7 @@ async def list_projects(call: ApiCall) -> Response:
 
 
 async def get_project(call: ApiCall) -> Response:
-    """Return one project; one that no job has named yet is an empty one."""
+    """Return one project; an empty record for a project that no job has named yet."""
     return answer_json(await call.store.settings.get_project(_find_name(call)))
 
 
@@ -39,7 +39,7 @@ async def delete_project(call: ApiCall) -> Response:
 
 
 def _find_name(call: ApiCall) -> str:
-    """Return the name in the path. Raises NotFound for what can be no project's name."""
+    """Return the name in the path. Raises NotFound for text that can be no project's name."""
     try:
         return read_name(call, "project")
     except ValidationError as error:

@@ -12,7 +12,7 @@ from holdfast.wire.api import PauseRequest, SettingsPatch
 
 
 async def list_queues(call: ApiCall) -> Response:
-    """List every queue and what is in it."""
+    """List every queue and the counts of its jobs."""
     return answer_page(await call.store.settings.list_queues())
 
 
@@ -40,7 +40,7 @@ async def delete_queue(call: ApiCall) -> Response:
 
 
 async def pause_queue(call: ApiCall) -> Response:
-    """Start nothing new from it; `hard` also stops what runs."""
+    """Start no more jobs of the queue; `hard` also stops those that run."""
     controller, name = call.controller, _name(call)
     request = await call.body(PauseRequest, default=PauseRequest())
     reason = request.reason or f"paused by {call.caller_name}"
@@ -50,9 +50,9 @@ async def pause_queue(call: ApiCall) -> Response:
 
 
 async def resume_queue(call: ApiCall) -> Response:
-    """Start its jobs again. The answer has what was in it before."""
+    """Start the queue's jobs again. The answer counts the jobs that were in it before."""
     name = _name(call)
-    # Counted first, because a count of many jobs would take from their start what it costs.
+    # Counted first, because counting many jobs later would delay their start.
     queue = await call.store.settings.get_queue(name)
     await call.store.settings.resume_queue(name)
     call.controller.poke("admit", "events")

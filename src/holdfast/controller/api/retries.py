@@ -61,7 +61,7 @@ async def retry_job(call: ApiCall) -> Response:
 
 
 async def retry_jobs(call: ApiCall) -> Response:
-    """Give each of many another attempt, as `retry_job` does, in the order of their submission."""
+    """Retry many jobs, each as `retry_job` does, in the order of their submission."""
     request, caller = await call.body(RetryManyRequest), call.caller_name
     controller, store = call.controller, call.store
 
@@ -94,13 +94,14 @@ async def retry_jobs(call: ApiCall) -> Response:
 
 
 def _goes_on(job: JobRecord, request: RetryRequest) -> bool:
-    """Return whether a retry is for the parked members of a job that runs."""
+    """Return whether a retry concerns the parked members of a job that runs."""
     runs = job.state in (JobState.RESERVED, JobState.RUNNING)
     return runs and not (request.counted or request.from_scratch)
 
 
 class Budgets(NamedTuple):
-    """What counted retries are counted by: the settings, and the last attempts by job."""
+    """The data that counted retries are checked against: the settings, and the last attempts by
+    job."""
 
     settings: Settings
     last: Mapping[str, Sequence[AttemptRecord]]
@@ -119,7 +120,8 @@ async def _read_budgets(
 
 
 def _say_retry(job: JobRecord, request: RetryRequest, caller: str, budgets: Budgets | None) -> str:
-    """Return the reason of a retry. Raises Conflict when it is to be counted and they are spent."""
+    """Return the reason to record for a retry. Raises Conflict where the retry counts against the
+    job's budget and the budget is spent."""
     if job.wait_cause == "back_off":
         reason = f"{caller} had it tried again before its back-off was over"
     elif budgets is not None:
@@ -131,8 +133,8 @@ def _say_retry(job: JobRecord, request: RetryRequest, caller: str, budgets: Budg
 
 
 def _count_retry(job: JobRecord, budgets: Budgets) -> tuple[int, int]:
-    """Return the number of a counted retry, and how many there may be. Raises Conflict when they
-    are spent."""
+    """Return the number of a counted retry, and how many the job may have. Raises Conflict where
+    all of them are spent."""
     allowed = budgets.settings.policy(job.queue, job.spec).retry.max_retries
     if job.spec.interactive:
         raise Conflict(

@@ -1,4 +1,4 @@
-"""The jobs of a schedule: of its times, and one that a person asks for now."""
+"""The jobs of a schedule: those of its due times, and the job that a person asks for now."""
 
 import secrets
 from datetime import datetime
@@ -14,7 +14,8 @@ from holdfast.moves.values import DueSchedule, NewJob, ScheduledRun, ScheduledRu
 
 
 def make_runs(due: DueSchedule, planned: tuple[PlannedRun, ...]) -> tuple[ScheduledRun, ...]:
-    """Return the runs with their jobs; one that waits does so for the job before it."""
+    """Return the runs with their jobs; a run that must wait depends on the job of the run before
+    it."""
     runs: list[ScheduledRun] = []
     before = due.schedule.last_job_id
     for plan in planned:
@@ -29,7 +30,8 @@ def make_runs(due: DueSchedule, planned: tuple[PlannedRun, ...]) -> tuple[Schedu
 
 
 def make_job(due: DueSchedule, due_at: datetime, *, after: str | None) -> NewJob:
-    """Return the job of one time: its key is the schedule's and the time's."""
+    """Return the job of one due time. Its idempotency key is made of the schedule's id and the
+    time."""
     schedule = due.schedule
     spec = msgspec.structs.replace(
         schedule.spec.job,

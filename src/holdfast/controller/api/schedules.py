@@ -56,14 +56,14 @@ async def get_schedule(call: ApiCall) -> Response:
 
 
 async def delete_schedule(call: ApiCall) -> Response:
-    """Forget it; its jobs stay."""
+    """Forget the schedule; its jobs stay."""
     await call.store.schedules.delete_schedule(call.params["name"])
     call.controller.poke("events")
     return Response(status_code=204)
 
 
 async def pause_schedule(call: ApiCall) -> Response:
-    """Let no time of it come."""
+    """Pause the schedule: none of its times starts a job."""
     request = await call.body(SchedulePause, default=SchedulePause())
     reason = request.reason or f"paused by {call.caller_name}"
     paused = await call.store.schedules.pause_schedule(call.params["name"], reason)
@@ -72,7 +72,7 @@ async def pause_schedule(call: ApiCall) -> Response:
 
 
 async def resume_schedule(call: ApiCall) -> Response:
-    """Let its times come again, from now on."""
+    """Resume the schedule, from now on."""
     schedule = await call.store.schedules.get_schedule(call.params["name"])
     following = next_after(schedule.spec, schedule.anchor, await call.store.now())
     resumed = await call.store.schedules.resume_schedule(schedule.name, following)
@@ -81,7 +81,7 @@ async def resume_schedule(call: ApiCall) -> Response:
 
 
 async def run_schedule(call: ApiCall) -> Response:
-    """Submit its job now."""
+    """Submit the schedule's job now."""
     schedule = await call.store.schedules.get_schedule(call.params["name"])
     await check_specs(call.controller, [schedule.spec.job], ["job."], owner=schedule.owner)
     job_id = await run_now(call.controller, schedule)
@@ -89,7 +89,7 @@ async def run_schedule(call: ApiCall) -> Response:
 
 
 async def list_next(call: ApiCall) -> Response:
-    """Tell its times to come."""
+    """List the schedule's next times."""
     query = call.query(NextQuery)
     schedule = await call.store.schedules.get_schedule(call.params["name"])
     now = await call.store.now()
@@ -99,7 +99,7 @@ async def list_next(call: ApiCall) -> Response:
 
 
 async def list_runs(call: ApiCall) -> Response:
-    """List what became of its times."""
+    """List the schedule's past times, each with its job or with the reason why there is none."""
     query = call.query(RunsOfScheduleQuery)
     runs = await call.store.schedules.list_runs(call.params["name"], limit=query.limit)
     return answer_page(runs)

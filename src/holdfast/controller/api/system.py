@@ -38,7 +38,8 @@ async def get_front_page(call: ApiCall) -> Response:
 
 @cache
 def _read_question_page() -> tuple[bytes, dict[str, str]]:
-    """Return the page and its headers, which let a browser run what stands in it and nothing else."""
+    """Return the page and its headers, which let a browser run the page's own script and no
+    other."""
     page = (resources.files("holdfast.controller.http") / "question.html").read_bytes()
     allowed = {}
     for kind in ("script", "style"):
@@ -55,14 +56,14 @@ def _read_question_page() -> tuple[bytes, dict[str, str]]:
 
 
 async def get_question_page(call: ApiCall) -> Response:
-    """Return the page on which a person answers a workflow's question. It is the same for all, and
-    asks the API with the token that the person gives it."""
+    """Return the page on which a person answers a workflow's question. The page is the same for all
+    questions, and calls the API with the token that the person enters."""
     page, headers = _read_question_page()
     return Response(page, 200, headers, "text/html")
 
 
 async def get_health(call: ApiCall) -> Response:
-    """Answer, which shows that the process lives."""
+    """Answer that the process lives."""
     return answer_json({"status": "ok"})
 
 
@@ -73,7 +74,7 @@ async def get_readiness(call: ApiCall) -> Response:
 
 
 async def get_metrics(call: ApiCall) -> Response:
-    """Return the metrics: without the gauges where the store is away."""
+    """Return the metrics; while the store is unavailable, without the gauges read from it."""
     controller = call.controller
     try:
         gauges, waiting, feeds, running = await asyncio.gather(

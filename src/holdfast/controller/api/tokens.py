@@ -22,7 +22,7 @@ async def list_tokens(call: ApiCall) -> Response:
 
 
 async def create_token(call: ApiCall) -> Response:
-    """Make a token; its secret is shown this once."""
+    """Make a token. This answer alone shows its secret."""
     request = await call.body(TokenRequest)
     store = call.store
     lifetime = request.expires_seconds
@@ -42,8 +42,8 @@ async def create_token(call: ApiCall) -> Response:
 
 
 async def revoke_token(call: ApiCall) -> Response:
-    """Revoke a token: here and on the other replicas at once, and within 5 s where these do not hear
-    of it. Open streams of it end then."""
+    """Revoke a token: at once on this replica and on those that receive the hint, within 5 s on the
+    others. Open streams of the token end then."""
     token_id = call.params["id"]
     if not ID_PATTERN.fullmatch(token_id):
         raise NotFound(f"there is no token {token_id[:64]!r}; `holdfast token list` shows them")

@@ -29,7 +29,7 @@ TEST_KIND = "webhook.test"
 
 
 class DeliveriesQuery(Query, frozen=True, kw_only=True):
-    """Which deliveries, newest first. `state` may be repeated."""
+    """The deliveries to list, newest first. `state` may be repeated."""
 
     state: tuple[DeliveryState, ...] = ()
     limit: Limit = 100
@@ -42,7 +42,7 @@ async def list_webhooks(call: ApiCall) -> Response:
 
 
 async def create_webhook(call: ApiCall) -> Response:
-    """Make a hook; its secret is shown this once."""
+    """Make a hook. This answer alone shows its secret."""
     request = await call.body(WebhookRequest)
     await _check_url(call, request.url)
     secret = request.secret or make_secret("w")
@@ -65,7 +65,7 @@ async def get_webhook(call: ApiCall) -> Response:
 
 
 async def patch_webhook(call: ApiCall) -> Response:
-    """Change a hook. Deliveries that are pending already go to the new url."""
+    """Change a hook. Deliveries that are pending already go to the new URL."""
     hook_id = _hook_id(call)
     patch = await call.body(WebhookPatch)
     if patch.url is not msgspec.UNSET:
@@ -95,7 +95,7 @@ async def rotate_webhook(call: ApiCall) -> Response:
 
 
 async def pause_webhook(call: ApiCall) -> Response:
-    """Send nothing more until it resumes; its events are kept."""
+    """Send nothing more to the hook until it resumes; its events are kept."""
     hook_id = _hook_id(call)
     request = await call.body(WebhookPause, default=WebhookPause())
     reason = request.reason or f"paused by {call.caller_name}"
@@ -105,7 +105,7 @@ async def pause_webhook(call: ApiCall) -> Response:
 
 
 async def resume_webhook(call: ApiCall) -> Response:
-    """Go on where it stopped."""
+    """Send to the hook again, from the event at which it was paused."""
     hook = await call.store.webhooks.resume_webhook(_hook_id(call))
     call.controller.poke("events")
     return answer_json(hook)

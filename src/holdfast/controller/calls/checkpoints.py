@@ -37,7 +37,8 @@ class CallCheckpointQuery(Query, frozen=True, kw_only=True):
 
 
 async def put_call_checkpoint(call: ApiCall) -> Response:
-    """Keep what a running call saved, in place of what it saved before; the body is the bytes."""
+    """Keep the checkpoint that a running call saved, in place of its last one; the body is the
+    bytes."""
     controller, holder = call.controller, _read_holder(call)
     kept = await controller.store.call_checkpoints.find_kept(holder)
     queue, spec = await controller.specs.find(holder.key.job_id)
@@ -53,7 +54,7 @@ async def put_call_checkpoint(call: ApiCall) -> Response:
 
 
 async def get_call_checkpoint(call: ApiCall) -> Response:
-    """Send a running call what an earlier attempt of it saved last."""
+    """Send a running call the last checkpoint that an earlier attempt of it saved."""
     controller = call.controller
     kept = await controller.store.call_checkpoints.find_kept(_read_holder(call))
     name = f"call {kept.set_id}.{kept.index}"
@@ -61,7 +62,8 @@ async def get_call_checkpoint(call: ApiCall) -> Response:
         raise NotFound(f"{name} has no checkpoint")
     pieces = controller.blobs.read(kept.blob, size=kept.size)
     try:
-        # The first piece before the head: what cannot be read is a problem, not a broken stream.
+        # Read the first piece before the head goes out: a checkpoint that cannot be read is then a
+        # problem, not a broken stream.
         first = await anext(pieces, b"")
     except (BlobMissing, BlobSpoilt) as error:
         log.error("%s starts from nothing, because its checkpoint is lost: %s", name, error)

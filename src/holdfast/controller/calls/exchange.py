@@ -1,7 +1,8 @@
-"""`POST /v1/agent/calls`: the executors of one host, ends up and batches down: a long poll.
+"""`POST /v1/agent/calls`, a long poll: the executors of one host report ends and receive batches of
+calls.
 
 POLL-1…3 of `controller/sync/route.py` hold here too. An exchange waits for the wakes of its
-executors' families, because calls that became ready are what they wait for.
+executors' families, because executors wait for calls that become ready.
 """
 
 import asyncio
@@ -57,7 +58,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 async def exchange(call: ApiCall) -> Response:
-    """Take what a host's executors have to say, and answer each."""
+    """Record the reports of a host's executors, and answer each executor."""
     controller, host = call.controller, call.host
     assert host is not None
     arrived = controller.calls.exchanges
@@ -73,8 +74,8 @@ async def exchange(call: ApiCall) -> Response:
 
 
 def read_calls(body: bytes) -> tuple[CallsRequest, list[str]]:
-    """Return the request with those reports that can be read, and a sentence for each other. Raises
-    as `decode_packed` does where the envelope itself cannot be read."""
+    """Return the request with the reports that can be read, and a sentence for each report that
+    cannot. Raises as `decode_packed` does where the envelope itself cannot be read."""
     envelope = decode_packed(body, _ENVELOPE)
     reports, unread = [], []
     for number, raw in enumerate(envelope.executors):
@@ -91,8 +92,8 @@ def read_calls(body: bytes) -> tuple[CallsRequest, list[str]]:
 
 
 def _clean(report: ExecutorReport) -> ExecutorReport:
-    """Replace NUL characters, which the database cannot hold: they are in no JSON text, and a call
-    must end even if its executor sends one."""
+    """Replace NUL characters in results, because the database cannot hold them and a call must end
+    even if its executor sends one. JSON text contains none."""
     if not any("\x00" in end.value for each in report.ends for end in each.ends):
         return report
     ends = [
@@ -109,8 +110,9 @@ def _clean(report: ExecutorReport) -> ExecutorReport:
 
 
 class _Guest(msgspec.Struct):
-    """One executor of a request. turned: the store's last answer; None where its turn failed alone,
-    so that it is left out and asks again."""
+    """One executor of a request. turned: the store's last answer to it; None where the turn of this
+    executor failed alone, which leaves it out of the answer, so that it asks again. news: True
+    where the answer must not wait."""
 
     turn: ExecutorTurn
     queue: str
@@ -121,7 +123,8 @@ class _Guest(msgspec.Struct):
 
 
 class _Visit(msgspec.Struct, frozen=True):
-    """One request of a host. arrived: how many exchanges there had been by then."""
+    """One request of a host. arrived: the number of exchanges that this replica had made when the
+    request arrived."""
 
     host: HostRecord
     request: CallsRequest
@@ -130,7 +133,7 @@ class _Visit(msgspec.Struct, frozen=True):
 
 
 async def _poll(controller: Controller, visit: _Visit, receive: Receive) -> CallsAnswer:
-    """Return the first answer that says something, or the last one (POLL-1…3)."""
+    """Return the first answer with news for an executor, or the last one (POLL-1…3)."""
     host, request = visit.host, visit.request
     wakes, line = controller.wakes, controller.wakes.calls(host.id)
     newest = line.take(request.incarnation, request.seq)
@@ -148,7 +151,7 @@ async def _poll(controller: Controller, visit: _Visit, receive: Receive) -> Call
         and line.is_newest(request.incarnation, request.seq)
     ):
         with line.wait():
-            # Not the whole time at once: a slot may be wanted, and a wake may be lost.
+            # Wait in parts: a slot may become wanted, and a wake may be lost.
             left = min(LOOK_SECONDS, until - controller.clock())
             woken = await wait_unless_gone(seen, left, receive)
         if not line.is_newest(request.incarnation, request.seq) or wakes.closing:
@@ -165,7 +168,7 @@ async def _poll(controller: Controller, visit: _Visit, receive: Receive) -> Call
 async def _make_guests(
     controller: Controller, host: HostRecord, request: CallsRequest
 ) -> tuple[list[_Guest], list[ExecutorAnswer]]:
-    """Return the executors of a request, and the answers to what is none."""
+    """Return the executors of a request, and answers for reports of tasks that are no executors."""
     guests, strangers = [], []
     for report in request.executors:
         try:
@@ -190,32 +193,33 @@ async def _ask(
     woken: bool = False,
     told: bool = False,
 ) -> None:
-    """Take the store's answers. woken, told: calls may have become ready, or ends are to go on record;
-    they wait for no other read, and what is known of wanted slots is `LOOK_SECONDS` old then.
-    Raises Unavailable where the store is away."""
-    desk, host = controller.calls, visit.host
+    """Exchange all executors' reports with the store, and note its answers in `guests`. woken:
+    calls may have become ready. told: the reports carry ends to record. In both cases no other read
+    comes before the exchange, and the view of wanted slots may be `LOOK_SECONDS` old. Raises
+    Unavailable where the store is away."""
+    calls, host = controller.calls, visit.host
     wants, hurries = any(guest.turn.report.want for guest in guests), woken or told
     await _note_unable(controller, host, guests)
     if wants and not hurries:
-        await desk.slots.refresh()
+        await calls.slots.refresh()
     if any(is_lent(guest.spec) for guest in guests):
-        await desk.slots.refresh_lent()
+        await calls.slots.refresh_lent()
     for guest in guests:
-        surplus = desk.slots.is_surplus(guest.turn.report.key.job_id)
-        if not guest.leave and (surplus or desk.slots.gives_way(guest.spec, host, idle=False)):
+        surplus = calls.slots.is_surplus(guest.turn.report.key.job_id)
+        if not guest.leave and (surplus or calls.slots.gives_way(guest.spec, host, idle=False)):
             guest.leave = True
         if guest.leave and guest.turn.report.want:
             guest.turn = msgspec.structs.replace(
                 guest.turn, report=msgspec.structs.replace(guest.turn.report, want=0)
             )
     results = await asyncio.gather(
-        *(desk.turns.submit((guest.turn, visit.arrived)) for guest in guests),
+        *(calls.turns.submit((guest.turn, visit.arrived)) for guest in guests),
         return_exceptions=True,
     )
     idles = [_is_idle(guest, result) for guest, result in zip(guests, results, strict=True)]
     for number, (guest, result) in enumerate(zip(guests, results, strict=True)):
         if isinstance(result, ExecutorTurned):
-            desk.note(guest.turn, result)
+            calls.note(guest.turn, result)
             _poke(controller, guest.turn, result)
             guest.turned = result
             if guest.turn.report.loads:  # counted once, however often this call asks again
@@ -223,13 +227,13 @@ async def _ask(
                 guest.turn = msgspec.structs.replace(guest.turn, report=report)
             if idles[number] and not guest.leave:
                 if not hurries:
-                    await desk.slots.refresh_jobs()
+                    await calls.slots.refresh_jobs()
                 beside = [other.spec for n, other in enumerate(guests) if idles[n] and n != number]
-                guest.leave = desk.slots.gives_way(guest.spec, host, idle=True) or (
-                    (desk.slots.knows_jobs or not hurries)
-                    and desk.slots.yields_to_job(guest.spec, host.id, beside)
+                guest.leave = calls.slots.gives_way(guest.spec, host, idle=True) or (
+                    (calls.slots.knows_jobs or not hurries)
+                    and calls.slots.yields_to_job(guest.spec, host.id, beside)
                 )
-            news = desk.is_news(guest.turn.report, result, leave=guest.leave)
+            news = calls.is_news(guest.turn.report, result, leave=guest.leave)
             guest.news = bool(
                 news or result.batches or result.recorded or result.dropped or result.lost
             )
@@ -240,12 +244,12 @@ async def _ask(
             about = {"host": guest.turn.host_id}
             log.warning(text, guest.turn.report.key, result.message, extra=about)
     if wants and told:
-        desk.slots.refresh_behind(controller.background, jobs=any(idles))
+        calls.slots.refresh_behind(controller.background, jobs=any(idles))
 
 
 async def _note_unable(controller: Controller, host: HostRecord, guests: Sequence[_Guest]) -> None:
-    """Find the other hosts for calls that could not be run on this one, whose executor then leaves
-    them to those."""
+    """Find other hosts for calls whose app this host cannot run. An executor that reported such a
+    call is told to leave where another host can run the app."""
     unable = [guest for guest in guests if _has_unable(guest.turn.report)]
     hosts = await controller.store.hosts.list_hosts() if unable else []
     for guest in unable:
@@ -265,7 +269,7 @@ def _has_unable(report: ExecutorReport) -> bool:
 
 
 def _is_idle(guest: _Guest, result: object) -> bool:
-    """Say whether an executor asks for calls, and has and gets none."""
+    """Return whether an executor asks for calls, holds none, and was given none."""
     report = guest.turn.report
     return (
         isinstance(result, ExecutorTurned)
@@ -275,7 +279,8 @@ def _is_idle(guest: _Guest, result: object) -> bool:
 
 
 def _poke(controller: Controller, turn: ExecutorTurn, turned: ExecutorTurned) -> None:
-    """Wake those that wait for results, and for calls that may be ready again."""
+    """Wake the readers of results, and the executors that wait for calls that may be ready
+    again."""
     if turned.touched_sets:
         controller.poke(*(f"set:{set_id}" for set_id in turned.touched_sets))
         controller.poke_soon("workflows")  # a call that ended seldom ends its set
@@ -283,7 +288,7 @@ def _poke(controller: Controller, turn: ExecutorTurn, turned: ExecutorTurned) ->
     if turned.ready_again:
         controller.poke("executors", f"calls:{turn.family}")
     elif report.busy:
-        controller.poke_soon("executors")  # another may be wanted beside it
+        controller.poke_soon("executors")  # another executor may be wanted
     if report.closing is not None or any(end.error for each in report.ends for end in each.ends):
         controller.poke("calls")  # a back-off may have begun
 

@@ -1,9 +1,11 @@
 """The output of one call, read from the logs of its executors.
 
--         What is sent is the output of that attempt of that call, between its mark and the next one,
-          in order and once; bytes that are not kept are a `gap`.
-OUTPUT-2  An attempt that has ended is read until its output is over: another call's mark follows, its
-          executor's log ended, or its last bytes had time to come, also after the server was away.
+- The bytes sent are the output of one attempt of one call, between its mark and the next one, in
+  order and once; bytes that are not kept are a `gap`.
+
+OUTPUT-2  An attempt that has ended is read until its output is over: another call's mark follows,
+          its executor's log has ended, or its last bytes had time to come, also after the server
+          was away.
 """
 
 from collections.abc import AsyncIterator, Iterable
@@ -24,16 +26,17 @@ from holdfast.wire.calls import CallLogLine
 PAGE_BYTES = 256 * 1024
 POLL_SECONDS = 1.0
 LATE_SECONDS = 1.0
-"""How long after a call's end its last bytes may come: an agent ships what is there five times a
-second."""
+"""The time in which a call's last bytes may still come after its end: an agent ships new bytes five
+times a second."""
 RETURN_SECONDS = 10.0
-"""How long they may come where the server was away at the end: an agent waits up to 6 s between two
-tries, and sends its logs when the first is answered."""
+"""The same time where the server was away at the call's end: an agent waits up to 6 s between two
+tries, and sends its logs once a try is answered."""
 
 
 class CallLogsQuery(Query, frozen=True, kw_only=True):
-    """Which bytes. attempt: of the call; absent means its last one, and with `follow` those that come
-    after it, too. since: with `follow`, the attempt to begin with, where a connection was lost."""
+    """The bytes to read. attempt: the number of the call's attempt; absent means its last one, and
+    with `follow` also the later ones. since: with `follow`, the attempt to begin with after a lost
+    connection."""
 
     attempt: Attempt | None = None
     since: Attempt | None = None
@@ -42,7 +45,7 @@ class CallLogsQuery(Query, frozen=True, kw_only=True):
 
 
 async def get_call_logs(call: ApiCall) -> Response:
-    """Send what a call printed, as a stream of events."""
+    """Send the output of a call, as a stream of events."""
     set_id, index = read_call_name(call)
     query = call.query(CallLogsQuery)
     await call.store.calls.read_call(set_id, index)  # NotFound is an answer, not an event
@@ -51,8 +54,9 @@ async def get_call_logs(call: ApiCall) -> Response:
 
 
 class _OutputStream:
-    """How far the output of an attempt is read in one stream of one executor. at: None until its
-    mark was found; seen: up to where that was looked for."""
+    """How far the output of an attempt has been read in one stream of one executor. at: the offset
+    of the next byte to read; None until the attempt's mark was found. seen: the offset up to which
+    the log was searched for the mark."""
 
     def __init__(self, output: CallOutput) -> None:
         self.job_id, self.job_attempt = output.job_id, output.job_attempt
@@ -88,7 +92,7 @@ class OutputReader:
                 self._told = self._attempt
                 yield event_bytes("attempt", {"attempt": self._attempt})
             async for line in self._read_new():
-                self._over_since = None  # more may come
+                self._over_since = None  # more output may come
                 yield event_bytes("log", line)
             if self._goes_on(standing):
                 self._attempt, self._over_since = self._attempt + 1, None
@@ -101,12 +105,12 @@ class OutputReader:
             yield b""  # lets the writer send a keep-alive and notice a closing server
 
     def _goes_on(self, standing: CallStanding) -> bool:
-        """Whether a follower of all attempts goes on to the next one."""
+        """Return whether a follower of all attempts goes on to the next one."""
         follows = is_on(self._query.follow) and self._query.attempt is None
         return follows and self._attempt < standing.attempts and self._is_settled(None)
 
     async def _is_over(self, standing: CallStanding) -> bool:
-        """OUTPUT-2."""
+        """Return whether the reader has received all output that it asked for (OUTPUT-2)."""
         later = standing.attempts > self._attempt
         running = standing.phase == "running" and not later
         if is_on(self._query.follow):
@@ -124,7 +128,8 @@ class OutputReader:
         return (await self._controller.store.now() - ended_at).total_seconds()
 
     def _is_settled(self, age_seconds: float | None) -> bool:
-        """Whether no more bytes of the attempt can come. age_seconds: since its end, where known."""
+        """Return whether no more bytes of the attempt can come. age_seconds: the time since the
+        attempt's end; None where its end is unknown."""
         found = self._streams.values()
         wanted = ("stdout", "stderr") if self._query.stream == "both" else (self._query.stream,)
         if found and {s.stream for s in found if s.over} == set(wanted):
@@ -137,8 +142,8 @@ class OutputReader:
         return min(age, served) > late
 
     def _was_away(self, age_seconds: float, served: float) -> bool:
-        """Whether the attempt may have ended while no server heard its agent: before this one began,
-        or soon after, and its executor was heard of no earlier."""
+        """Return whether the attempt may have ended while no server received its agent's reports:
+        before this server began or soon after, with no earlier report of its executor."""
         jobs = {stream.job_id for stream in self._streams.values()}
         known = self._controller.calls.known_seconds(jobs)
         return served - age_seconds < RETURN_SECONDS and age_seconds >= known
@@ -152,7 +157,7 @@ class OutputReader:
                 yield line
 
     async def _find_marks(self, outputs: Iterable[CallOutput]) -> list[_OutputStream]:
-        """Return the streams in which the attempt's mark was found, and which are not over."""
+        """Return the streams in which the attempt's mark was found and whose output is not over."""
         found: dict[tuple[str, int, str], _OutputStream] = {}
         for output in outputs:
             if self._query.stream not in ("both", output.stream):
@@ -167,7 +172,8 @@ class OutputReader:
         return [stream for stream in found.values() if not stream.over]
 
     async def _find_mark(self, output: CallOutput) -> int | None:
-        """Return where the call's own output begins within the span, if it does."""
+        """Return the offset at which the call's own output begins within the span, or None where
+        its mark is not kept."""
         data, at = b"", output.start
         while at < output.end:
             chunks = await self._logs.read_log(
@@ -176,7 +182,7 @@ class OutputReader:
             )  # fmt: skip
             for chunk in chunks:
                 if chunk.offset != at:
-                    return None  # it was dropped in between
+                    return None  # the bytes were dropped in between
                 data, at = data + chunk.data, at + len(chunk.data)
             if not chunks:
                 break

@@ -45,16 +45,16 @@ from holdfast.wire.calls import (
 MAX_WAIT_SECONDS = 25
 MAX_INDICES = 10_000
 ANSWER_BYTES = 8 * 1024 * 1024
-"""Of results in one answer, beside one last result; the next page brings the others."""
+"""The most bytes of results in one answer, plus one last result; the next page has the others."""
 _LOOK = 128
-"""Results that are read before it is known how large they are."""
+"""The number of results that are read first, before their sizes are known."""
 T = TypeVar("T")
 _find_decoder = functools.cache(msgspec.json.Decoder)
 _JSON = msgspec.json.Decoder(msgspec.Raw)
 
 
 class SetsQuery(Query, frozen=True, kw_only=True):
-    """Which call sets, newest first."""
+    """The filters of the list of call sets, newest first."""
 
     project: Name | None = None
     owner: Owner | None = None
@@ -63,8 +63,8 @@ class SetsQuery(Query, frozen=True, kw_only=True):
 
 
 class ResultsQuery(Query, frozen=True, kw_only=True):
-    """Which results: those from `first` on without a gap; or of `index` ("3,17,…"); or those in a
-    state, by index. wait: seconds for the first of them, at most 25."""
+    """The results to return: those from `first` on without a gap, those at `index` ("3,17,…"), or
+    those in a `state`, by index. wait: the seconds to wait for the first of them, at most 25."""
 
     first: Annotated[int, Meta(ge=0, le=MAX_SET_CALLS)] = 0
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
@@ -74,7 +74,7 @@ class ResultsQuery(Query, frozen=True, kw_only=True):
 
 
 async def create_set(call: ApiCall) -> Response:
-    """Create a call set with its first calls; a repeat changes nothing."""
+    """Create a call set with its first calls. A repeat of the request changes nothing."""
     new = await _read_body(call, NewCallSet)
     if not ID_PATTERN.fullmatch(new.id):
         form = "id: 20 digits and lower-case letters without i, l, o and u, made by the client"
@@ -105,7 +105,7 @@ async def append_calls(call: ApiCall) -> Response:
         set_id, more.first, more.args, count=more.count, cut=more.cut
     )
     if not more.args and more.count is None:
-        return answer_json(view)  # it only says that its client is there
+        return answer_json(view)  # the request only shows that its client is alive
     poke_family(call.controller, view.spec, find_queue(view.spec))
     call.controller.poke(f"set:{set_id}")
     return answer_json(view)
@@ -152,14 +152,14 @@ def read_call_name(call: ApiCall) -> tuple[str, int]:
 
 
 async def get_results(call: ApiCall) -> Response:
-    """Return results, after `wait` at most."""
+    """Return results, waiting for the first of them for `wait` seconds at most."""
     set_id, query = _set_id(call), call.query(ResultsQuery)
     indices = None if query.index is None else [int(n) for n in query.index.split(",")]
     if indices is not None and len(indices) > MAX_INDICES:
         most = f"query.index: at most {MAX_INDICES} at once"
         raise ValidationError(most, field="query.index")
     states = _read_states(query.state)
-    await read_body(call.scope, call.receive, 0)  # what comes after it is the client's hanging up
+    await read_body(call.scope, call.receive, 0)  # any later message is the client's hang-up
     controller = call.controller
     until = controller.clock() + min(float(query.wait), MAX_WAIT_SECONDS)
     with controller.wakes.watching(f"set:{set_id}") as wake:
@@ -169,7 +169,7 @@ async def get_results(call: ApiCall) -> Response:
             left = until - controller.clock()
             if found.results or found.ended or left <= 0 or controller.wakes.closing:
                 return answer_json(found)
-            # Looks again now and then, because a wake of another replica may be lost.
+            # Look again now and then, because a wake from another replica may be lost.
             await wait_unless_gone({wake: seen}, min(left, 5.0), call.receive)
 
 
@@ -180,7 +180,7 @@ async def read_results(
     indices: Sequence[int] | None,
     states: Sequence[CallState],
 ) -> CallResults:
-    """Return the results that are there now, and whether there is anything more to wait for."""
+    """Return the results recorded so far, and whether the reader may wait for more."""
     calls = controller.store.calls
     asked = query.limit if indices is not None else min(query.limit, _LOOK)
     found = list(
@@ -189,7 +189,10 @@ async def read_results(
         )
     )
     if len(found) == asked < query.limit and measure_results(found) < ANSWER_BYTES // 8:
-        following, asked = found[-1].index + 1, query.limit  # they are small: the others at once
+        following, asked = (
+            found[-1].index + 1,
+            query.limit,
+        )  # results are small: the others fit at once
         more = query.limit - len(found)
         found += await calls.read_results(set_id, first=following, limit=more, states=states)
     results = fit_results(found)
@@ -209,7 +212,7 @@ def measure_results(results: Iterable[CallResult]) -> int:
 
 
 def fit_results(results: list[CallResult]) -> list[CallResult]:
-    """Return as many of the results, from the first on, as one answer may hold."""
+    """Return the leading results that fit into one answer."""
     size = 0
     for count, result in enumerate(results):
         if size >= ANSWER_BYTES:
@@ -224,7 +227,7 @@ async def _is_past_end(controller: Controller, set_id: str, index: int) -> bool:
 
 
 async def cancel_calls(call: ApiCall) -> Response:
-    """Cancel calls: at once those that wait, cooperatively those that run."""
+    """Cancel calls: waiting ones at once, running ones cooperatively."""
     set_id = _set_id(call)
     change = await call.body(CallsChange, default=CallsChange())
     reason = change.reason or f"cancelled by {call.caller_name}"
@@ -247,8 +250,8 @@ async def retry_calls(call: ApiCall) -> Response:
 
 
 def poke_family(controller: Controller, spec: FunctionSpec, queue: str) -> None:
-    """Wake executors that wait for calls of this function, and in a moment the loop that starts more:
-    its reads would take the cores from the calls."""
+    """Wake the executors that wait for calls of this function. The loop that starts more executors
+    is woken a moment later, because its reads would take CPU time from the calls."""
     controller.poke(f"calls:{find_family(spec, queue).name}")
     controller.poke_soon("executors", seconds=BEHIND_SECONDS)
 

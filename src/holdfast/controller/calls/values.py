@@ -1,8 +1,8 @@
 """Arguments and results that are too large for a row: bytes by their SHA-256, in the blob store.
 
-VALUE-1  A name is the hash of its bytes, so a repeat changes nothing, and what is read is checked by
-         its reader. A value lives as long as the history (`history_days`) after it was written, and
-         as long as an argument or a result on record names it.
+VALUE-1  A value's name is the hash of its bytes, so a repeat changes nothing, and its reader checks
+         the bytes that it receives. A value lives as long as the history (`history_days`) after it
+         was written, and as long as an argument or a result on record names it.
 """
 
 import hashlib
@@ -45,7 +45,8 @@ async def get_value(call: ApiCall) -> Response:
     sha256 = _read_sha(call)
     pieces = call.controller.blobs.read(VALUES + sha256)
     try:
-        # The first piece before the head: what cannot be read is a problem, not a broken stream.
+        # Read the first piece before the head goes out: a value that cannot be read is then a problem,
+        # not a broken stream.
         first = await anext(pieces, b"")
     except BlobMissing:
         raise _no_value(sha256) from None

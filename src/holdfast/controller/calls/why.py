@@ -1,4 +1,4 @@
-"""One call as `GET …/calls/{index}` shows it, and what holds it where it is."""
+"""One call as `GET …/calls/{index}` shows it, and the reasons for its state."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,13 +33,14 @@ LIVE = (JobState.WAITING, JobState.QUEUED, JobState.RESERVED, JobState.RUNNING, 
 
 
 class CallCircumstances(msgspec.Struct, frozen=True, kw_only=True):
-    """What `explain_call` looks at.
+    """The facts that `explain_call` works from.
 
-    executors: the live ones of its family, newest first. heard: of those this replica heard of, by
-    job. waiting: what `why` says of the first that
-    has no place. ended: the last ones that ended, newest first. refusal: why the store took none.
-    busy: calls that keep executors of its family from others, or wait for it. endless: those of them
-    that hold every GPU it could run on, while they wait.
+    executors: the live executors of the call's family, newest first. heard: the last reports of
+    these executors to this replica, by job id. waiting: the lines of `why` for the family's first
+    executor without a place. ended: the family's most recently ended executors, newest first.
+    refusal: the store's reason for refusing new executors; empty where it refuses none. busy: the
+    running calls, of all families, whose executors take no other call. endless: calls that wait for
+    this one while they hold every GPU on which it could run, so that neither can go on.
     """
 
     name: str
@@ -57,7 +58,7 @@ class CallCircumstances(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def explain_call(found: CallCircumstances) -> list[CallWhyLine]:
-    """Say why the call is where it is, what matters most first. Pure."""
+    """Explain why the call is in its present state, the most important reason first. Pure."""
     standing = found.standing
     if standing.phase == "ended":
         return list(_explain_end(found))
@@ -99,7 +100,7 @@ def _explain_end(found: CallCircumstances) -> Iterator[CallWhyLine]:
 
 
 def _explain_endless(found: CallCircumstances) -> Iterator[CallWhyLine]:
-    """Say that it cannot start before the calls that wait for it have ended."""
+    """Explain that the call cannot start before the calls that wait for it have ended."""
     if found.endless:
         text = (
             f"every GPU it could run on is held by calls that wait: {_name_busy(found.endless)}; a GPU "
@@ -116,7 +117,7 @@ def _name_busy(busy: Sequence[BusyCall]) -> str:
 
 
 def _explain_busy(found: CallCircumstances) -> Iterator[CallWhyLine]:
-    """Say which calls hold all executors of its family."""
+    """Name the calls that occupy all executors of the family."""
     running = {job.id for job in found.executors if job.state is JobState.RUNNING}
     holding = [busy for busy in found.busy if busy.job_id in running]
     if not running or len({busy.job_id for busy in holding}) < len(running) or found.endless:
@@ -132,7 +133,7 @@ def _explain_busy(found: CallCircumstances) -> Iterator[CallWhyLine]:
 
 
 def _explain_hosts(found: CallCircumstances) -> Iterator[CallWhyLine]:
-    """Say what no live host has."""
+    """Name the requirement that no live host meets."""
     standing = found.standing
     family = standing.family
     hosts = list(list_hosts_of(family, found.hosts))
@@ -143,7 +144,7 @@ def _explain_hosts(found: CallCircumstances) -> Iterator[CallWhyLine]:
     elif not found.room.listed:
         off = any(family.app in fault.apps for host in found.hosts for fault in host.faults)
         if off:
-            return  # it is listed there, and said below why it cannot be run
+            return  # a host lists the app; a line below says why it cannot run it
         text = f"no live host that serves queue {family.queue} lists app {family.app}"
         hint = f"start one: holdfast agent --app {family.app}"
         yield _line("no_host_lists_app", text, hint)
@@ -160,7 +161,7 @@ def _explain_hosts(found: CallCircumstances) -> Iterator[CallWhyLine]:
 
 
 def _explain_unable(found: CallCircumstances) -> Iterator[CallWhyLine]:
-    """Name the hosts that list its app and cannot run it (ABLE-1)."""
+    """Name the hosts that list the call's app but cannot run it (ABLE-1)."""
     app = found.standing.family.app
     for host in [h for h in found.hosts if any(app in fault.apps for fault in h.faults)][
         :MAX_NAMED
@@ -172,8 +173,8 @@ def _explain_unable(found: CallCircumstances) -> Iterator[CallWhyLine]:
 
 
 def _explain_memory(found: CallCircumstances) -> Iterator[CallWhyLine]:
-    """Say that its model fits next to what others hold on the GPU of no executor; nothing where one
-    has room, or is not known to have none."""
+    """Explain that no executor's GPU has the memory for the call's model beside the models loaded
+    there. Yields nothing where an executor has the memory, or where its free memory is unknown."""
     spec = found.standing.spec
     running = [job for job in found.executors if job.state is JobState.RUNNING]
     rooms = {job.id: found.heard.get(job.id) for job in running}
@@ -203,7 +204,7 @@ def _may_load(spec: FunctionSpec, heard: HeardExecutor | None) -> bool:
 
 
 def _explain_labels(family: Family, listing: Sequence[HostRecord]) -> CallWhyLine:
-    """Name the labels that none of the hosts which list the app fits."""
+    """Name the required labels that no host with the app has."""
     wanted, each = family.host_labels, f"live host that lists app {family.app}"
     unmet = set.intersection(*(list_unmet(host.labels, wanted) for host in listing))
     pairs = {name: f"{name}={wanted[name].removeprefix(NOT)}" for name in sorted(wanted)}
@@ -222,7 +223,7 @@ def _explain_labels(family: Family, listing: Sequence[HostRecord]) -> CallWhyLin
 
 
 def _explain_executors(found: CallCircumstances) -> Iterator[CallWhyLine]:
-    """Say what keeps its executors from starting; nothing where one runs."""
+    """Explain why no executor of the family starts. Yields nothing where one runs."""
     if any(job.state is JobState.RUNNING for job in found.executors):
         return
     if found.refusal:
@@ -244,10 +245,10 @@ def _explain_executors(found: CallCircumstances) -> Iterator[CallWhyLine]:
 
 
 def count_failures(ended: Sequence[JobRecord]) -> int:
-    """Return how many executors broke soon after their start, since the last that did not. ended:
-    the newest first.
+    """Return how many executors in a row broke soon after their start, counted from the newest.
+    ended: the ended executors, newest first.
 
-    What a call does to its executor later, and what an operator does, is no failing of executors.
+    Executors that a call broke later, or that an operator stopped, do not count.
     """
     count = 0
     for job in ended:
@@ -270,7 +271,7 @@ def _broke_early(job: JobRecord) -> bool:
 
 
 async def view_call(controller: Controller, set_id: str, index: int) -> CallView:
-    """Return one call with its failures and why. Raises NotFound."""
+    """Return one call with its failures and the reasons for its state. Raises NotFound."""
     store = controller.store
     standing = await store.calls.read_call(set_id, index)
     failures = await store.calls.read_failures(set_id, index)
@@ -303,7 +304,8 @@ def _view_failure(failure: Mapping[str, Any]) -> CallFailureView:
 async def find_call_circumstances(
     controller: Controller, name: str, standing: CallStanding
 ) -> CallCircumstances:
-    """Read what holds a call; little where it does not wait for an executor."""
+    """Read the facts that explain a call's state; only its own record where it does not wait for an
+    executor."""
     store = controller.store
     now = await store.now()
     if standing.phase != "ready":
@@ -358,9 +360,13 @@ def find_endless(
     serving: Sequence[HostRecord],
     pools: Sequence[PoolSpec],
 ) -> list[BusyCall]:
-    """Return those of `blocked`, calls that hold a GPU and wait for one, without whose GPUs the call
-    could start, if one of them waits for it. Of several that block each other the first to begin may
-    wait on, so that not all of them are refused. serving: the hosts that serve the family."""
+    """Return the calls of a deadlock: calls that hold GPUs without which this call cannot start,
+    while one of them waits for it. Empty where there is no deadlock.
+
+    Where several calls block each other, those begun after the last one that waits for this call
+    are left out, so that not all of them are refused. blocked: calls that hold a GPU and wait for a
+    call that needs one. serving: the hosts that serve the family.
+    """
     last = max((b.batch for b in blocked if b.waits_for == name), default=0)
     blocked = [each for each in blocked if each.batch <= last]
     held = Counter[str]()
@@ -381,7 +387,7 @@ async def _waits_for_gpu(controller: Controller, busy: BusyCall) -> bool:
 async def read_executors(
     controller: Controller, family: str
 ) -> tuple[list[JobRecord], list[JobRecord]]:
-    """Return a family's live executors, and the last ones that ended, newest first."""
+    """Return a family's live executors and its most recently ended ones, both newest first."""
     found = await controller.store.jobs.list_jobs(
         JobFilter(executors="only", family=family, limit=MAX_EXECUTORS)
     )

@@ -18,10 +18,10 @@ class CyclesByPool:
         return self._pools[name]
 
     async def keep(self, names: set[str]) -> None:
-        """Let go of the pools that are no more."""
+        """Drop the cycles of pools that are not in `names`, because the pools were deleted."""
         for name in [name for name in self._pools if name not in names]:
             await self._pools.pop(name).close()
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel all work in progress."""
         await self.keep(set())

@@ -1,9 +1,11 @@
-"""One cycle of one pool: list, compare, read, decide, carry out, leave on record.
+"""One cycle of one pool: list its machines, compare them with the record, read the demand, decide,
+carry the actions out, record the result.
 
-CYCLE-2 A decision is carried out action by action, each under the store's guard. A provider is never
-        called inside a transaction, and no pool waits for another one's provider, except a moment
-        for its prices (PRICE-1).
-CYCLE-3 A pool's hosts are never judged silent by a silence of the controller itself (LEAD-4).
+A decision is carried out action by action, each under the store's guard. A provider is never called
+inside a transaction, and no pool waits for another one's provider, except a moment for its prices
+(PRICE-1).
+
+CYCLE-3  A pool's hosts are never judged silent by a silence of the controller itself (LEAD-4).
 """
 
 import asyncio
@@ -52,12 +54,12 @@ class PoolCycles:
         self.rentals = Rentals(controller, name)
 
     async def run(self, pool: PoolRecord, *, listing: bool = True) -> actions.CycleSummary:
-        """Run one cycle and return its summary. What the provider is asked for goes on after it."""
+        """Run one cycle and return its summary. Calls to the provider go on after the cycle."""
         async with self._lock:
             return await self._run(pool, listing=listing)
 
     async def plan(self, pool: PoolRecord) -> actions.PoolPlan:
-        """Return what a cycle would do now. Nothing is changed."""
+        """Return the actions that a cycle would take now. Nothing is changed."""
         async with self._lock:
             try:
                 provider = await self._open(pool)
@@ -71,7 +73,7 @@ class PoolCycles:
             return msgspec.structs.replace(plan, summary=summary)
 
     async def close(self) -> None:
-        """Give up what is under way and let go of the provider."""
+        """Cancel the calls in progress and close the provider."""
         await self.rentals.close()
         opened, self._opened = self._opened, None
         if opened is not None:
@@ -157,7 +159,7 @@ class PoolCycles:
             pool.spec.provider, pool.spec.config, installation
         )
         before, self._opened = self._opened, (key, provider)
-        self.rentals.unsure = True  # of another account or place nothing is known yet
+        self.rentals.unsure = True  # nothing is known yet of another account or place
         if before is not None:
             await before[1].close()
         return provider
@@ -170,10 +172,10 @@ class PoolCycles:
             raise ProviderDown(f"its list did not end within {LIST_SECONDS:g} s") from None
         except HoldfastError:
             raise
-        except Exception as error:  # what a provider prints may be anything
+        except Exception as error:  # a provider may fail in any way
             log.exception("pool %s: its machines cannot be listed", self._name)
             raise ProviderDown(f"{type(error).__name__}: {error}") from error
-        # One account may serve several pools; a machine of another one is not this one's to judge.
+        # One account may serve several pools; this cycle judges only its own pool's machines.
         return tuple(machine for machine in machines if machine.pool in ("", self._name))
 
     async def _read(self) -> FleetSnapshot:
@@ -199,9 +201,9 @@ class PoolCycles:
         return next(view for view in snapshot.pools if view.spec.name == self._name)
 
     async def _compare(self, snapshot: FleetSnapshot, machines: tuple[Machine, ...]) -> Findings:
-        """Read the listing beside the record."""
+        """Compare the provider's listing with the record."""
         intents = {machine.intent for machine in machines}
-        # A machine without the name of its pool may be another one's.
+        # A machine without its pool's name may belong to another pool.
         hosts = [
             host
             for view in snapshot.pools
@@ -218,8 +220,8 @@ class PoolCycles:
     async def _follow(
         self, provider: Provider, snapshot: FleetSnapshot, findings: Findings, notes: list[str]
     ) -> int:
-        """Write what the listing means, and end what no record asks for. Returns how many hosts it
-        put in error."""
+        """Record the findings of a listing, and end machines that no record asks for. Returns how
+        many hosts it put in error."""
         store = self._controller.store.fleet
         notes += [f"unknown: {reason}" for reason in findings.unknown]
         for host_id, ref in findings.adopted.items():
@@ -266,7 +268,8 @@ class PoolCycles:
     async def _note_gone(
         self, host_id: str, event: InstanceEvent, why: str, fault: HostFault
     ) -> bool | None:
-        """Return whether its end was wanted; None where nothing changed."""
+        """Record that a machine is gone. Returns whether its end was wanted; None where the record
+        did not change."""
         store = self._controller.store.fleet
         before = (await store.find_instances([host_id])).get(host_id)
         if before is None or not await store.note_gone(host_id, event, why, fault=fault):
@@ -289,13 +292,13 @@ class PoolCycles:
         return plans[self._name]
 
     async def _plan(self, snapshot: FleetSnapshot) -> dict[str, actions.PoolPlan]:
-        # In a thread, because this loop answers syncs, and a day may have 10,000 hosts to spawn.
+        # In a thread, because the event loop answers syncs, and a plan may spawn 10,000 hosts.
         plans = await asyncio.to_thread(plan_fleet, snapshot, dict(self._controller.prices.known))
         return {plan.pool: plan for plan in plans}
 
     async def _cap_demand(self, snapshot: FleetSnapshot, settings: Settings) -> FleetSnapshot:
-        """Leave out the jobs that their queues' `max_running`, or their projects' quotas, do not let
-        run now."""
+        """Leave out the jobs that may not run now because of their queues' `max_running` or their
+        projects' quotas."""
         limits = {
             waiting.queue: limit
             for waiting in snapshot.waiting
@@ -313,7 +316,7 @@ class PoolCycles:
         return msgspec.structs.replace(snapshot, waiting=waiting)
 
     async def _carry_out(self, action: actions.Action, machines: int) -> bool:
-        """Apply one action under its guard; False where another move came first."""
+        """Apply one action under its guard. Returns False where another change came first."""
         controller, store = self._controller, self._controller.store.fleet
         metrics = controller.metrics.fleet
         if isinstance(action, actions.Promote):
@@ -361,7 +364,7 @@ class PoolCycles:
 
 
 def _count_made(snapshot: FleetSnapshot, host_ids: Collection[str]) -> int:
-    """Return how many of these hosts have a machine that is to serve."""
+    """Return how many of these hosts have a machine meant to serve."""
     made = InstanceState.MADE
     hosts = (host for view in snapshot.pools for host in view.hosts if host.instance is made)
     return sum(host.host_id in host_ids for host in hosts) if host_ids else 0
@@ -374,7 +377,7 @@ def _wants_hosts(plan: actions.PoolPlan) -> bool:
 def _summarize(
     summary: actions.CycleSummary, refused: int, failed: int, notes: list[str]
 ) -> actions.CycleSummary:
-    """Return the summary with what the listing did, and what came too late."""
+    """Return the summary with the listing's effects and the actions that came too late."""
     actions = summary.actions
     if failed:
         actions = msgspec.structs.replace(actions, workers_failed=actions.workers_failed + failed)
@@ -384,7 +387,7 @@ def _summarize(
 
 
 def _read_money(view: PoolView) -> PoolMoney:
-    """Return what the pool costs; a machine that its provider never named costs nothing."""
+    """Return the cost of the pool; a machine that its provider never named costs nothing."""
     made = [host for host in view.hosts if host.is_paid and host.ref is not None]
     return PoolMoney(
         pool=view.spec.name,
@@ -394,7 +397,7 @@ def _read_money(view: PoolView) -> PoolMoney:
 
 
 def _is_sight_due(host: FleetHost) -> bool:
-    """Return whether that a listing shows the machine is to be written (`note_listing`)."""
+    """Return whether to record that a listing shows the host's machine (`note_listing`)."""
     if host.instance is not InstanceState.MADE or host.misses or host.seen_seconds is None:
         return True
     return host.seen_seconds >= SEEN_SECONDS
@@ -403,8 +406,8 @@ def _is_sight_due(host: FleetHost) -> bool:
 def _overlay(
     snapshot: FleetSnapshot, pool: str, findings: Findings | None, since: datetime | None
 ) -> FleetSnapshot:
-    """Return the snapshot with what the listing showed, and no silence older than the time since
-    which hosts could be heard (CYCLE-3)."""
+    """Return the snapshot with the findings of the listing, and with no host silent for longer than
+    this controller has been able to hear hosts (CYCLE-3). since: the time from which it could."""
     heard = None if since is None else max(0.0, (snapshot.at - since).total_seconds())
     return msgspec.structs.replace(
         snapshot,
@@ -418,7 +421,7 @@ def _overlay(
 def _overlay_pool(view: PoolView, findings: Findings | None, heard: float | None) -> PoolView:
     hosts = view.hosts
     if heard is not None:
-        # Of one that serves only a silence that is longer than the controller's hearing matters.
+        # For a serving host, only silence while the controller could hear it counts.
         hosts = tuple(
             _hear(host, heard)
             if host.state is not HostState.ACTIVE or (host.heartbeat_seconds or 0.0) > heard

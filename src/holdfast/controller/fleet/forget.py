@@ -1,4 +1,5 @@
-"""A pool is forgotten on an operator's word, where its provider confirms no end any more."""
+"""Forgetting a pool on an operator's word, where its provider no longer confirms the ends of
+machines."""
 
 import logging
 
@@ -10,11 +11,11 @@ log = logging.getLogger("holdfast.fleet")
 
 
 async def forget_pool(controller: Controller, pool: PoolRecord, word: str) -> None:
-    """Take every machine of a deleted pool for gone, place its work again, and forget the pool.
+    """Record every machine of a deleted pool as gone, queue its work again, and forget the pool.
 
-    An operator's word is evidence, as for `hosts terminate` (LEASE-3). A machine that lives all the
-    same finds its host over, so that nothing of it counts, and a provider that answers again lists
-    it to no pool: the log names each.
+    An operator's word is evidence, as for `hosts terminate` (LEASE-3). A machine that is alive
+    after all finds its host terminated, so none of its reports count, and a provider that answers
+    again lists it under no pool. The log names each such machine.
     """
     store = controller.store
     reason = f"its pool {pool.name} was {word}, and no provider confirmed its end"

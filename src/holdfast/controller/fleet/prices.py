@@ -1,8 +1,9 @@
-"""What providers ask for their pools' offers, heard before a plan that may rent something.
+"""The prices of pools' offers, asked of their providers before a plan that may rent a machine.
 
 PRICE-1  A plan counts with the prices of every pool that could run the same jobs (DEMAND-2), so all
-         of them are asked before the first machine is rented, each once a minute. A plan waits for
-         the provider of another pool for `WAIT_SECONDS` at most; what comes later counts next time.
+         of their providers are asked before the first machine is rented, each once a minute. A plan
+         waits for the provider of another pool for `WAIT_SECONDS` at most; a later answer counts in
+         the next plan.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ WAIT_SECONDS = 10.0
 
 
 def find_rivals(snapshot: FleetSnapshot, mine: PoolView) -> list[PoolSpec]:
-    """Return the other pools that could run a job that waits and that this one could run."""
+    """Return the other pools that could run a waiting job that this pool could run too."""
     shared = [waiting for waiting in snapshot.waiting if serves(mine.spec, waiting)]
     return [
         view.spec
@@ -36,7 +37,8 @@ def find_rivals(snapshot: FleetSnapshot, mine: PoolView) -> list[PoolSpec]:
 
 
 async def hear_prices(controller: Controller, own: PoolSpec, rivals: Iterable[PoolSpec]) -> bool:
-    """Ask the providers of these pools for their prices (PRICE-1). Return whether one was asked."""
+    """Ask the providers of these pools for their prices (PRICE-1). Returns whether any was
+    asked."""
     mine = _ask_soon(controller, own)
     others = [asked for spec in rivals if (asked := _ask_soon(controller, spec)) is not None]
     if others:
@@ -47,8 +49,8 @@ async def hear_prices(controller: Controller, own: PoolSpec, rivals: Iterable[Po
 
 
 def _ask_soon(controller: Controller, spec: PoolSpec) -> asyncio.Task[None] | None:
-    """Return the question that is under way to a pool's provider; None where it was answered a
-    minute ago or less."""
+    """Return the request for prices in progress at a pool's provider, started where needed; None
+    where the provider answered within the last minute."""
     prices, name = controller.prices, spec.name
     if prices.ask_again(name):
         prices.asking[name] = controller.background.start(_ask(controller, spec))
@@ -57,8 +59,8 @@ def _ask_soon(controller: Controller, spec: PoolSpec) -> asyncio.Task[None] | No
 
 
 async def _ask(controller: Controller, spec: PoolSpec) -> None:
-    """Keep what the provider asks for. Where it does not say, the last prices count, and the offers'
-    own where there are none."""
+    """Ask a provider for its prices and keep them. Where it fails, its last prices count, and the
+    offers' configured prices where there are none."""
     try:
         installation = await controller.store.fleet.installation()
         provider = controller.open_provider(spec.provider, spec.config, installation)

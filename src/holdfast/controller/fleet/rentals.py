@@ -1,9 +1,11 @@
-"""Calls to one pool's provider: what is intended is made, what is ending is ended.
+"""Calls to one pool's provider: they make the machines that the record intends, and end those that
+it wants ended.
 
-RENT-7  A provider is asked for a machine only after the question is on record (`ask`), and by one
-        caller alone, because the record takes that question once. A controller that dies after it
-        leaves a question without an answer, which the listing answers (LEAK-1).
-RENT-8  A machine whose end is wanted is asked to end again and again, until a listing confirms it.
+RENT-7  A provider is asked for a machine only after the request is on record (`ask`), and by one
+        caller alone, because the record accepts the request once. A controller that dies after that
+        leaves a request without an answer, which the listing answers (LEAK-1).
+RENT-8  A machine whose end is wanted is asked to end again and again, until a listing confirms its
+        end.
 """
 
 import asyncio
@@ -25,13 +27,15 @@ from holdfast.providers.interface import NoCapacity, Provider, Refused, Throttle
 log = logging.getLogger("holdfast.fleet")
 MOST_AT_ONCE = 10
 CALL_SECONDS = 600.0
-"""Beyond every deadline that a provider keeps by itself (RENT-5)."""
+"""The time limit of one call to a provider, above every limit that a provider keeps by itself
+(RENT-5)."""
 END_AGAIN_SECONDS = 15.0
 LEAST_TOKEN_SECONDS = 3600.0
 
 
 class Rentals:
-    """The calls of one pool that are under way. They outlive the cycle that began them."""
+    """The calls to one pool's provider that are in progress. They outlive the cycle that began
+    them."""
 
     def __init__(self, controller: Controller, pool: str) -> None:
         self._controller = controller
@@ -39,12 +43,13 @@ class Rentals:
         self._gate = asyncio.Semaphore(MOST_AT_ONCE)
         self._ends = asyncio.Semaphore(MOST_AT_ONCE)
         self._calls: dict[str, asyncio.Task[None]] = {}
-        self.unsure = False  # an answer is unknown: the next cycle lists first
+        self.unsure = False  # True after a call with unknown outcome: the next cycle lists first
 
     def pursue(
         self, provider: Provider, spec: PoolSpec, installation: str, found: Iterable[InstanceRecord]
     ) -> None:
-        """Begin what the record asks for and no call under way does."""
+        """Start a call for each machine that the record wants made or ended and that no call is
+        working on."""
         self._calls = {key: call for key, call in self._calls.items() if not call.done()}
         for instance in found:
             if instance.state is InstanceState.INTENDED:
@@ -58,16 +63,17 @@ class Rentals:
                     self.end_machine(provider, instance.ref, instance.host_id)
 
     def end_machine(self, provider: Provider, ref: str, host_id: str | None = None) -> None:
-        """Ask for the end of a machine, on record or not."""
+        """Ask the provider to end a machine, whether it is on record or not."""
         self._start(f"end {ref}", self._end(provider, ref, host_id))
 
     async def settle(self) -> None:
-        """Wait until no call is under way."""
+        """Wait until no call is in progress."""
         while any(not call.done() for call in self._calls.values()):
             await asyncio.gather(*self._calls.values(), return_exceptions=True)
 
     async def close(self) -> None:
-        """Give up the calls under way. Whether they acted is unknown; a listing will tell."""
+        """Cancel the calls in progress. Whether they took effect is unknown; a listing will show
+        it."""
         for call in self._calls.values():
             call.cancel()
         await asyncio.gather(*self._calls.values(), return_exceptions=True)
@@ -94,7 +100,7 @@ class Rentals:
             log.exception("pool %s: %s failed", self._pool, key)
 
     async def be_quiet(self, error: Throttled) -> None:
-        """Put on record that the provider asks for patience: nothing is asked until it is over."""
+        """Record that the provider asks for patience: it gets no calls until that time is over."""
         store, name = self._controller.store.fleet, self._pool
         log.warning("pool %s: quiet for %g s: %s", name, error.retry_seconds, error.message)
         await store.note_throttled(name, error.retry_seconds, error.message)
@@ -114,7 +120,7 @@ class Rentals:
             seconds = max(LEAST_TOKEN_SECONDS, 2 * spec.spawn_timeout_seconds)
             asked = await store.ask(host_id, make_new_id(), hash_secret(secret), seconds)
             if asked is None:
-                return  # another call has asked, or it is not wanted any more
+                return  # another call has asked, or the machine is not wanted any more
             order = CreateOrder(
                 installation=installation,
                 pool=spec.name,
@@ -134,12 +140,14 @@ class Rentals:
         made = await store.note_made(host_id, machine.ref, usd_per_hour=machine.usd_per_hour)
         await store.note_words({host_id: machine.reason})
         if made is not None and made.state is InstanceState.ENDING:
-            self.end_machine(provider, machine.ref, host_id)  # its end was wanted meanwhile
+            self.end_machine(
+                provider, machine.ref, host_id
+            )  # the machine's end was wanted meanwhile
         self._controller.poke("events")
 
     async def _create(self, provider: Provider, order: CreateOrder) -> Machine | None:
-        """Ask for the machine; None where nothing was made, which is on record then. Raises
-        ProviderDown: whether it was made is unknown."""
+        """Ask the provider for a machine. Returns None where none was made, which is recorded then.
+        Raises ProviderDown where it is unknown whether one was made."""
         store, metrics = self._controller.store.fleet, self._controller.metrics.fleet
         try:
             async with asyncio.timeout(CALL_SECONDS):

@@ -46,8 +46,8 @@ class GraphqlRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class GraphqlAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`data` is null or missing where no field could be answered; each error has
-    `extensions.code`."""
+    """The body of an answer. data: null or missing where no field could be answered. errors: each
+    with `extensions.code`."""
 
     data: dict[str, Any] | None = None
     errors: list[dict[str, Any]] | None = None
@@ -96,7 +96,7 @@ async def answer_query(call: ApiCall) -> Response:
 
 async def find_service(controller: Controller, limits: Limits | None = None) -> Service:
     """Return the service of `controller`, made at its first query or for new `limits`. Raises
-    NotInstalled."""
+    NotInstalled where the controller was installed without GraphQL."""
     found = _services.get(controller)
     if found is None or limits is not None:
         try:
@@ -131,7 +131,7 @@ class Service:
         self._room = asyncio.Semaphore(limits.at_once)
 
     async def answer(self, request: GraphqlRequest) -> dict[str, Any]:
-        """Return the answer as it is sent. Errors of the query and of the store are in it."""
+        """Return the body of the answer. Errors of the query and of the store are in it."""
         from graphql import GraphQLError
 
         try:

@@ -1,12 +1,13 @@
-"""What a query may cost, decided from its text and variables before anything is read. Pure.
+"""The cost of a query and its limits, decided from its text and variables before anything is read.
+Pure.
 
 GQL-1  The cost of a query bounds the values in its answer, for any contents of the store: pages
        multiply by the size they are asked for, aliases and fragments count at every use, and fields
        left out by @skip count too.
 GQL-2  Deciding takes time in proportion to the limits, not to the size of the unfolded query.
 
-One unit is about the time to put one plain value into an answer. `WEIGHTS` has the values that cost
-more: rows that are read and decoded, and sentences that are worked out.
+One unit is about the time to put one plain value into an answer. `WEIGHTS` lists the types whose
+values cost more: rows that are read and decoded, and sentences that are worked out.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,22 +38,23 @@ WEIGHTS: Mapping[str, int] = {
     "ProjectPage": 20,
     "JSON": 3,
 }
-"""Type → units for each value of it; other types cost one."""
+"""Type → units for each value of the type; a value of any other type costs one."""
 
 
 class QueryRefused(HoldfastError, code="query_too_costly", status=400):
-    """The query asks for more than one query may."""
+    """The query exceeds a limit on queries."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The limits of one query.
 
-    answer_bytes: JSON values in the answer (specs, facts, labels), whose size the cost ignores.
-    tokens: words and signs of its text. fields: fields and spreads, unfolded. depth, schema_depth:
-    fields within fields, for data and for introspection. cost: see above. seconds: from its start
-    to its answer. at_once: queries that this process works on at once; others wait, within their
-    own seconds. calls_at_once: store calls of one query.
+    answer_bytes: the size of the JSON values in the answer (specs, facts, labels), which the cost
+    ignores. tokens: the words and signs of the query's text. fields: its fields and spreads, with
+    fragments unfolded. depth, schema_depth: the levels of nested fields, for data and for
+    introspection. cost: the units of the module's docstring. seconds: the time from the query's
+    start to its answer. at_once: the queries that this process works on at once; others wait,
+    within their own seconds. calls_at_once: the store calls that one query makes at once.
     """
 
     body_bytes: int = 128 * 1024
@@ -68,8 +70,7 @@ class Limits:
 
 
 class SchemaSizes:
-    """How long the lists of introspection are, counted once. Only the nestings in `of` are
-    allowed."""
+    """The lengths of introspection's lists, counted once. Only the nestings in `of` are allowed."""
 
     def __init__(self, schema: gql.GraphQLSchema) -> None:
         types = list(schema.type_map.values())
@@ -96,7 +97,7 @@ class SchemaSizes:
             "possibleTypes": [len(schema.get_possible_types(t)) for t in abstract],
         }.items():
             self.of["types", name] = sum(sizes)
-            self.of[name,] = max(sizes, default=0)  # of the largest type
+            self.of[name,] = max(sizes, default=0)  # the size of the largest type
         self.of["types", "fields", "args"] = sum(args)
         self.of["fields", "args"] = max(args, default=0)
 
@@ -126,13 +127,13 @@ class _Walk:
         lists: tuple[str, ...] = (),
     ) -> None:
         """Add the cost of `selections` on `parent`, `times` times. page: the size asked of the
-        enclosing page. lists: introspection's lists around it."""
+        enclosing page. lists: the names of the introspection lists around the selections."""
         for node in self._unfold(selections, depth):
             name = node.name.value
             found = self._find_field(parent, name)
             inner, limit = None, self.limits.depth
             inner_times, inner_page, inner_lists = times, 1, tuple[str, ...]()
-            if found is None:  # validation will refuse it
+            if found is None:  # validation will refuse the field
                 self._count(times)
             else:
                 inner = gql.get_named_type(found.type)
@@ -202,8 +203,8 @@ class _Walk:
         return fields.get(name)
 
     def _find_size(self, node: gql.FieldNode, found: gql.GraphQLField) -> int | None:
-        """Return the page size a field is asked for, None where it takes none. Raises QueryRefused
-        for one out of bounds."""
+        """Return the page size that a field is asked for, None where the field is no page. Raises
+        QueryRefused for a size out of bounds."""
         name = next((n for n in SIZE_ARGUMENTS if n in found.args), None)
         if name is None:
             return None
@@ -215,7 +216,7 @@ class _Walk:
             if argument.name.value == name:
                 value = self._read(argument.value, value)
         if not isinstance(value, int) or isinstance(value, bool):
-            return MAX_PAGE  # validation will refuse it
+            return MAX_PAGE  # validation will refuse the field
         if not 1 <= value <= MAX_PAGE:
             raise QueryRefused(
                 f"{node.name.value}({name}: {value}): a page has 1 to {MAX_PAGE} items",
@@ -253,7 +254,8 @@ def _is_list(found: gql.GraphQLField) -> bool:
 
 
 def _read_number(node: Any) -> int | None:
-    """Return a literal number, one too large where it is very long, None for any other literal."""
+    """Return a literal number, or one above every limit where its text is very long; None for any
+    other literal."""
     if not isinstance(node, gql.IntValueNode):
         return None
     return int(node.value) if len(node.value) < 12 else MAX_PAGE + 1
@@ -276,8 +278,8 @@ def measure_query(
     variables: Mapping[str, Any],
     limits: Limits,
 ) -> Measure:
-    """Return the size of `operation`. Raises QueryRefused over a limit, also for the document's
-    other operations, because validation reads them too."""
+    """Return the size of `operation`. Raises QueryRefused over a limit. The document's other
+    operations are measured too, because validation reads them."""
     fragments = {
         d.name.value: d for d in document.definitions if isinstance(d, gql.FragmentDefinitionNode)
     }

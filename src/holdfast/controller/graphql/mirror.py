@@ -15,7 +15,8 @@ _OWN_TYPES: dict[str, Any] = {
     **dict.fromkeys(("epoch", "step", "total", "best_step", "revision"), BigInt),
     **dict.fromkeys(("memory_bytes", "busy_memory_bytes"), BigInt),
 }
-"""Fields whose Python type says too little: ids, and numbers that may not fit 32 bits."""
+"""Field name → GraphQL type, where the field's Python type says too little: ids, and numbers that
+may not fit 32 bits."""
 
 
 def mirrors(record: type, description: str, *, but: str = "") -> Callable[[type[T]], type[T]]:

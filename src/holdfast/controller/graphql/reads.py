@@ -1,4 +1,4 @@
-"""What one query reads from the store: one call for each kind of thing, however many it asks for.
+"""The store reads of one query: one call for each kind of record, however many records it asks for.
 
 Loaders gather the requests of all fields of one level and read them together. The time, the
 settings, and the lists of queues and projects are read once for the whole query.
@@ -36,7 +36,7 @@ ENDING = 2  # the newest attempts of a job that tell how its retries stand
 
 
 class Chain(NamedTuple):
-    """The part of a job's chain that is asked for."""
+    """A part of a job's chain of attempts, as a query asks for it."""
 
     job_id: str
     last: int
@@ -45,7 +45,7 @@ class Chain(NamedTuple):
 
 
 class Ranks(NamedTuple):
-    """The part of a job's tasks that is asked for."""
+    """A part of a job's tasks, as a query asks for it."""
 
     job_id: str
     first: int
@@ -53,7 +53,7 @@ class Ranks(NamedTuple):
 
 
 class Members(NamedTuple):
-    """The part of an attempt's members that is asked for."""
+    """A part of an attempt's members, as a query asks for it."""
 
     attempt: tuple[str, int]
     first: int
@@ -61,7 +61,7 @@ class Members(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """The part of a job's events that is asked for."""
+    """A part of a job's events, as a query asks for it."""
 
     job_id: str
     last: int
@@ -118,14 +118,15 @@ class Reads:
         return msgspec.Raw(raw)
 
     async def call(self, read: Callable[[], Awaitable[T]]) -> T:
-        """Make one call of the store, in turn: a wide query must not take every connection."""
+        """Make one call of the store, waiting for a free turn, because a wide query must not take
+        every connection."""
         async with self._turns:
             if self._closed:
                 raise asyncio.CancelledError
             return await read()
 
     async def once(self, name: str, read: Callable[[], Awaitable[T]]) -> T:
-        """Return what is read once for the whole query, under `name`."""
+        """Return a value that is read once for the whole query; `name` identifies it."""
         task = self._single.get(name)
         if task is None:
             task = self._single[name] = asyncio.ensure_future(self.call(read))
@@ -158,11 +159,12 @@ class Reads:
         return found
 
     async def ending(self, job: JobRecord) -> list[AttemptRecord]:
-        """Return its newest attempts, oldest first: enough for the state of its retries."""
+        """Return the job's newest attempts, oldest first: enough to work out the state of its
+        retries."""
         return await self.attempts.load(Chain(job.id, ENDING)) if job.attempts else []
 
     async def retry_state(self, job: JobRecord) -> RetryState:
-        """Return where it stands in its chain."""
+        """Return the job's place in its chain of retries."""
         policy, settings = await self.policy(job), await self.settings()
         now = await self.once("now", self.store.now)
         return make_retry_state(job, policy, held=settings.retries_held(job.project), now=now)
@@ -186,8 +188,9 @@ class Reads:
     def _load_parts(
         self, read: Callable[..., Awaitable[dict[Any, list[T]]]]
     ) -> DataLoader[K, list[T]]:
-        """Make a loader of keys whose first part is what they belong to and whose other parts are
-        keywords of `read`: keys that differ only in the first are read together."""
+        """Make a loader of composite keys. The first part of a key names the owner of the rows, and
+        the other parts are keyword arguments of `read`; keys that differ only in the first part are
+        read together."""
 
         async def load(keys: list[K]) -> Sequence[list[T]]:
             alike: dict[tuple[Any, ...], list[K]] = {}

@@ -72,8 +72,8 @@ class EventPage:
 
 
 def _fill(query: type[Q], words: Mapping[str, str], values: Mapping[str, Any]) -> Q:
-    """Return REST's query from a field's arguments, with its checks. words: REST's name → the
-    argument's, where they differ."""
+    """Return REST's query struct made from a field's arguments, with REST's checks. words: REST's
+    parameter name → the argument's name, where the two differ."""
     given = {name: value for name, value in values.items() if value not in (None, [], ())}
     for name, value in given.items():
         refuse_nul(words.get(name, name), value)
@@ -198,8 +198,8 @@ async def _last_events(
 
 
 def _cut(items: Mapping[str, T], first: int, after: str | None) -> Paged[T]:
-    """Return a page in the order of the keys. It goes on after a key that may be gone, so nothing
-    is shown twice."""
+    """Return a page of `items` in the order of the keys. The page continues after the key `after`
+    even if that key is gone, so no item is shown twice."""
     names = sorted(name for name in items if after is None or name > after)
     more = len(names) > first
     return Paged([items[name] for name in names[:first]], names[first - 1] if more else None)

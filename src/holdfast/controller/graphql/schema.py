@@ -33,14 +33,15 @@ class BadQuery(HoldfastError, code="graphql_syntax", status=400):
 
 @dataclass(slots=True)
 class GraphqlContext:
-    """What resolvers find under `info.context`."""
+    """The context that resolvers find under `info.context`."""
 
     reads: Reads
     document: DocumentNode
 
 
 class _Parsed(SchemaExtension):
-    """Hands on the document that was parsed to be measured, so that it is not parsed again."""
+    """Returns the document that was parsed to be measured, so that strawberry does not parse it
+    again."""
 
     def on_operation(self) -> Iterator[None]:
         context: ExecutionContext = self.execution_context
@@ -58,12 +59,12 @@ class Schema(strawberry.Schema):
 
     @property
     def core(self) -> GraphQLSchema:
-        """The schema as `graphql` itself has it."""
+        """Return the schema in the form of the library `graphql`."""
         return self._schema
 
 
 class Prepared:
-    """The schema, and the sizes that are known before a query."""
+    """The schema, with the sizes that are computed once, before any query."""
 
     def __init__(self) -> None:
         config = make_config()
@@ -80,9 +81,9 @@ class Prepared:
         """Parse and measure a query.
 
         Raises:
-            GraphQLSyntaxError: it cannot be parsed.
-            BadQuery: it is not a query, or names an operation that does not exist.
-            QueryRefused: it is over a limit.
+            GraphQLSyntaxError: its text cannot be parsed.
+            BadQuery: its text is no query, or names an operation that does not exist.
+            QueryRefused: the query is over a limit.
         """
         try:
             document = parse(text, max_tokens=limits.tokens)

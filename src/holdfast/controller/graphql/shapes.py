@@ -36,7 +36,7 @@ def reads_of(info: Info) -> Reads:
 
 
 def own_field(name: str, description: str) -> Any:
-    """Return a field that the record has under another name."""
+    """Return a field whose name in the record differs from its name in the schema."""
 
     def get(root: Parent[Any]) -> Any:
         return getattr(root, name)
@@ -45,7 +45,7 @@ def own_field(name: str, description: str) -> Any:
 
 
 def json_field(name: str, description: str) -> Any:
-    """Return a field of any JSON."""
+    """Return a field that holds any JSON value."""
 
     def get(root: Parent[Any], info: Info) -> Any:
         value = getattr(root, name)

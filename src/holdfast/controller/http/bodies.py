@@ -33,8 +33,8 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
     """Return the whole body.
 
     Raises:
-        TooLarge: it is over `limit_bytes`; no byte is read where Content-Length says so.
-        SlowRequest: it took longer than `BODY_SECONDS`.
+        TooLarge: the body is over `limit_bytes`; no byte is read where Content-Length says so.
+        SlowRequest: the body took longer than `BODY_SECONDS`.
         Gone: the client hung up.
     """
     declared = header(scope, b"content-length")
@@ -66,7 +66,8 @@ async def _receive(receive: Receive, seconds: float) -> Message:
 
 
 async def wait_unless_gone(seen: Mapping[Wake, int], seconds: float, receive: Receive) -> bool:
-    """Wait as `wait_any` does. Raises Gone when the client hangs up before; its body was read."""
+    """Wait as `wait_any` does. Raises Gone when the client hangs up meanwhile. Call this only once
+    the request's body has been read."""
     hang_up = asyncio.ensure_future(receive())
     try:
         woken = await wait_any(seen, seconds, hang_up)
@@ -86,8 +87,9 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     """Decode JSON into the struct of `decoder`.
 
     Raises:
-        BadSyntax: it is not JSON or not UTF-8 (400).
-        ValidationError: it does not fit, or has text that cannot be stored; names the field (422).
+        BadSyntax: the body is not JSON or not UTF-8 (400).
+        ValidationError: a field does not fit, or has text that cannot be stored; names the
+        field (422).
     """
     try:
         value = decoder.decode(body)
@@ -101,7 +103,7 @@ def decode_body(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 
 
 def _read_whole(body: bytes) -> object:
-    """Return a body as plain values, None where it cannot be read to its end."""
+    """Return a body as plain values, None where it cannot be decoded."""
     try:
         return msgspec.json.decode(body)
     except UNREADABLE:

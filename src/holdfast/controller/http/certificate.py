@@ -1,4 +1,4 @@
-"""Until when the certificate is good that a server shows."""
+"""The validity of the certificate that this server shows."""
 
 import ssl
 from collections.abc import Iterator
@@ -10,11 +10,11 @@ _UTC_TIME, _GENERALIZED_TIME, _VERSION = 0x17, 0x18, 0xA0
 
 
 def read_validity(pem: str) -> tuple[datetime, datetime]:
-    """Return from when until when the first certificate of a PEM text is good. Raises ValueError for
-    what is no certificate.
+    """Return the start and the end of the validity of a PEM text's first certificate. Raises
+    ValueError for text that is no certificate.
 
-    Python's ssl tells this of a peer's certificate alone, so the few fields before it are passed over
-    here (RFC 5280, 4.1).
+    Python's ssl reads only the certificate of a peer, so this function skips the few fields before
+    the validity itself (RFC 5280, 4.1).
     """
     begin, end = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
     if begin not in pem or end not in pem:
@@ -53,8 +53,8 @@ def _read_time(tag: int, data: bytes) -> datetime:
 
 
 def say_validity(path: str, now: datetime) -> str | None:
-    """Return what an operator has to hear of the certificate in a file, None where it is good for
-    `SOON` at least."""
+    """Return a warning for the operator about the certificate in a file; None where it stays valid
+    for `SOON` at least."""
     try:
         since, until = read_validity(Path(path).read_text(errors="replace"))
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""What a route is: one record that the router, the access check and the OpenAPI page share."""
+"""Routes as values: one record that the router, the access check and the OpenAPI page share."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _find_decoder = functools.cache(msgspec.json.Decoder)
 class Endpoint:
     """One method of one path.
 
-    query: a struct whose fields are the query's parameters; body: the JSON body's type. answers:
-    status → the type of the answer, or None for no JSON body. media: the media types of a success.
-    owned: what the path names and the call changes, which only its owner may (OWNER-1).
-    raw: the body is bytes of `media_in`, not JSON. optional_body: an absent body is the struct with
-    its defaults.
+    query: the struct whose fields are the query's parameters. body: the type of the JSON body.
+    answers: status → the type of the answer, or None for no JSON body. media: the media types of a
+    successful answer. owned: the kind of the record that the path names and the call changes; only
+    the record's owner may make the call (OWNER-1). raw: True where the body is bytes of `media_in`,
+    not JSON. optional_body: True where an absent body means the struct with its defaults.
     """
 
     method: str
@@ -84,8 +84,8 @@ class ApiCall:
         return header(self.scope, name.encode("latin-1"))
 
     def query(self, type_: type[T]) -> T:
-        """Return the query's parameters as `type_`. Raises ValidationError for one that is unknown,
-        repeated or unfit."""
+        """Return the query's parameters as `type_`. Raises ValidationError for a parameter that is
+        unknown, repeated or unfit."""
         return decode_query(self.scope["query_string"], type_)
 
     async def body(
@@ -100,18 +100,18 @@ class ApiCall:
 
     @property
     def caller(self) -> TokenRecord:
-        """The caller's token."""
+        """Return the caller's token."""
         assert self.token is not None
         return self.token
 
     @property
     def user(self) -> str:
-        """The user that the caller acts for: the owner of what it submits."""
+        """Return the user that the caller acts for: the owner of the work that it submits."""
         return self.caller.acts_for
 
     @property
     def caller_name(self) -> str:
-        """The caller as reasons name it."""
+        """Return the caller's name for reasons on record."""
         return self.caller.acts_for
 
 

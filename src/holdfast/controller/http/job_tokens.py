@@ -1,10 +1,10 @@
-"""Decide what a running job may do with its own token.
+"""Decide which calls a running job may make with its own token.
 
 JOB-TOKEN-2  A job submits jobs, arrays, calls and workflows for its owner, in its own project, and
-             reads and cancels what it submitted itself; nothing else. So does a running call, for
-             the owner of its set.
-JOB-TOKEN-3  Jobs that submit jobs end: `MAX_DEPTH` below the first, and `job_children` unfinished
-             ones of each.
+             reads and cancels the work that it submitted itself; nothing else. A running call may
+             do the same, for the owner of its set.
+JOB-TOKEN-3  Jobs that submit jobs end: their depth is at most `MAX_DEPTH` below the first, and each
+             may have `job_children` unfinished ones.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 4
 PARENT_LABEL = "holdfast/parent"
-"""The label of a workflow's run that names the job that submitted it."""
+"""The label of a workflow's run that names the job that submitted the run."""
 _OPEN = {
     ("POST", "/v1/jobs"),
     ("POST", "/v1/jobs/batch"),
@@ -39,7 +39,8 @@ _OPEN = {
     ("GET", "/v1/jobs"),
     ("GET", "/v1/arrays"),
 }
-"""What names nothing of anybody's; the two lists give a job what it submitted, and nothing else."""
+"""The routes open to every job's token. Their paths name no existing work, except in two lists,
+which show a job only the work that it submitted."""
 _ACTS = ("/cancel", "/calls")
 _MAY = (
     "a job's own token submits work, and reads and cancels what it submitted; for anything else give "
@@ -48,7 +49,7 @@ _MAY = (
 
 
 async def check_job_call(call: ApiCall, endpoint: Endpoint) -> None:
-    """Raise Forbidden where the caller's token is a job's and the call is not for it
+    """Raise Forbidden where the caller's token is a job's and the job may not make the call
     (JOB-TOKEN-2)."""
     token = call.caller
     assert isinstance(token, JobTokenRecord)
@@ -69,7 +70,8 @@ async def check_job_call(call: ApiCall, endpoint: Endpoint) -> None:
 
 
 async def _find_parent(store: Store, kind: str, name: str) -> str:
-    """Return the job that submitted what a path names, empty where none did."""
+    """Return the id of the job that submitted the work that a path names; empty where no job
+    did."""
     name, bracket, _ = name.partition("[")
     if not ID_PATTERN.fullmatch(name):
         return ""
@@ -90,11 +92,11 @@ async def _find_parent(store: Store, kind: str, name: str) -> str:
 async def enter_project(
     call: ApiCall, specs: Sequence[JobSpec], count: int | None = None
 ) -> Sequence[JobSpec]:
-    """Return specs as they are, or, of a job that submits them, in its project. count: how many jobs
-    they make, where that is not one each.
+    """Return specs for the caller: unchanged for a user, and in the job's project for a job that
+    submits them. count: the number of jobs that the specs make, where it is not one each.
 
     Raises:
-        Forbidden: they are for another project, too many, or too deep (JOB-TOKEN-3).
+        Forbidden: the specs are for another project, too many, or too deep (JOB-TOKEN-3).
     """
     token = call.caller
     if not isinstance(token, JobTokenRecord):
@@ -107,7 +109,7 @@ async def enter_project(
 
 
 def adopt(call: ApiCall, spec: JobSpec) -> JobSpec:
-    """Return a checked spec with the calling job as its parent; that of another caller as it is."""
+    """Return a checked spec with the calling job as its parent; unchanged where no job calls."""
     token = call.caller
     if not isinstance(token, JobTokenRecord):
         return spec
@@ -115,8 +117,8 @@ def adopt(call: ApiCall, spec: JobSpec) -> JobSpec:
 
 
 async def adopt_function(call: ApiCall, spec: FunctionSpec) -> FunctionSpec:
-    """Return the function of a call set with the calling job as its parent, and in its project; that
-    of another caller as it is. Raises Forbidden."""
+    """Return the function of a call set with the calling job as its parent, and in the job's
+    project; unchanged where no job calls. Raises Forbidden."""
     token = call.caller
     if not isinstance(token, JobTokenRecord):
         return msgspec.structs.replace(spec, parent="")
@@ -126,8 +128,8 @@ async def adopt_function(call: ApiCall, spec: FunctionSpec) -> FunctionSpec:
 
 
 async def adopt_workflow(call: ApiCall, spec: WorkflowSpec) -> WorkflowSpec:
-    """Return a workflow with the calling job as its parent, and all of it in its project; that of
-    another caller as it is. Raises Forbidden."""
+    """Return a workflow with the calling job as its parent, and every node in the job's project;
+    unchanged where no job calls. Raises Forbidden."""
     token = call.caller
     if not isinstance(token, JobTokenRecord):
         return spec
@@ -167,7 +169,7 @@ def _choose_project(token: JobTokenRecord, asked: str) -> str:
 
 
 async def _check_bounds(call: ApiCall, token: JobTokenRecord, count: int) -> None:
-    """Raise Forbidden for work that is too deep, or too many (JOB-TOKEN-3)."""
+    """Raise Forbidden where a job submits work that is too deep, or too much (JOB-TOKEN-3)."""
     store, parent = call.store, token.job_id
     for _ in range(MAX_DEPTH):
         parent = await _find_parent(store, "jobs", parent) or await _find_parent(

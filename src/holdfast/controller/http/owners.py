@@ -1,8 +1,8 @@
-"""Decide whose work a caller may change.
+"""Decide which work a caller may change.
 
-OWNER-1  What a user submitted is changed by that user's tokens, by admins, and, in a project whose
-         setting `shared` is on, by any submit token. Reading is free. Work without an owner, from
-         before there were owners, may be changed by every submit token.
+OWNER-1  Work is changed by its owner's tokens, by admins, and, in a project whose setting `shared`
+         is on, by any submit token. Reading is free. Work without an owner, from before there were
+         owners, may be changed by every submit token.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def name_caller(call: ApiCall, query: Q) -> Q:
 
 
 async def check_owner(call: ApiCall, kind: Owned) -> None:
-    """Raise Forbidden where the caller may not change what the path names (OWNER-1). What is not
-    there is left to the handler, which says so."""
+    """Raise Forbidden where the caller may not change the work that the path names (OWNER-1). A
+    path that names nothing passes, because its handler answers that it was not found."""
     if call.caller.role == "admin":
         return
     try:
@@ -49,7 +49,7 @@ async def check_owner(call: ApiCall, kind: Owned) -> None:
 
 
 async def find_refused(call: ApiCall, job_ids: Collection[str]) -> dict[str, Forbidden]:
-    """Return the jobs of these that the caller may not change, each with the reason."""
+    """Return the jobs among these that the caller may not change, each with the reason."""
     if call.caller.role == "admin":
         return {}
     found = await call.store.jobs.get_jobs(job_ids)
@@ -58,7 +58,7 @@ async def find_refused(call: ApiCall, job_ids: Collection[str]) -> dict[str, For
 
 
 async def find_refusal(call: ApiCall, work: Work) -> Forbidden | None:
-    """Return why the caller may not change it, or None."""
+    """Return the reason why the caller may not change the work, or None."""
     what = _name_work(work)
     if isinstance(work, JobRecord) and work.spec.executor:
         return Forbidden(
@@ -71,7 +71,7 @@ async def find_refusal(call: ApiCall, work: Work) -> Forbidden | None:
     settings = call.controller.settings
     if (await settings.recent()).is_shared(project):
         return None
-    if (await settings.refresh()).is_shared(project):  # it was shared a moment ago
+    if (await settings.refresh()).is_shared(project):  # the project may have become shared
         return None
     return Forbidden(
         f"{what} belongs to {work.owner}, and this token acts for {call.user}: ask {work.owner} or "
@@ -82,7 +82,7 @@ async def find_refusal(call: ApiCall, work: Work) -> Forbidden | None:
 
 
 async def _find_work(call: ApiCall, kind: Owned) -> Work:
-    """Return what the path names. Raises NotFound."""
+    """Return the owner and project of the work that the path names. Raises NotFound."""
     store, name = call.store, call.params["name" if kind == "schedule" else "id"]
     if kind in ("job", "array", "set") and not ID_PATTERN.fullmatch(name):
         raise NotFound(f"there is no {kind} {name[:64]!r}")

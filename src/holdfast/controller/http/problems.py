@@ -21,7 +21,8 @@ class BadSyntax(HoldfastError, code="malformed_json", status=400):
 
 
 class MethodNotAllowed(HoldfastError, code="method_not_allowed", status=405):
-    """The path does not take this method. allowed: those it takes, as in the Allow header."""
+    """The path does not support this method. allowed: the methods that it supports, as in the Allow
+    header."""
 
     def __init__(self, message: str, allowed: str) -> None:
         super().__init__(message)
@@ -40,7 +41,7 @@ def answer_json(
 
 
 def problem_of(error: HoldfastError, instance: str | None = None) -> Problem:
-    """Return the problem that tells of `error`."""
+    """Return the problem that describes `error`."""
     return Problem(
         title=HTTPStatus(error.status).phrase,
         status=error.status,
@@ -52,7 +53,7 @@ def problem_of(error: HoldfastError, instance: str | None = None) -> Problem:
 
 
 def answer_problem(error: HoldfastError, instance: str | None = None) -> Response:
-    """Return the response that tells of `error`, with the headers its status asks for."""
+    """Return the response that describes `error`, with the headers that its status requires."""
     headers: dict[str, str] = {}
     if error.status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="holdfast"'
@@ -66,8 +67,8 @@ def answer_problem(error: HoldfastError, instance: str | None = None) -> Respons
 def explain_bad_value(
     error: msgspec.ValidationError, where: str = "", kind: object = None, value: object = None
 ) -> ValidationError:
-    """Turn msgspec's error about a value into ours, with the field's path. kind: the type it should
-    have, where known; value: the whole, to name an entry of a table."""
+    """Turn msgspec's error about a value into ours, with the field's path. kind: the type that the
+    value should have, where known. value: the whole value, needed to name an entry of a table."""
     said, path = split_path(str(error)) if value is None else locate(error, value, kind)
     sentence = say_mismatch(said, kind, path)
     field = ".".join(part for part in (where, path) if part) or None

@@ -159,7 +159,7 @@ class BoundedProtocol(HttpToolsProtocol):
             f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
         )
         self._stop_head_timer()
-        # Never into the middle of another answer.
+        # An error must not be written into the middle of another answer.
         if self.cycle is None or self.cycle.response_complete:
             self.transport.write(head.encode() + body)
             if self.transport.can_write_eof():  # TLS has no half of a connection to close

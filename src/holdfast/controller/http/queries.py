@@ -17,22 +17,24 @@ Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Text = Annotated[str, Meta(min_length=1, max_length=256)]
 Owner = Annotated[str, Meta(min_length=1, max_length=128)]
 ME = "@me"
-"""As an owner: the user that the caller's token acts for. No user's name begins with @."""
+"""The value of `owner` that stands for the caller's own user. No user's name begins with @."""
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The root of the queries. An unknown parameter is refused: a misspelt filter must not list
-    everything."""
+    """The root of the queries. An unknown parameter is refused, because a misspelt filter must not
+    list everything."""
 
 
 class JobsQuery(Query, frozen=True, kw_only=True):
-    """Which jobs, newest first. owner: a user, or `@me`. label: `name=value`; state and label may
-    be repeated. host: an id or a name. parent: the job that submitted
-    them. match: a part of the name, in any case. since: submitted
-    then (Unix seconds) or later. prefix: the beginning of the id. array: an array's id, or
-    "none". retries_min, retries_max: how many retries it was charged, both included. executors:
-    of the jobs that Holdfast submits itself to run calls: none (hide), nothing else (only), or
-    beside the others (show)."""
+    """The filters of the list of jobs, newest first.
+
+    owner: a user, or `@me`. label: `name=value`; state and label may be repeated. host: an id or a
+    name. parent: the id of the job that submitted the jobs. match: a part of the name, in any case.
+    since: the earliest time of submission, in Unix seconds. prefix: the beginning of the id. array:
+    an array's id, or "none". retries_min, retries_max: bounds of the retries that a job was
+    charged, both included. executors: what becomes of the jobs that Holdfast itself submits to run
+    calls: they are left out (hide), listed alone (only), or listed beside the others (show).
+    """
 
     state: tuple[JobState, ...] = ()
     queue: Name | None = None
@@ -57,7 +59,8 @@ class JobsQuery(Query, frozen=True, kw_only=True):
 
 
 class ArraysQuery(Query, frozen=True, kw_only=True):
-    """Which arrays, newest first. state: with a member in this state; may be repeated."""
+    """The filters of the list of arrays, newest first. state: the state of at least one member; may
+    be repeated."""
 
     state: tuple[JobState, ...] = ()
     queue: Name | None = None
@@ -70,40 +73,44 @@ class ArraysQuery(Query, frozen=True, kw_only=True):
 
 
 class SchedulesQuery(Query, frozen=True, kw_only=True):
-    """Which schedules, by name."""
+    """The filters of the list of schedules, by name."""
 
     owner: Owner | None = None
 
 
 class NextQuery(Query, frozen=True, kw_only=True):
-    """How many times to come."""
+    """count: the number of coming times to list."""
 
     count: Annotated[int, Meta(ge=1, le=1000)] = 5
 
 
 class RunsOfScheduleQuery(Query, frozen=True, kw_only=True):
-    """How many runs, newest first."""
+    """limit: the most runs to list, newest first."""
 
     limit: Limit = 100
 
 
 class AttemptQuery(Query, frozen=True, kw_only=True):
-    """One attempt's number; absent means all, or the last."""
+    """attempt: the number of one attempt; absent means all of them, or the last."""
 
     attempt: Attempt | None = None
 
 
 class AttemptsQuery(Query, frozen=True, kw_only=True):
-    """Only the attempts that ended of this cause."""
+    """cause: the cause of the attempts to list."""
 
     cause: Cause | None = None
 
 
 class LogsQuery(Query, frozen=True, kw_only=True):
-    """Which bytes. `attempt`: absent means the last one, and with `follow` those that come after it,
-    too. `since`: with `follow`, the attempt to begin with. `tail`: the last n bytes of each stream,
-    instead of `offset`. `full`: what the controller did not keep comes from the host that ran it;
-    always a stream of events. `events`: what there is as a stream of events, with its times."""
+    """The bytes of a log to send.
+
+    attempt: the attempt's number; absent means the last one, and with `follow` also the later ones.
+    since: with `follow`, the attempt to begin with. tail: the number of last bytes of each stream
+    to send, instead of those from `offset`. full: "1" to fetch bytes that the controller did not
+    keep from the host that ran the job; the answer is always a stream of events. events: "1" to
+    send the stored bytes as a stream of events, with their times.
+    """
 
     attempt: Attempt | None = None
     since: Attempt | None = None
@@ -117,29 +124,31 @@ class LogsQuery(Query, frozen=True, kw_only=True):
 
 
 class TelemetryQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Of `GET /v1/hosts/{host}/telemetry`: minutes of the last day, or hours of the last 90 days."""
+    """The readings to return of `GET /v1/hosts/{host}/telemetry`: minutes of the last day, or hours
+    of the last 90 days."""
 
     step: Literal["minute", "hour"] = "minute"
     seconds: Annotated[int, Meta(ge=60, le=90 * 86_400)] = 3600
 
 
 class HostsQuery(Query, frozen=True, kw_only=True):
-    """`dead=1`: only hosts flagged dead. `all=1`: terminated ones too."""
+    """dead: "1" to list only hosts flagged dead. all: "1" to list terminated ones too."""
 
     dead: Flag = "0"
     all: Flag = "0"
 
 
 class ConfigQuery(Query, frozen=True, kw_only=True):
-    """As in force for jobs of that queue, of that project, or of both."""
+    """queue, project: the queue, the project, or both, of the jobs whose settings are shown."""
 
     queue: Name | None = None
     project: Name | None = None
 
 
 class EventsQuery(Query, frozen=True, kw_only=True):
-    """after: an event's id. kind: may be repeated; `job.*` takes every kind with that beginning.
-    tail: the last n."""
+    """after: the id of the event after which the list begins. kind: a kind to list, may be
+    repeated; `job.*` means every kind with that beginning. tail: the number of last events to
+    list."""
 
     after: Text | None = None
     limit: Limit = 500
@@ -152,5 +161,5 @@ class EventsQuery(Query, frozen=True, kw_only=True):
 
 
 def is_on(flag: str) -> bool:
-    """Read a `Flag`."""
+    """Return whether a `Flag` is "1"."""
     return flag in ("1", "true")

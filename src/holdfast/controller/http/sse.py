@@ -12,7 +12,7 @@ from holdfast.errors import Forbidden, HoldfastError, Unauthorized
 
 CHECK_SECONDS = 1.0
 LET_IN = "holdfast.let_in"
-"""Where a request's scope holds the check of its caller."""
+"""The key under which a request's scope holds the check that its caller may still read."""
 KEEP_ALIVE_SECONDS = 15.0
 WRITE_SECONDS = 60.0  # after which a reader that took nothing counts as gone
 _encode = msgspec.json.Encoder().encode
@@ -38,8 +38,8 @@ class StreamAnswer(Response):
 
     -         `send` waits for the socket, so a slow reader holds back the reading from the store,
               and nothing piles up.
-    STREAM-2  A stream ends within 5 s of the end of its caller's token: it asks every second whether
-              the caller would still be let in.
+    STREAM-2  A stream ends within 5 s of the end of its caller's token: every second it checks
+              whether the caller may still read.
     """
 
     def __init__(
@@ -75,7 +75,8 @@ class StreamAnswer(Response):
             await self._end_for(over.result(), send)
 
     async def _end_for(self, refusal: HoldfastError, send: Send) -> None:
-        """Say why the stream ends. A body of bytes is broken off, or it would look whole."""
+        """Tell the reader why the stream ends. A body of bytes is broken off, because it would look
+        whole otherwise."""
         if not self._keep_alive:
             raise OSError(f"a download ends, because its caller is refused: {refusal.message}")
         problem = {"code": refusal.code, "detail": refusal.message}
@@ -112,12 +113,13 @@ class StreamAnswer(Response):
 
 
 def write_ended(write: asyncio.Future[None]) -> bool:
-    """Return whether a stream was written to its end, or failed, before it was broken off."""
+    """Return True where a stream was written to its end or failed by itself, and False where it was
+    cut off."""
     return write.done() and not write.cancelled()
 
 
 async def _wait_for_refusal(let_in: Callable[[], Awaitable[None]] | None) -> HoldfastError:
-    """Wait until the caller is not let in any more; return the refusal."""
+    """Wait until the caller may not read any more; return the refusal."""
     while True:
         await asyncio.sleep(CHECK_SECONDS)
         try:

@@ -1,9 +1,10 @@
-"""Admission: queued jobs and free room → reservations, and drains of jobs that are to make room.
+"""Admission: queued jobs and free room → reservations, and drains of jobs that must make room.
 
-Each round is a snapshot, a plan made of it, and the plan's writing. Nothing is written beside a plan that is
-being made, because the store's guards alone say whether a plan still holds. Hosts take plain jobs by
-themselves where they have just made room (`core/placement/takes.py`), and write them by the same
-reservation, so a plan may come late for its jobs: it is made again then.
+Each round is a snapshot, a plan made of it, and the plan's writing. Nothing is written beside a
+plan in the making, because only the store's guards decide whether a plan still holds. Hosts take
+plain jobs by themselves where they have just made room (`core/placement/takes.py`), and write them
+by the same reservation, so hosts may have taken all jobs of a plan before it is written. Then a new
+plan is made.
 """
 
 import logging
@@ -38,19 +39,22 @@ SHALLOW_LIMIT = 16
 LIMIT = 500
 DEEP_LIMIT = 10_000
 DEEP_PAGES = 20
-"""How many times as far it looks down, where nothing on the way can start."""
+"""The most pages, each of `LIMIT` jobs or more, that one deep look reads past jobs that cannot
+start."""
 MAX_ROUNDS = 50
 MAX_LATE = 3
-"""How often a plan is made again that came late for all of its jobs, because hosts took them."""
+"""How many plans in a row may come too late, because hosts took all of their jobs first, before the
+loop waits for its next wake."""
 RENEW_SECONDS = 1.0
 DEEP_SHARE = 0.05
-"""Of the loop's time, at most, for looks beyond the first `LIMIT` jobs of a queue."""
+"""The most of the loop's time that goes to looks beyond the first `LIMIT` jobs of a queue."""
 
 
 class Round(msgspec.Struct, frozen=True):
-    """The result of one reading of the queues. more: others may start. full: every job that was
-    read started. cut: how many queues were not read whole. room_left: some host has a slot or a
-    device free. blocked: jobs that found no room, without the first `LIMIT` of them."""
+    """The result of one reading of the queues. more: True where other jobs may start. full: every
+    job that was read started. cut: how many queues were not read whole. room_left: some host has a
+    slot or a device free. blocked: the ids of jobs that found no room, without the first `LIMIT` of
+    them."""
 
     started: int = 0
     more: bool = False
@@ -71,18 +75,22 @@ class Look(NamedTuple):
 
 
 class AdmitLoop(Loop):
-    """Repeats while it makes progress: a full queue does not wait for the next tick.
+    """Admits jobs round by round while it makes progress: a full queue does not wait for the next
+    tick.
 
-    It reads the first `SHALLOW_LIMIT` jobs of each queue, because most wakes come from one slot that
-    became free, and more where all of these start, or none of them and some room is left; and up to
-    `LIMIT` once every interval, for those that would take another's place and for `why`. Where none
-    of `LIMIT` finds room and some is left, it looks further down from time to time, page by page, because
-    jobs that are too large now, or that no host serves, must not keep those behind them from starting.
+    A round reads the first `SHALLOW_LIMIT` jobs of each queue, because most wakes come from one
+    slot that became free. It reads more where all of these start, or where none of them does and
+    some room is left. Once every interval it reads up to `LIMIT`, for jobs that may preempt others
+    and for `why`. Where none of `LIMIT` finds room and some is left, it looks further down from
+    time to time, page by page, because jobs that are too large now, or that no host serves, must
+    not keep the jobs behind them from starting.
     """
 
     name = "admit"
     topic = "admit"
-    also = "retries"  # of a drain whose job is queued again: none has ended that others wait for
+    also = (
+        "retries"  # the topic of drains whose job is queued again, whose end no other job waits for
+    )
     interval_seconds = 2.0
 
     def __init__(self, controller: Controller) -> None:
@@ -111,9 +119,10 @@ class AdmitLoop(Loop):
         return {"started": started} if started else {}
 
     async def _look_deeper(self, queues: int) -> Round:
-        """Run rounds over more of `queues` queues, each past what the one before could not start, but
-        for the first `LIMIT` of it, for which room may be held back (ADMIT-3); none soon after one that
-        started nothing."""
+        """Run rounds over more jobs of each of `queues` queues, each round past the jobs that the
+        one before could not start. The first `LIMIT` jobs of a queue stay in every round, because
+        room may be held back for them (ADMIT-3). No rounds run soon after a look that started
+        nothing."""
         clock = self._controller.clock
         began = clock()
         if began < self._deep_at:
@@ -149,8 +158,9 @@ class AdmitLoop(Loop):
         return Round(started=started, full=started == read, more=started < read or started >= limit)
 
     async def _look(self, limit: int, *, but: Sequence[str] = ()) -> Look | None:
-        """Read the queues and plan; None where no job is queued. but: jobs that are passed by."""
-        # A job that is queued from now on wakes the loop by itself.
+        """Read the queues and plan. Returns None where no job is queued. but: the ids of jobs that
+        are passed by."""
+        # A job that is queued after this read wakes the loop by itself.
         controller = self._controller
         snapshot = await controller.store.admission.read_admission(limit, but=but)
         if not snapshot.candidates:
@@ -162,7 +172,8 @@ class AdmitLoop(Loop):
         return Look(snapshot, settings, plan, running)
 
     async def _note(self, look: Look, limit: int, *, part: bool = False) -> None:
-        """Tell of the jobs that were passed over. part: not all of the first ones were read."""
+        """Keep the reasons of the jobs that were passed over, for `why` and for the hosts' own
+        takes. part: True where not all of the first jobs were read."""
         snapshot, plan, controller = look.snapshot, look.plan, self._controller
         if limit < LIMIT or part:
             considered = (job.job_id for job in snapshot.candidates)
@@ -190,7 +201,8 @@ class AdmitLoop(Loop):
     async def _reserve(
         self, placements: Sequence[JobPlacement], ttls: Mapping[str, float]
     ) -> list[str]:
-        """Reserve, and answer the hosts whose calls wait here; wake the others."""
+        """Reserve the placements, answer the hosts whose polls wait here, and wake the other
+        hosts."""
         controller = self._controller
         polls = controller.wakes.list_polls(
             sorted({t.host_id for p in placements for t in p.tasks})
@@ -204,7 +216,7 @@ class AdmitLoop(Loop):
     async def _note_passed(
         self, snapshot: AdmissionSnapshot, plan: AdmissionPlan, settings: Settings
     ) -> None:
-        """Tell the hosts what they may go past (TAKE-2)."""
+        """Tell the hosts which jobs they may go past when they take jobs by themselves (TAKE-2)."""
         if settings.take_terms is None:
             return
         passed = [c.job_id for c in snapshot.candidates if c.job_id in plan.refusals][:MAX_PASSED]
@@ -246,7 +258,7 @@ class AdmitLoop(Loop):
     async def _preempt(
         self, preemptions: Sequence[Preemption], running: Sequence[RunningTask]
     ) -> None:
-        """Stop the victims. The epoch guards each: one that ended meanwhile is left alone."""
+        """Stop the victims. The epoch guards each: a victim that ended meanwhile is left alone."""
         controller = self._controller
         seen = {task.job_id: task for task in running}
         for preemption in preemptions:
@@ -269,7 +281,8 @@ def _count_cut(snapshot: AdmissionSnapshot, limit: int) -> int:
 
 
 def _with_limit(job: Candidate, settings: Settings) -> Candidate:
-    """Return the job with the time limit in force: it decides what may use held-back room."""
+    """Return the job with the time limit in force, which decides whether it may use held-back
+    room."""
     limit = _limit_in_force(job, settings)
     if limit == job.time_limit_seconds:
         return job
@@ -277,7 +290,7 @@ def _with_limit(job: Candidate, settings: Settings) -> Candidate:
 
 
 def _with_expectation(job: Each, spans: Spans) -> Each:
-    """Return the job with how long it should take by its history, where it says nothing itself."""
+    """Return the job with its expected duration, from its history where its spec names none."""
     if job.expected_seconds is not None:
         return job
     seconds = spans.get((job.project, job.kin))
@@ -285,8 +298,8 @@ def _with_expectation(job: Each, spans: Spans) -> Each:
 
 
 def _with_end(task: RunningTask, settings: Settings) -> RunningTask:
-    """Return the task with its end as far as it is known, and to be stopped only once it has run for
-    long enough."""
+    """Return the task with its expected end. A task that has not run for long enough yet may be
+    neither stopped nor preempted."""
     limit = _limit_in_force(task, settings)
     ends, foretold = foretell_end(task.ran_seconds, limit, task.expected_seconds)
     young = task.ran_seconds < settings.number("preempt_min_run_seconds", task.queue)

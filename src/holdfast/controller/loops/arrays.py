@@ -1,4 +1,4 @@
-"""Arrays: members whose turn has come → released; those of cancelled arrays → cancelled."""
+"""Arrays: members whose turn has come → released; members of cancelled arrays → cancelled."""
 
 from holdfast.controller.loops.silhouette import Loop, Summary
 

@@ -1,5 +1,5 @@
-"""Checkpoints that are not needed any more: of jobs and calls that succeeded, and blobs that no row
-names."""
+"""Checkpoints that are no longer needed: those of jobs and calls that succeeded, and blobs that no
+row names."""
 
 import logging
 import math
@@ -14,8 +14,8 @@ from holdfast.store.port.checkpoints import CheckpointStore
 
 log = logging.getLogger("holdfast.loops")
 ORPHAN_SECONDS = 3600.0
-"""Between a blob's last byte and its row pass milliseconds; an hour also covers a database that was
-away meanwhile."""
+"""The age from which a blob without a row is deleted. Milliseconds pass between a blob's last byte
+and its row; an hour also covers a database that was away meanwhile."""
 SWEEP_SECONDS = 900.0
 _BATCH = 1000
 _MAX_BATCHES = 100
@@ -25,7 +25,8 @@ class CheckpointsLoop(Loop):
     """Blobs of jobs and calls that have succeeded or are gone → deleted, then their rows; now and
     then, blobs without a row → deleted.
 
-    A success wakes it. It also looks by itself, for what another replica or a crash left.
+    A success wakes the loop. It also looks by itself, because another replica or a crash may have
+    left blobs.
     """
 
     name = "checkpoints"
@@ -71,7 +72,8 @@ class CheckpointsLoop(Loop):
         return cleared
 
     async def _sweep(self) -> int:
-        """Delete old blobs that no row names, old values, and what broken-off writes left."""
+        """Delete old blobs that no row names, old values, and the remains of uploads that broke
+        off."""
         blobs, batch, values = self._controller.blobs, list[str](), list[str]()
         swept = await blobs.sweep(self._orphan_seconds)
         values_seconds = await self._find_values_seconds()

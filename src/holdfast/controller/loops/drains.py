@@ -1,6 +1,8 @@
-"""The completer: drains whose every end is confirmed → requeue, success, failure or cancel. Only it ends
-a drain: it lists what is ready, plans each completion, and writes it. Jobs of one task that succeed
-have no drain, and end with their host's sync; a queued job's next attempt is admission's.
+"""The completer: drains whose every end is confirmed → requeue, success, failure or cancel.
+
+Only this loop ends a drain: it lists the drains that are ready, plans each completion, and writes
+it. Jobs of one task that succeed have no drain, and end with their host's sync. The next attempt of
+a job that was queued again is started by admission.
 """
 
 import logging
@@ -29,8 +31,8 @@ FORCE_SECONDS = 1.0  # between two looks for slow drains; a wake for a confirmed
 
 
 class _Next(Enum):
-    """The news of a drain's completion: nothing yet, a retry that is queued again, or news for other
-    jobs and loops."""
+    """The work that a completed drain leaves for other parts: none yet, a retry that is queued
+    again, or work for other jobs and loops."""
 
     NOTHING = auto()
     RETRY = auto()
@@ -38,7 +40,7 @@ class _Next(Enum):
 
 
 class DrainsLoop(Loop):
-    """Completes drains, once each: the epoch guards the write."""
+    """Completes drains, each once, because the epoch guards the write."""
 
     name = "drains"
     topic = "drain"
@@ -59,7 +61,7 @@ class DrainsLoop(Loop):
         return {"completed": done, "forced": forced} if done or forced else {}
 
     async def _complete_all(self) -> int:
-        """Complete what is ready; return how many drains."""
+        """Complete the drains that are ready; return how many were completed."""
         done = 0
         while True:
             drains = await self._controller.store.drains.list_drains(LIMIT)
@@ -75,8 +77,8 @@ class DrainsLoop(Loop):
                 return done
 
     async def _force(self) -> int:
-        """End the grace of tasks that have not confirmed their end in time. After the completions,
-        because a gang that goes straight on waits for those."""
+        """End the grace of tasks that have not confirmed their end in time. This runs after the
+        completions, because a gang that restarts at once waits for those."""
         controller, forced = self._controller, 0
         settings = await controller.settings.current()
         wait = settings.number("drain_force_seconds")
@@ -110,7 +112,7 @@ class DrainsLoop(Loop):
             )
             if not done:
                 if at_once:
-                    controller.allowance.spend(-1)  # the turn was not used
+                    controller.allowance.spend(-1)  # the retry was not dispatched
                 return _Next.NOTHING
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             # One job that cannot be decided must not hold the others up.
@@ -120,8 +122,9 @@ class DrainsLoop(Loop):
         return _Next.RETRY if at_once else _Next.OTHERS
 
     async def _plan(self, drain: DrainSnapshot, settings: Settings) -> Completion | None:
-        """Return how the drain ends; None where a task holds its lease. After a start that failed the
-        other hosts count, too, and after a time limit the checkpoints that the attempt left (BUDGET-8)."""
+        """Return how the drain ends; None where a task still holds its lease. The plan reads more
+        than the drain after a start that failed (the other hosts) and after a time limit (the
+        checkpoints that the attempt left, BUDGET-8)."""
         job, store, chance = drain.job, self._controller.store, self._controller.chance()
         policy = settings.policy(job.queue, job.spec)
         found = plan_completion(job, drain.tasks, policy, settings.rules, chance=chance)
@@ -138,8 +141,8 @@ class DrainsLoop(Loop):
         return plan_completion(job, drain.tasks, policy, settings.rules, chance=chance, **known)
 
     def _take_turn(self, decision: Decision, settings: Settings) -> bool:
-        """Return whether the job's retry is due at once and the rate limit lets it go (RATE-1); its
-        turn is spent then."""
+        """Return whether the job's retry may be dispatched now: it is due at once, and the rate
+        limit allows it (RATE-1). The retry is then counted against the limit."""
         if not _backs_off(decision) or decision.delay_seconds > 0:
             return False
         limit, allowance = settings.value("retry_rate_limit"), self._controller.allowance
@@ -150,7 +153,8 @@ class DrainsLoop(Loop):
         return True
 
     def _tell(self, drain: DrainSnapshot, completion: Completion, *, at_once: bool) -> None:
-        """Log and count a drain that was completed. at_once: its retry was dispatched with it."""
+        """Log and count a completed drain. at_once: True where the job's retry was dispatched with
+        it."""
         job, decision, metrics = drain.job, completion.decision, self._controller.metrics
         log.info(
             "drain completed: attempt %d %s: %s",
@@ -179,12 +183,12 @@ class DrainsLoop(Loop):
 
 
 def _needs_more(decision: Decision) -> bool:
-    """Return whether more than the drain decides."""
+    """Return whether the decision needs facts beyond the drain."""
     return decision.rule in (NEVER_STARTS, HOST_START) or decision.cause is Cause.TIME_LIMIT
 
 
 def _about_drain(job: JobRecord) -> dict[str, object]:
-    """Return what a line of the log about a job's drain carries."""
+    """Return the extra fields of a log line about a job's drain."""
     return {"job": job.id, "attempt": job.attempts, "epoch": job.epoch}
 
 

@@ -1,5 +1,5 @@
 """Waiting jobs whose time has come → queued: start times at once, retries as fast as the rate limit
-lets them."""
+allows."""
 
 import logging
 
@@ -34,7 +34,7 @@ class DueLoop(Loop):
         left = False
         for _ in range(MAX_BATCHES):
             allowed = self._allowance.refill(rate, controller.clock())
-            self._allowance.spend(allowed or 0)  # first, because decisions spend of it meanwhile
+            self._allowance.spend(allowed or 0)  # first, because decisions spend tokens meanwhile
             found = await controller.store.admission.release_due(allowed)
             self._allowance.spend(found.retries - (allowed or 0))
             started += found.started

@@ -1,4 +1,4 @@
-"""The fleet's loop: each pool's cycle when its time has come, and soon after a host calls."""
+"""The fleet's loop: it runs each pool's cycle at its interval, and soon after a host calls."""
 
 import asyncio
 import logging
@@ -15,17 +15,19 @@ DOUBT_SECONDS = 9.0
 ASK_AGAIN_SECONDS = 10.0
 LEAST_SECONDS = 0.1
 GAP_SECONDS = 0.5
-"""Between two cycles of one pool that were asked for by hints."""
+"""The time between two cycles of one pool that hints asked for."""
 GOING_SECONDS = 10.0
-"""Between two listings of a deleted pool, because no machine is paid for until a late poll."""
+"""The time between two listings of a deleted pool, because its machines must not be paid for until
+a late poll."""
 
 
 class FleetLoop(Loop):
     """Begins cycles and waits for none, so that no pool waits for another one's provider.
 
-    ASK-1  A provider is asked at once for its machines where one of its hosts holds leases and hung up,
-           or was not heard for `DOUBT_SECONDS`, and every `ASK_AGAIN_SECONDS` while that lasts. Only
-           its word that the machine is gone frees the work there; else the lease decides (LEASE-3).
+    ASK-1  A provider is asked at once for its machines where one of its hosts holds leases and hung
+           up, or was not heard for `DOUBT_SECONDS`, and every `ASK_AGAIN_SECONDS` while that lasts.
+           The work there is freed only once the provider says that the machine is gone; else the
+           lease decides (LEASE-3).
     """
 
     name = "fleet"
@@ -58,7 +60,7 @@ class FleetLoop(Loop):
             if name in doubted:
                 self._due[name], self._doubted[name] = now, now
             poll = _choose_poll(pool)
-            # A poll may have become shorter since.
+            # A pool's interval may have become shorter since.
             due = self._due[name] = min(self._due.get(name, now), self._begun.get(name, now) + poll)
             early = hinted != self._seen or self._fleet.of(name).rentals.unsure
             if early:
@@ -79,7 +81,7 @@ class FleetLoop(Loop):
         return {"cycles": begun} if begun else {}
 
     async def _find_doubted(self, now: float) -> set[str]:
-        """Return the pools whose providers are asked at once (ASK-1)."""
+        """Return the pools whose providers are asked for their machines at once (ASK-1)."""
         controller = self._controller
         hung_up, controller.doubted = set(controller.doubted.values()), {}
         silent = await controller.store.fleet.find_silent(DOUBT_SECONDS)
@@ -87,7 +89,7 @@ class FleetLoop(Loop):
         return hung_up | (set(silent.values()) - asked)
 
     async def stop(self) -> None:
-        """Give up the cycles and calls under way."""
+        """Cancel the cycles and calls in progress."""
         for task in self._running.values():
             task.cancel()
         await asyncio.gather(*self._running.values(), return_exceptions=True)
@@ -111,6 +113,6 @@ class FleetLoop(Loop):
 
 
 def _choose_poll(pool: PoolRecord) -> float:
-    """How long after a cycle with a listing the next one begins, in seconds."""
+    """Return the seconds between a pool's cycle with a listing and its next cycle."""
     poll = pool.spec.poll_seconds
     return poll if pool.deleted_at is None else min(poll, GOING_SECONDS)

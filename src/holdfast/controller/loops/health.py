@@ -1,4 +1,5 @@
-"""Hosts that evidence speaks against → quarantined with it; those whose time is over → let back."""
+"""Hosts that evidence speaks against → quarantined with the evidence; hosts whose quarantine is
+over → released."""
 
 import logging
 
@@ -56,4 +57,4 @@ class PruneHealthLoop(Loop):
 
     async def _prune(self, days: float) -> int:
         await self._controller.store.health.prune_health(days)
-        return 0  # one statement a table: there is no next batch
+        return 0  # one statement deletes all of a table: there is no next batch

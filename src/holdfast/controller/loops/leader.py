@@ -57,11 +57,11 @@ LOOPS: tuple[type[Loop], ...] = (
     ExecutorsLoop,
     CallsLoop,
 )
-"""Every loop there is."""
+"""Every loop of the leader."""
 
 
 class Leader:
-    """Seeks leadership and holds the loops while it has it."""
+    """Seeks leadership, and runs the loops while this replica leads."""
 
     def __init__(self, controller: Controller, loops: Sequence[Loop] | None = None) -> None:
         self._controller = controller
@@ -69,8 +69,8 @@ class Leader:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def run(self) -> None:
-        """Seek, lead, lose, seek again, until cancelled; then stop the loops and let the leadership
-        go."""
+        """Seek leadership, lead, lose it and seek it again, until cancelled; then stop the loops
+        and release leadership."""
         try:
             while True:
                 await self._confirm()

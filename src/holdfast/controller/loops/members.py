@@ -1,4 +1,4 @@
-"""Fallen members of supervised jobs → another host stands in, or the job falls with them."""
+"""Fallen members of supervised jobs → moved to another host, or the whole job drains."""
 
 import logging
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ LIMIT = 500
 
 
 class MembersLoop(Loop):
-    """Decides each fall once: the member's epoch guards the write."""
+    """Decides each member's fall once, because the member's epoch guards the write."""
 
     name = "members"
     topic = "members"
@@ -69,8 +69,8 @@ class MembersLoop(Loop):
         return len(done)
 
     async def _stop_late(self, member: DueMember, settings: Settings) -> bool:
-        """Stop a replacement that does not start, so that it gets another host: its own may be the
-        cause."""
+        """Stop a replacement that does not start, so that it gets another host, because its present
+        host may be the cause."""
         job, task = member.job, member.task
         limit = settings.number("recovery_timeout_seconds", job.queue, job.spec)
         if member.seconds <= limit or task.offered_at is None:

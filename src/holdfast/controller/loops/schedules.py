@@ -16,8 +16,8 @@ LIMIT = 100
 
 
 class SchedulesLoop(Loop):
-    """Decides each time that has come. A schedule whose job cannot be submitted is told of, and
-    holds up no other."""
+    """Submits the job of each due time. A schedule whose job cannot be submitted records the
+    reason, and delays no other."""
 
     name = "schedules"
     topic = "schedules"
@@ -62,8 +62,8 @@ class SchedulesLoop(Loop):
         return len(jobs) if written else 0
 
     async def _refuse(self, schedule: ScheduleRecord, now: datetime, reason: str) -> None:
-        """Write that the job of this time could not be submitted, and go on to the next time; a
-        schedule whose times cannot be told any more is paused."""
+        """Record that the job of this time could not be submitted, and continue with the next time.
+        A schedule whose next time cannot be computed any more is paused."""
         log.warning("schedule %s: %s", schedule.name, reason)
         store = self._controller.store
         run = ScheduledRun(due_at=schedule.next_at, outcome="refused", reason=reason)

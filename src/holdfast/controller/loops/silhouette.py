@@ -1,11 +1,11 @@
-"""What a loop is, and how it is kept going.
+"""The common shape of all loops, and how a loop is kept running.
 
 LOOP-1  A loop wakes by hints and by its interval; the interval alone is enough for it to be right.
 LOOP-2  A run that fails is logged and the loop goes on, later and later up to a bound while it
         keeps failing.
-LOOP-3  A loop that is cancelled ends, also where the cancellation was lost on its way: it can be
-        swallowed by a clean-up that fails, or by `asyncio.wait_for` (before Python 3.12), so every
-        run ends with a look for it.
+LOOP-3  A loop that is cancelled ends, also where the cancellation was lost on its way: a clean-up
+        that fails can swallow it, and so can `asyncio.wait_for` (before Python 3.12). So every run
+        ends with a check for a lost cancellation.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ Summary = Mapping[str, Any]
 
 
 class Loop:
-    """One control loop. topic: the hint it wakes by, or None for its interval alone. also: another
-    one."""
+    """One control loop. topic: the wake topic of its hints; None for a loop with an interval alone.
+    also: a second wake topic."""
 
     name: str
     topic: str | None = None
@@ -37,11 +37,12 @@ class Loop:
         self._controller = controller
 
     async def run_once(self) -> Summary:
-        """Do what there is to do now, and return what was done. An empty summary: nothing."""
+        """Do the work that is due now, and return counts of what was done; an empty summary where
+        there was nothing."""
         raise NotImplementedError  # each loop has its own
 
     async def stop(self) -> None:
-        """Give up what runs beside the loop. Called once it runs no more."""
+        """Cancel the work that runs beside the loop. Called once the loop runs no more."""
 
 
 def end_if_cancelled() -> None:
@@ -94,7 +95,8 @@ async def keep_running(controller: Controller, loop: Loop) -> None:
 async def prune_history(
     controller: Controller, prune: Callable[[float], Awaitable[int]]
 ) -> Summary:
-    """Call `prune` with `history_days`, batch by batch, until nothing is left or enough is done."""
+    """Call `prune` with `history_days`, batch by batch, until nothing is left or enough is done for
+    one run."""
     days = (await controller.settings.current()).value("history_days")
     if not isinstance(days, (int, float)):
         return {}

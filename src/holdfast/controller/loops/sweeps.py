@@ -1,4 +1,4 @@
-"""The sweeps: leases that lapsed, reservations no host took, dead hosts, old history."""
+"""The sweeps: leases that lapsed, reservations that no host claimed, dead hosts, old history."""
 
 import logging
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ log = logging.getLogger("holdfast.loops")
 
 
 class LeasesLoop(Loop):
-    """Silence that outlasted its lease → the task is lost and its job drains."""
+    """Leases that lapsed in silence → the task is lost and its job drains."""
 
     name = "leases"
     interval_seconds = 2.0
@@ -38,8 +38,8 @@ class LeasesLoop(Loop):
 
 
 class ReservationsLoop(Loop):
-    """Reservations never taken by their hosts → queued again; starts that take too long, or whose
-    host has fallen silent → a drain."""
+    """Reservations that their hosts never claimed → queued again; starts that take too long, or
+    whose host has fallen silent → a drain."""
 
     name = "reservations"
     interval_seconds = 5.0
@@ -57,8 +57,8 @@ class ReservationsLoop(Loop):
         return {"expired": len(jobs), "late": late} if jobs or late else {}
 
     async def _stop_late_starts(self, reserved: Sequence[Reserved], settings: Settings) -> int:
-        """Drain jobs that were reserved for longer than their first start, or their restart, may
-        take."""
+        """Drain jobs whose start has taken longer than the limit of a first start, or of a
+        restart."""
         late = 0
         for found in reserved:
             job, name = found.job, found.start_limit
@@ -72,8 +72,9 @@ class ReservationsLoop(Loop):
         return late
 
     async def _stop_silent_starts(self, reserved: Sequence[Reserved], seconds: float) -> int:
-        """Drain gangs whose start waits for a host that has been silent for `seconds`: its rank is
-        placed again when its lease is over, and the other ranks give their devices back now."""
+        """Drain gangs whose start waits for a host that has been silent for `seconds`. The silent
+        host's rank is placed again when its lease is over, and the other ranks free their devices
+        now."""
         controller, store = self._controller, self._controller.store
         now = await controller.leadership.read_time()
         since = controller.leadership.hears_since  # the controller's own silence is no host's
@@ -100,8 +101,8 @@ class ReservationsLoop(Loop):
     async def _stop_start(
         self, job: JobRecord, reason: str, member_reason: str, ranks: set[int] | None = None
     ) -> int:
-        """Stop the members of `ranks` (None: all that wait) where the job's script runs, else drain
-        the job; return 1 where a drain began."""
+        """Stop the start of `ranks` (None: of all that wait): only these members where the job's
+        script runs, else by a drain of the job. Returns 1 where a drain began."""
         if job.spec.supervised and await self._stop_late_members(job.id, member_reason, ranks):
             return 0
         store = self._controller.store.jobs
@@ -113,8 +114,8 @@ class ReservationsLoop(Loop):
         return f": {name_places(late)} had not started" if late and len(tasks) > 1 else ""
 
     async def _stop_late_members(self, job_id: str, reason: str, ranks: set[int] | None) -> bool:
-        """Give the late members of a supervised job other hosts (MEMBER-1). False where its script
-        does not run. ranks: those that are late, None for all that wait."""
+        """Give the late members of a supervised job other hosts (MEMBER-1). Returns False where the
+        job's script does not run. ranks: the late ranks; None for all that wait."""
         store = self._controller.store
         tasks = await store.jobs.list_tasks(job_id)
         if not any(task.rank == 0 and task.state is TaskState.RUNNING for task in tasks):
@@ -131,8 +132,8 @@ def _awaits_start(task: TaskRecord) -> bool:
 
 
 class HostDrainsLoop(Loop):
-    """Hosts being drained whose deadline has come → what still runs there is stopped, at no
-    charge."""
+    """Hosts being drained whose deadline has come → the tasks still running there are stopped, at
+    no charge."""
 
     name = "host_drains"
     interval_seconds = 2.0
@@ -169,8 +170,8 @@ class ChildrenLoop(Loop):
 
 
 class DeadHostsLoop(Loop):
-    """Hosts with running work and no heartbeat → flagged once, and one line that says what to
-    do."""
+    """Hosts with running work and no heartbeat → flagged once, and logged with the operator's next
+    step."""
 
     name = "dead_hosts"
     interval_seconds = 5.0

@@ -26,7 +26,7 @@ from holdfast.core.webhooks.values import (
 
 log = logging.getLogger("holdfast.webhooks")
 PAGE = 500
-PAUSE_SECONDS = 0.05  # many commits, one look
+PAUSE_SECONDS = 0.05  # lets one look collect many commits
 PAUSE_FACTOR = 9.0  # a look counts all pending deliveries, so it may take a tenth of the time
 NO_HOOKS_PAUSE_SECONDS = 0.5  # a cluster without hooks should not pay for them
 _OUTCOMES = {
@@ -37,11 +37,11 @@ _OUTCOMES = {
 
 
 class WebhooksLoop(Loop):
-    """A run lasts as long as any try is under way, so that a slow receiver does not hold back the
-    deliveries to others.
+    """Collects deliveries and sends them. A run lasts as long as any try is in progress, so that a
+    slow receiver does not hold back the deliveries to others.
 
-    A try that is under way when the run ends early (leadership lost, store away, the process
-    killed) was sent or was not: it is sent again (HOOK-2). The windows remember which receivers are
+    A try in progress when the run ends early (leadership lost, store away, the process killed) may
+    or may not have been sent: it is sent again (HOOK-2). The windows remember which receivers are
     in trouble; losing them costs a few tries.
     """
 
@@ -107,8 +107,8 @@ class WebhooksLoop(Loop):
     # ---- events → deliveries
 
     async def _collect(self) -> tuple[int, bool]:
-        """Bring every hook's cursor a page nearer to the end of the events, so that sending goes on
-        between the pages. Return how many deliveries were written, and whether there are more
+        """Move every hook's cursor one page towards the end of the events, so that sending goes on
+        between the pages. Returns how many deliveries were written, and whether there are more
         events."""
         store = self._controller.store
         of_cursor: dict[str, list[Subscription]] = {}

@@ -1,7 +1,9 @@
 """The dispatcher: posts of the outbox → ends of nodes, starts of their children, stops.
 
-Any leader goes on where the last one stopped: what a post does to its run and the post's deletion
-are one transaction, and work is submitted under ids that are on record (POST-1, FLOW-2).
+A post is a row of the outbox: a start or a stop to be carried out, or the end of a node's work,
+which its run must learn of. Any leader goes on where the last one stopped: a post's effect on its
+run and the post's deletion are one transaction, and work is submitted under ids that are on record
+(POST-1, FLOW-2).
 """
 
 import asyncio
@@ -40,7 +42,7 @@ PACE_SECONDS = 0.03
 
 
 class DispatchLoop(Loop):
-    """Carries runs on, a group of posts of one run in one transaction."""
+    """Advances runs, a group of posts of one run in one transaction."""
 
     name = "dispatch"
     topic = "workflows"
@@ -52,7 +54,7 @@ class DispatchLoop(Loop):
 
     async def run_once(self) -> Summary:
         done = 0
-        # Ends of calls wake it far more often than sets end.
+        # Ends of calls wake the loop far more often than sets end.
         wait = self._looked_at + PACE_SECONDS - self._controller.clock()
         if wait > 0:
             await asyncio.sleep(wait)
@@ -68,7 +70,7 @@ class DispatchLoop(Loop):
         return {"posts": done} if done else {}
 
     async def _dispatch(self, run_id: str, posts: Sequence[Post]) -> int:
-        """Process posts of one run together; where that fails each by itself (POST-2)."""
+        """Process posts of one run together; where that fails, each by itself (POST-2)."""
         began = time.perf_counter()
         try:
             run = await self._process(run_id, posts)
@@ -124,13 +126,14 @@ class DispatchLoop(Loop):
 
     async def _describe_end(self, work: NodeWork | None, post: Post) -> NodeEnd | None:
         if work is None or work.ref != post.ref:
-            return None  # of an earlier round
+            return None  # the post is of an earlier round
         if post.kind == ASK_OVER:
             return ends.describe_silence(work)
         return await call_nodes.describe_calls_end(self._controller, work)
 
     async def _stop(self, run: RunRecord, post: Post) -> NodeEnd | None:
-        """Stop a node's work; where there is none, a node that was to begin is over (FLOW-5)."""
+        """Stop a node's work. A node without work on record that was about to begin ends here
+        (FLOW-5)."""
         works = await self._controller.store.workflows.read_works(run.id, [post.node])
         reason = f"run {run.id} of workflow {run.name}: {run.reason}"
         work = works.get(post.node)
@@ -146,7 +149,7 @@ class DispatchLoop(Loop):
         controller, words = self._controller, f"{type(error).__name__}: {error}"[:2000]
         about = {"run": post.run, "node": post.node}
         store = controller.store.workflows
-        if isinstance(error, QuotaExceeded):  # it is no fault of the post, and passes
+        if isinstance(error, QuotaExceeded):  # a quota is no fault of the post, and frees up again
             await store.postpone_post(post, error.message, QUOTA_SECONDS, counted=False)
         elif post.tries + 1 < SET_ASIDE_TRIES:
             log.warning("a post of run %s failed; it is tried again: %s", post.run, words,

@@ -26,15 +26,15 @@ T = TypeVar("T")
 TOKEN_SECONDS = 3.0  # a revoked token is refused within 5 s, and ends its streams (STREAM-2)
 HOST_KEY_SECONDS = 60.0  # where the store checks the host's row in any case
 REVOKED = "revoked"
-"""The topic that tells the replicas of a token or a key that was revoked."""
+"""The topic by which replicas learn that a token or a key was revoked."""
 MAX_REMEMBERED = 20_000
 MAX_GATHERED = 500
 MAX_SECRET_CHARS = 256
 
 
 class Role(IntEnum):
-    """The role that a route needs. `ANYONE`: no token. `JOIN` and `HOST` stand apart from the
-    users' ladder read < submit < admin."""
+    """The role that a route needs. `ANYONE`: no token is needed. `JOIN` and `HOST` stand apart from
+    the users' ladder read < submit < admin."""
 
     ANYONE = 0
     READ = 1
@@ -48,8 +48,8 @@ _LADDER = {"read": Role.READ, "submit": Role.SUBMIT, "admin": Role.ADMIN}
 
 
 def hash_secret(secret: str) -> bytes:
-    """Return the hash a secret is stored and looked up by. Plain SHA-256 is enough: a secret is 256
-    random bits, not a password."""
+    """Return the hash by which a secret is stored and looked up. Plain SHA-256 is enough: a secret
+    is 256 random bits, not a password."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).digest()
 
 
@@ -82,7 +82,7 @@ make_new_id = _Ids().make
 
 
 def read_bearer(authorization: str | None) -> str:
-    """Return the secret of an Authorization header. Raises Unauthorized, saying what is missing."""
+    """Return the secret of an Authorization header. Raises Unauthorized, with what is missing."""
     if authorization is None:
         raise Unauthorized("no token was sent; send `Authorization: Bearer TOKEN`")
     scheme, _, secret = authorization.partition(" ")
@@ -93,7 +93,7 @@ def read_bearer(authorization: str | None) -> str:
 
 
 class _Remembered(Generic[T]):
-    """Answers by hash, each kept for `seconds`."""
+    """The answers of look-ups by hash, each kept for `seconds`."""
 
     def __init__(self, seconds: float, clock: Callable[[], float]) -> None:
         self._seconds = seconds
@@ -103,7 +103,7 @@ class _Remembered(Generic[T]):
     async def find(
         self, digest: bytes, look_up: Callable[[bytes], Awaitable[T]], within: float | None = None
     ) -> T:
-        """Return the answer, not older than `within` seconds; an error of `look_up` is raised and not
+        """Return the answer, at most `within` seconds old. An error of `look_up` is raised and not
         kept."""
         kept, now = self._kept.get(digest), self._clock()
         if kept is not None and now - kept[0] < (self._seconds if within is None else within):
@@ -116,14 +116,15 @@ class _Remembered(Generic[T]):
         return found
 
     def forget(self) -> None:
-        """Keep nothing."""
+        """Drop every answer."""
         self._kept.clear()
 
 
 class _Gathered(Generic[T]):
-    """Looks up what many ask for, a batch at a time: what is asked while one is on its way goes
-    with the next. After a start of the controller, all hosts ask within one interval of syncs, and
-    a look-up for each would take every connection of the store for seconds."""
+    """Looks up what many callers ask for, a batch at a time: requests that come while a look-up is
+    in progress go with the next one. After a start of the controller, all hosts ask within one
+    interval of syncs, and a look-up for each would take every connection of the store for
+    seconds."""
 
     def __init__(self, look_up: Callable[[list[bytes]], Awaitable[dict[bytes, T]]]) -> None:
         self._look_up = look_up
@@ -131,13 +132,13 @@ class _Gathered(Generic[T]):
         self._asking: asyncio.Task[None] | None = None
 
     async def find(self, digest: bytes) -> T | None:
-        """Return the answer, None where there is none; an error of the look-up is raised."""
+        """Return the answer, None where nothing is on record. An error of the look-up is raised."""
         answer = self._waiting.get(digest)
         if answer is None:
             answer = self._waiting[digest] = asyncio.get_running_loop().create_future()
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask(), name="look-up of keys")
-        return await asyncio.shield(answer)  # a request that is given up leaves it to the others
+        return await asyncio.shield(answer)  # others may wait for it, too
 
     async def _ask(self) -> None:
         while self._waiting:
@@ -175,7 +176,8 @@ class Guard:
         clock: Callable[[], float] = time.monotonic,
         count_changes: Callable[[], int] = lambda: 0,
     ) -> None:
-        """count_changes: grows where a replica says that a token or a key was revoked."""
+        """Make a guard without remembered answers. count_changes: returns a number that grows when
+        a replica reports that a token or a key was revoked."""
         self._count_changes = count_changes
         self._changes = 0
         self._store = store
@@ -193,8 +195,9 @@ class Guard:
         return await self._tokens.find(hash_secret(secret), self._look_up_token)
 
     async def find_host(self, authorization: str | None, *, recent: bool = True) -> HostRecord:
-        """Return the calling host, as it was when its key was last looked up: a moment ago, or where
-        the store checks the host itself (not `recent`), within a minute. Raises Unauthorized."""
+        """Return the calling host. The host is as it was when its key was last looked up: a moment
+        ago, or, where the store checks the host itself (not `recent`), within a minute. Raises
+        Unauthorized."""
         self._hear_changes()
         digest, within = hash_secret(read_bearer(authorization)), TOKEN_SECONDS if recent else None
         return await self._hosts.find(digest, self._look_up_host, within)
@@ -206,13 +209,13 @@ class Guard:
             self.forget()
 
     def forget(self) -> None:
-        """Forget every answer: a token was revoked, or a host ended, on this replica."""
+        """Drop every answer, because a token was revoked, or a host ended, on this replica."""
         self._tokens.forget()
         self._hosts.forget()
 
     async def _find_job(self, key: TaskKey, signature: str, set_id: str) -> JobTokenRecord:
-        """Return the token of a running task, or of a running call in an executor. Not remembered,
-        because it ends with the attempt."""
+        """Return the token of a running task, or of a running call in an executor. The token is not
+        remembered, because it ends with the attempt."""
         holder = await self._store.tokens.find_task_holder(key)
         if holder is None or not check_job_token(holder.host_key_hash, key, signature):
             raise Unauthorized(
@@ -224,7 +227,8 @@ class Guard:
         return _name_job(f"job {key.job_id}", key.job_id, holder.owner, holder.project)
 
     async def _find_call_set(self, key: TaskKey, set_id: str) -> JobTokenRecord:
-        """Return the token of a call that an executor runs: it acts for the owner of its set."""
+        """Return the token of a call that an executor runs. The token acts for the owner of the
+        call's set."""
         with contextlib.suppress(NotFound):
             view = await self._store.calls.read_set(set_id)
             if view.running:
@@ -284,8 +288,8 @@ def check_role(token: TokenRecord, needed: Role) -> None:
 
 
 async def ensure_admin_token(store: Store, token_file: Path) -> str:
-    """Return the admin token kept in `token_file`, making a new one (0600) where there is none that
-    still works.
+    """Return the admin token kept in `token_file`. A new token (0600) is made where the file holds
+    none that still works.
 
     The file is written whole under another name and moved into place, so that a reader never finds
     half a token, and other users can read it at no moment. A file that another user could read or

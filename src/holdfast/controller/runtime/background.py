@@ -11,13 +11,14 @@ from holdfast.errors import HoldfastError, Unavailable
 log = logging.getLogger("holdfast.controller")
 AGAIN_SECONDS = 1.0
 BEHIND_SECONDS = 0.02
-"""How long a read behind a caller waits, because the caller's own statements come first."""
+"""How long a read that no caller waits for is delayed, because the callers' own statements come
+first."""
 _CLOSE_SECONDS = 0.2  # cancelled work should end at once
 
 
 async def keep_going(name: str, begin: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run for ever the part of a process that `begin` begins: where it ends or fails, it is logged
-    and begun again after a moment. Only a cancel of its task ends it."""
+    """Run a part of a process for ever: where the work that `begin` starts ends or fails, that is
+    logged and the work is started again after a moment. Only a cancellation of its task ends it."""
     while True:
         try:
             await begin()
@@ -33,21 +34,23 @@ async def keep_going(name: str, begin: Callable[[], Coroutine[Any, Any, None]]) 
 
 
 class Background:
-    """Runs such work, keeps its tasks alive until they end, and logs their failures."""
+    """Runs work in the background, keeps its tasks alive until they end, and logs their
+    failures."""
 
     def __init__(self, outages: Outages) -> None:
         self._outages = outages
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run `work` beside the caller, which may wait for it and must not cancel it."""
+        """Run `work` beside the caller, which may wait for the returned task and must not cancel
+        it."""
         task = asyncio.get_running_loop().create_task(self._guard(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def close(self) -> None:
-        """Cancel what still runs, and wait for it a moment."""
+        """Cancel the work still running, and wait for its end for a moment."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:

@@ -1,4 +1,4 @@
-"""The metrics of calls: what this replica's executors reported, and what waits."""
+"""The metrics of calls: the reports of executors to this replica, and the calls that wait."""
 
 from collections.abc import Sequence
 
@@ -89,7 +89,7 @@ class CallMetrics:
                 self.batches.labels(batch.model, warm).inc()
 
     def show_feeds(self, feeds: Sequence[Feed], running: Sequence[RunningCalls]) -> None:
-        """Set the gauges of what waits and what runs."""
+        """Set the gauges of waiting and running calls."""
         self.running.clear()
         for found in running:
             family = found.family

@@ -1,4 +1,4 @@
-"""The pieces of one controller process, put together. None of them holds the truth: all can be lost
+"""The parts of one controller process, put together. None of them holds the truth: each can be lost
 and read again."""
 
 import asyncio
@@ -12,7 +12,7 @@ from holdfast.blobs.interface import BlobStore
 from holdfast.blobs.memory import MemoryBlobs
 from holdfast.controller.runtime.auth import REVOKED, Guard
 from holdfast.controller.runtime.background import Background
-from holdfast.controller.runtime.calls.reported import CallsDesk
+from holdfast.controller.runtime.calls.reported import ReportedCalls
 from holdfast.controller.runtime.hosts.batch import batch_syncs
 from holdfast.controller.runtime.hosts.joins import Joins
 from holdfast.controller.runtime.hosts.orders import GangLayouts
@@ -24,7 +24,7 @@ from holdfast.controller.runtime.metrics import Metrics
 from holdfast.controller.runtime.outages import Outages
 from holdfast.controller.runtime.remembered import History, JobSpecs, OfferPrices, SavedJobs, Sizes
 from holdfast.controller.runtime.settings import SettingsCache
-from holdfast.controller.runtime.telemetry import TelemetryDesk
+from holdfast.controller.runtime.telemetry import GpuReadings
 from holdfast.controller.runtime.wakes import WakeBus
 from holdfast.controller.runtime.webhook_sender import Sender
 from holdfast.core.settings.resolve import Value
@@ -41,10 +41,12 @@ log = logging.getLogger("holdfast.controller")
 
 
 class Controller:
-    """What every handler and loop works with. Each piece changes by its own methods alone.
+    """The parts that every handler and loop works with. Each part is changed by its own methods
+    alone.
 
-    blobs: where checkpoints are; the same for all replicas. clock: monotonic seconds. chance: a
-    random number in [0, 1). open_provider: as `providers.locate` has it.
+    blobs: the store of checkpoints' bytes, the same for all replicas. clock: returns monotonic
+    seconds. chance: returns a random number in [0, 1). open_provider: opens a provider of hosts, as
+    `providers.locate` does.
     """
 
     def __init__(
@@ -69,8 +71,8 @@ class Controller:
         self.settings = SettingsCache(store, dict(environment or {}), clock, self.background)
         self.sizes = Sizes(store, clock, self.background)
         self.prices = OfferPrices(clock)
-        self.unheard: dict[str, str] = {}  # pools whose providers could not be asked last, and why
-        self.doubted: dict[str, str] = {}  # hosts that hung up with work, and their pools
+        self.unheard: dict[str, str] = {}  # pool → why its provider could not be asked last
+        self.doubted: dict[str, str] = {}  # host that hung up with work → its pool
         self.specs = JobSpecs(store)
         self.spans = History(store, clock)
         self.saved = SavedJobs()
@@ -79,8 +81,8 @@ class Controller:
         self.webhooks = Sender()
         self.joins = Joins(store, clock)
         self.layouts = GangLayouts()
-        self.calls = CallsDesk(store, self.settings, self.metrics, self.outages, clock)
-        self.telemetry = TelemetryDesk(store, clock, self.outages)
+        self.calls = ReportedCalls(store, self.settings, self.metrics, self.outages, clock)
+        self.telemetry = GpuReadings(store, clock, self.outages)
         self.refusals = Refusals()
         self.leadership = Leadership(store, clock, self.outages)
         self.dues = DueTimes(clock, self.wakes)
@@ -89,36 +91,38 @@ class Controller:
         store.drains.watch_drains(self._tell_drains)
 
     def poke(self, *topics: str) -> None:
-        """Say that `topics` may have work: at once on this replica, soon on the others."""
+        """Wake the loops and readers of `topics`, because there may be work for them: at once on
+        this replica, soon on the others."""
         for topic in topics:
-            # The hint first: it comes back through `pump_hints` before the woken loop looks at the
+            # The hint goes first: it comes back through `pump_hints` before the woken loop looks at the
             # version, so one poke is one turn of a loop.
             self.store.leadership.hint(topic)
             self.wakes.fire(topic)
 
     def doubt(self, host_id: str, pool: str) -> None:
-        """Have the provider of a rented host asked now whether its machine is there: where it says
-        that it is gone, its work is freed before its leases end (LEASE-3)."""
+        """Have the provider of a rented host asked now whether its machine still exists. Where the
+        provider says that it is gone, its work is freed before its leases end (LEASE-3)."""
         self.doubted[host_id] = pool
         self.poke("fleet")
 
     def poke_soon(self, *topics: str, seconds: float = POKE_SOON_SECONDS) -> None:
-        """Say the same in a moment, because a host's order is to leave before loops look."""
+        """Wake `topics` a moment later, because a host's order must leave before loops read the
+        store."""
         asyncio.get_running_loop().call_later(seconds, self.poke, *topics)
 
     def hand_out(
         self, hosts: Collection[str], polls: Iterable[HostSync], answers: Sequence[HostSynced]
     ) -> None:
-        """Answer the calls of `hosts` that wait here, and wake the other hosts (WAKE-2)."""
+        """Answer the polls of `hosts` that wait here, and wake the other hosts (WAKE-2)."""
         incarnations = {poll.host_id: poll.incarnation for poll in polls}
         for answer in answers:
-            self.wakes.give(answer, incarnations[answer.host_id])
+            self.wakes.answer_poll(answer, incarnations[answer.host_id])
         given = {answer.host_id for answer in answers}
         self.poke(*(f"host:{host_id}" for host_id in hosts if host_id not in given))
 
     def poke_hosts_of(self, *job_ids: str) -> None:
-        """Wake the hosts that run tasks of these jobs, in the background: only their next sync
-        depends on it."""
+        """Wake the hosts that run tasks of these jobs. This runs in the background, because only
+        the hosts' next sync depends on it."""
         self.background.start(self._poke_hosts_of(job_ids))
 
     async def _poke_hosts_of(self, job_ids: Collection[str]) -> None:
@@ -134,8 +138,8 @@ class Controller:
         self.poke("drain", "events", *(f"host:{host_id}" for host_id in hosts))
 
     def _log_drains(self, news: Sequence[DrainNews]) -> list[str]:
-        """Log the beginning of every drain and each task that goes with it, one line each. Return
-        the hosts that have tasks to stop."""
+        """Log the beginning of every drain and each task that it stops, one line each. Returns the
+        hosts that have tasks to stop."""
         hosts: dict[str, None] = {}
         for item in news:
             about = {
@@ -156,8 +160,8 @@ class Controller:
         return list(hosts)
 
     async def pump_hints(self) -> None:
-        """Turn the store's hints into wakes, for ever. A broken stream is taken up again; polling
-        covers the gap."""
+        """Turn the store's hints into wakes, for ever. A broken stream of hints is opened again;
+        the loops' intervals cover the gap."""
         while True:
             try:
                 async for topic in self.store.leadership.hints():
@@ -169,7 +173,8 @@ class Controller:
             await asyncio.sleep(1.0)
 
     async def close(self) -> None:
-        """Answer what waits and end the background work, each within its time (SERVE-1)."""
+        """Answer the calls that wait and end the background work, each within its time
+        (SERVE-1)."""
         self.wakes.close()
         await self.background.close()
         await self.batcher.close()

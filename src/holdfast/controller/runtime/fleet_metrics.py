@@ -1,4 +1,4 @@
-"""What `/metrics` shows of pools."""
+"""The metrics of pools."""
 
 import contextlib
 import functools
@@ -13,7 +13,8 @@ _SPAWN = (1, 2, 5, 10, 20, 30, 60, 120, 180, 300, 600, 1200, 1800)
 
 
 class FleetMetrics:
-    """Counters count what this replica did; the pools' gauges show the last cycle it ran."""
+    """Counters of this replica's own calls and cycles, and gauges of the last cycle of each
+    pool."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         counter = functools.partial(Counter, registry=registry)
@@ -75,8 +76,8 @@ class FleetMetrics:
         self.spent_today.labels(money.pool).set(money.spent_today_usd)
 
     def forget(self, pool: str) -> None:
-        """Show nothing more of a pool that is gone; what was counted stays."""
-        with contextlib.suppress(KeyError):  # another replica ran its cycles
+        """Remove the gauges of a pool that is gone; its counters stay."""
+        with contextlib.suppress(KeyError):  # another replica ran the pool's cycles
             for state in _STATES:
                 self.hosts.remove(pool, state)
             for gauge in (self.queued, self.usd_per_hour, self.spent_today):

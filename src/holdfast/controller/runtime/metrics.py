@@ -1,5 +1,5 @@
-"""What `/metrics` shows. Gauges are read from the store when scraped; counters count what this
-replica did."""
+"""The metrics of a replica. Gauges are read from the store when scraped; counters count this
+replica's own work."""
 
 import functools
 from collections.abc import Mapping
@@ -72,7 +72,8 @@ def _sum(counts: Mapping[tuple[str, str], int], second: str) -> int:
 
 
 class Metrics:
-    """One registry of our own, so that two controllers in one process (tests) keep theirs apart."""
+    """A registry of this controller's own, so that two controllers in one process (tests) keep
+    theirs apart."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -181,9 +182,11 @@ class Metrics:
         waiting_polls: int,
         leading: bool,
     ) -> bytes:
-        """Return the page. waiting: as `Store.count_waiting` has it.
+        """Return the page. waiting: the counts of waiting jobs, as `Store.count_waiting` returns
+        them.
 
-        gauges None: the store could not be read, and what is unknown is absent, never zero.
+        gauges None: the store could not be read, and values that are unknown are left out, never
+        shown as zero.
         """
         self._stored.gauges, self._stored.waiting = gauges, waiting
         self.store_up.set(0 if gauges is None else 1)

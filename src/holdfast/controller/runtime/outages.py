@@ -1,4 +1,4 @@
-"""Whether the store takes the hosts' renewals, and since when it did not."""
+"""Whether the store accepts the hosts' renewals, and since when it did not."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ class Outages:
         self._clock = clock
         self._since: float | None = None
         self._failed_at = 0.0
-        self._asked_at: list[float] = []  # of each that waits, the oldest first
+        self._asked_at: list[float] = []  # one per waiting renewal, the oldest first
         self._callbacks: list[Callable[[], None]] = []
 
     def call_when_over(self, callback: Callable[[], None]) -> None:
@@ -32,18 +32,19 @@ class Outages:
 
     @property
     def going_on(self) -> bool:
-        """True between a failed call and the end of its outage."""
+        """Return True between a failed call and the end of its outage."""
         return self._since is not None
 
     @property
     def takes_renewals(self) -> bool:
-        """False in an outage, and while renewals wait longer than `TOLERATED_SECONDS` for the store."""
+        """Return False in an outage, and while renewals wait longer than `TOLERATED_SECONDS` for
+        the store."""
         waits = self._clock() - self._asked_at[0] if self._asked_at else 0.0
         return not self.going_on and waits <= TOLERATED_SECONDS
 
     @contextmanager
     def asking(self) -> Iterator[None]:
-        """Hold this while renewals wait for the store."""
+        """Count renewals as waiting for the store within the block."""
         at = self._clock()
         self._asked_at.append(at)
         try:
@@ -72,6 +73,6 @@ class Outages:
                 callback()
 
     def note_success(self) -> None:
-        """Note that another call went through."""
+        """Note that a call other than a renewal went through."""
         if self._clock() - self._failed_at >= QUIET_SECONDS:
             self.note_renewal()

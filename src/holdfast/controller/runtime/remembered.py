@@ -1,4 +1,4 @@
-"""What a replica remembers to ask the store less often. All of it can be lost."""
+"""Values that a replica remembers to ask the store less often. All of it can be lost."""
 
 import asyncio
 import math
@@ -23,8 +23,8 @@ Spans = Mapping[Kin, float]
 
 
 class Sizes:
-    """The hosts' whole sizes: each submission is checked against them. They are read behind the
-    callers, because a job that fitted a moment ago may wait like one that was submitted then."""
+    """The hosts' whole sizes, against which each submission is checked. Sizes are read in the
+    background, because a job that fitted a moment ago may wait like one that was submitted then."""
 
     def __init__(self, store: Store, clock: Callable[[], float], background: Background) -> None:
         self._store = store
@@ -35,8 +35,8 @@ class Sizes:
         self._read_at = -math.inf
 
     async def current(self) -> Sequence[Size]:
-        """Return the sizes, at most `_OLD_SECONDS` old; read again behind the caller where they are
-        older than `_SIZES_SECONDS`."""
+        """Return the sizes, at most `_OLD_SECONDS` old. Sizes older than `_SIZES_SECONDS` are read
+        again in the background."""
         age = self._clock() - self._read_at
         if age >= _OLD_SECONDS:
             return await self.refresh()
@@ -60,8 +60,9 @@ class Sizes:
 
 
 class OfferPrices:
-    """What providers last said that their pools' offers cost. Each pool's plan counts with all of
-    them, because the cheapest pool gets the job (DEMAND-2). asking: the last question by pool."""
+    """The prices that providers last named for their pools' offers. Each pool's plan counts with
+    all of them, because the cheapest pool gets the job (DEMAND-2). asking: the last request for
+    prices of each pool."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -70,7 +71,8 @@ class OfferPrices:
         self.asking: dict[str, asyncio.Task[None]] = {}
 
     def ask_again(self, pool: str) -> bool:
-        """Return whether it is time to ask for the prices of a pool, which counts as asked then."""
+        """Return whether it is time to ask for the prices of a pool, and count them as asked
+        for."""
         now = self._clock()
         if now - self._asked_at.get(pool, -math.inf) < _PRICES_SECONDS:
             return False
@@ -79,7 +81,7 @@ class OfferPrices:
 
 
 class History:
-    """How long jobs of a name took, by the jobs on record (`AdmissionStore.read_spans`)."""
+    """The durations of jobs of a name, from the jobs on record (`AdmissionStore.read_spans`)."""
 
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         self._store = store
@@ -87,7 +89,7 @@ class History:
         self._known: dict[Kin, tuple[float, float | None]] = {}
 
     async def find(self, kin: Iterable[Kin]) -> Spans:
-        """Return the seconds of those that are known, at most `_SPANS_SECONDS` old."""
+        """Return the known durations in seconds, at most `_SPANS_SECONDS` old."""
         wanted, now = set(kin), self._clock()
         if len(self._known) + len(wanted) > _MAX_KIN:
             self._known.clear()
@@ -101,7 +103,8 @@ class History:
 
 
 def _keep(seconds: float | None) -> float:
-    """Return how long to go by it: a name's first end is waited for."""
+    """Return how long a duration is remembered: shorter for a name without one, whose first end is
+    waited for."""
     return _UNKNOWN_SECONDS if seconds is None else _SPANS_SECONDS
 
 
@@ -135,19 +138,19 @@ class JobSpecs:
 
 
 class SavedJobs:
-    """Jobs whose checkpoints this replica took: their success leaves blobs to delete."""
+    """Jobs whose checkpoints this replica received: their success leaves blobs to delete."""
 
     def __init__(self) -> None:
         self._ids: set[str] = set()
 
     def add(self, job_id: str) -> None:
-        """Note that a checkpoint of the job was taken."""
+        """Note that a checkpoint of the job was received."""
         if len(self._ids) >= _MAX_SAVED:
             self._ids.clear()
         self._ids.add(job_id)
 
     def take(self, job_ids: Collection[str]) -> bool:
-        """Forget those of `job_ids` that are noted. False where none is."""
+        """Forget the noted jobs among `job_ids`. Returns False where none was noted."""
         found = self._ids.intersection(job_ids)
         self._ids -= found
         return bool(found)

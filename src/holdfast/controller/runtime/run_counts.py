@@ -1,7 +1,7 @@
-"""Totals that supervised runs report, made into this replica's counters.
+"""Totals that supervised runs report, added to this replica's counters.
 
-RUN-COUNT-1  What a run counted is added once: a report adds what it has beyond the last one that
-             this replica heard of the same task. The first report that a replica hears adds
+RUN-COUNT-1  Each count of a run is added once: a report adds the part beyond the last report of the
+             same task to this replica. The first report that a replica receives of a task adds
              nothing, because another replica may have counted it.
 """
 
@@ -31,7 +31,7 @@ _MOST_TASKS = 10_000
 
 
 class RunCounts:
-    """The counters, and what each task said last; that may be forgotten at any time."""
+    """The counters, and the last totals of each task, which may be forgotten at any time."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         counter = functools.partial(Counter, registry=registry)
@@ -41,7 +41,7 @@ class RunCounts:
         self._last: OrderedDict[TaskKey, dict[str, float]] = OrderedDict()
 
     def take(self, tasks: Iterable[TaskReport]) -> None:
-        """Add what is new in the reports of one sync (RUN-COUNT-1)."""
+        """Add the new counts in the reports of one sync (RUN-COUNT-1)."""
         for task in tasks:
             if task.counts:
                 self._add(task.key, task.counts)

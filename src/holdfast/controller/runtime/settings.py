@@ -74,7 +74,8 @@ class Settings:
     def value(
         self, name: str, queue: str | None = None, spec: JobSpec | None = None, project: str = ""
     ) -> Value:
-        """Return one setting's value in force. project: of a job whose spec is not given."""
+        """Return one setting's value in force. project: the project of a job whose spec is not
+        given."""
         if spec is not None:
             return resolve(name, self._layers(queue, spec)).value
         if queue not in self.queues:
@@ -91,29 +92,29 @@ class Settings:
         return resolve(TIME_LIMIT, self._layers(queue, spec))
 
     def call_limit(self, queue: str, spec: FunctionSpec) -> Effective:
-        """Return the time limit of a function's calls: where no layer names one, that of calls in a
-        queue of this name."""
+        """Return the time limit of a function's calls: where no layer names one, the limit of calls
+        in a queue of this name."""
         found = self.time_limit(queue, as_job(spec))
         if found.source != "default":
             return found
         return Effective(TIME_LIMIT, find_call_limit(queue, spec.gpus), "calls")
 
     def number(self, name: str, queue: str | None = None, spec: JobSpec | None = None) -> float:
-        """Return one number in force. Only for settings that cannot be off."""
+        """Return one number in force. The setting must be one that cannot be off."""
         value = self.value(name, queue, spec)
         assert isinstance(value, (int, float))
         return float(value)
 
     @property
     def silence_seconds(self) -> float:
-        """How long a host may be silent and still be given work."""
+        """Return how long a host may be silent and still be given work, in seconds."""
         return silence_seconds(
             self.number("dead_host_seconds"), self.number("sync_interval_seconds")
         )
 
     def lease_ttl_seconds(self, queue: str, *, gang: bool) -> float:
-        """Return the lease of a queue's jobs that set none themselves. A gang's is shorter, because
-        its other ranks wait for a silent one."""
+        """Return the lease, in seconds, of a queue's jobs that set none themselves. A gang's is
+        shorter, because its other ranks wait for a silent one."""
         layer = self.queues.get(queue, {})
         own = "lease_ttl_seconds" in layer and "gang_lease_ttl_seconds" not in layer
         return self.number(
@@ -121,8 +122,8 @@ class Settings:
         )
 
     def _find_terms(self) -> TakeTerms | None:
-        """Return where hosts may take jobs by themselves (TAKE-1); None where a quota or a share is
-        set, because these bind across queues."""
+        """Return the terms under which hosts may take jobs by themselves (TAKE-1); None where a
+        quota or a share is set, because these bind across queues."""
         layers = [*(layer for _, layer in self._below), *self.projects.values()]
         if any(sets_share(layer) or sets_quota(layer) for layer in layers):
             return None
@@ -162,8 +163,8 @@ class Settings:
         return self.number("cold_wait_seconds", queue)
 
     def executor_limits(self, queue: str, *, ahead: bool) -> ExecutorLimits:
-        """Return when an executor of the queue ends by itself; one started ahead of calls waits for
-        them without an end."""
+        """Return when an executor of the queue ends by itself. ahead: True for an executor started
+        before there are calls, which waits for them without an end."""
         idle, model_idle = (
             self._off("executor_idle_seconds", queue),
             self._off("model_idle_seconds", queue),
@@ -210,15 +211,15 @@ class Settings:
         return bool(self.effective(project=project)["shared"].value)
 
     def retries_held(self, project: str) -> str | None:
-        """Return which kill switch holds the project's retries back, or None. Off in any layer is
-        off: no layer outvotes another here."""
+        """Return the kill switch that holds the project's retries back, or None. Retries that are
+        off in one layer are off, because no layer outvotes another here."""
         for source, _ in self._holding_layers():
             return f"the {source}"
         held = _is_off(self.projects.get(project, {}))
         return f"project {project}" if held else None
 
     def find_holders(self) -> list[tuple[str, str | None, str]]:
-        """Return every kill switch that is on: (layer, project, the reason given)."""
+        """Return every kill switch that is on: (layer, project, reason)."""
         off: list[tuple[str, str | None, Mapping[str, Value]]] = [
             *((source, None, layer) for source, layer in self._holding_layers()),
             *(
@@ -230,7 +231,8 @@ class Settings:
         return [(s, p, str(layer.get("retries_hold_reason") or "")) for s, p, layer in off]
 
     def find_shares(self, projects: Iterable[ProjectRecord]) -> dict[str, Share]:
-        """Return the shares of these projects and what they hold; none where no project has one."""
+        """Return the shares of these projects and what they hold; an empty dict where no project
+        has a share."""
         layers = [*(layer for _, layer in self._below), *self.projects.values()]
         if not any(map(sets_share, layers)):
             return {}
@@ -261,8 +263,8 @@ class Settings:
 
 
 def _find_renamed(layers: SettingsLayers) -> Iterator[str]:
-    """Say of each stored setting that this version does not have any more where it stands, which one
-    took its place, and how to remove it."""
+    """Yield a sentence for each stored setting that this version no longer has: where it stands,
+    which setting replaced it, and how to remove it."""
     places = [("the cluster", "", layers.cluster)]
     places += [(f"queue {n}", f" --queue {n}", own) for n, own in layers.queues.items()]
     places += [(f"project {n}", f" --project {n}", own) for n, own in layers.projects.items()]
@@ -310,8 +312,8 @@ class SettingsCache:
             return await self._read()
 
     async def recent(self) -> Settings:
-        """Return the settings for a caller that is in a hurry and is safe with older ones: at most
-        `RECENT_SECONDS` old, and read again behind it once they are older than `FRESH_SECONDS`."""
+        """Return settings at most `RECENT_SECONDS` old, for a caller that must not wait and
+        can use older ones. Settings older than `FRESH_SECONDS` are read again in the background."""
         age = self._clock() - self._read_at
         if self._known is None or self._background is None or age >= RECENT_SECONDS:
             return await self.current()
@@ -328,7 +330,7 @@ class SettingsCache:
             self._behind = False
 
     async def refresh(self) -> Settings:
-        """Read now, at any age."""
+        """Read the settings now, at any age."""
         async with self._lock:
             return await self._read()
 

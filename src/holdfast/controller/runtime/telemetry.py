@@ -1,7 +1,8 @@
-"""Readings of GPUs on their way to the store: the newest of each host, written together every while.
+"""Readings of GPUs on their way to the store: the newest of each host, written together every
+`WRITE_SECONDS`.
 
-They are not part of a sync's transaction, because a view of a device is worth no heartbeat: what a
-killed replica had not written yet is read again within seconds.
+The readings are not part of a sync's transaction, because a view of a device is not worth the delay
+of a heartbeat: readings that a killed replica had not written yet are read again within seconds.
 """
 
 import asyncio
@@ -18,8 +19,8 @@ log = logging.getLogger("holdfast.controller")
 WRITE_SECONDS = 10.0
 
 
-class TelemetryDesk:
-    """Takes readings from syncs, and writes them."""
+class GpuReadings:
+    """Collects the readings of syncs, and writes them."""
 
     def __init__(self, store: Store, clock: Callable[[], float], outages: Outages) -> None:
         self._store = store
@@ -32,7 +33,7 @@ class TelemetryDesk:
         self._newest[host_id] = (self._clock(), gpus)
 
     async def write(self) -> None:
-        """Write what came since the last time."""
+        """Write the readings that came since the last write."""
         newest, self._newest = self._newest, {}
         if not newest:
             return
@@ -51,7 +52,8 @@ class TelemetryDesk:
             await self._write_apart(readings)
 
     async def _write_apart(self, readings: Sequence[HostReading]) -> None:
-        """Write each host's by itself: one that cannot be written holds up no other."""
+        """Write each host's readings by themselves, so that a reading that cannot be written delays
+        no other host's."""
         for reading in readings:
             try:
                 await self._store.telemetry.write_readings([reading])
@@ -66,7 +68,7 @@ class TelemetryDesk:
                 )
 
     async def run(self) -> None:
-        """Write for ever. What an outage costs is a gap in the history."""
+        """Write for ever. An outage leaves a gap in the history."""
         while True:
             await asyncio.sleep(WRITE_SECONDS)
             try:

@@ -2,9 +2,9 @@
 
 -       A wake between a read and the wait that follows it is never lost: the waiter compares the
         version it saw before the read. Wakes are hints; every waiter also has a time limit.
-WAKE-2  What a transaction placed on a host that waits, a submission's own or the leader's, answers
-        that host's poll. The offer is on record, so that a poll which ended meanwhile loses nothing:
-        the next one has it.
+WAKE-2  An order that a transaction (a submission's or the leader's) places on a host whose poll
+        waits here is the answer to that poll. The offer is on record, so a poll that ended
+        meanwhile loses nothing: the next poll reads it.
 """
 
 import asyncio
@@ -81,8 +81,8 @@ def _finish(waiter: asyncio.Future[None]) -> None:
 
 
 class WaitingRoom(msgspec.Struct):
-    """What a host that waits has free, as far as its last call tells. `queues` empty: it serves
-    every one."""
+    """The free room of a host whose poll waits, estimated from its last call. queues: the queues
+    that it serves; empty means every queue."""
 
     cpu_slots: int
     devices: int
@@ -94,11 +94,12 @@ class WaitingRoom(msgspec.Struct):
         return serves and self.cpu_slots >= cpu_slots and self.devices >= gpus
 
 
-class HostLine:
-    """One host's place in the bus: its wake, and which call of its agent is the newest."""
+class HostPolls:
+    """The long polls of one host at this replica: the wake of the poll that waits, and which call
+    of the host's agent is the newest."""
 
     __slots__ = (
-        "_gift", "_incarnation", "_seq", "poll", "room", "waiting", "wake",
+        "_answer", "_incarnation", "_seq", "poll", "room", "waiting", "wake",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -107,12 +108,12 @@ class HostLine:
         self.wake = Wake()
         self.waiting = 0
         self.room: WaitingRoom | None = None
-        self.poll: HostSync | None = None  # what the newest call asks when it is woken
-        self._gift: HostSynced | None = None
+        self.poll: HostSync | None = None  # the request of the newest call, sent when it is woken
+        self._answer: HostSynced | None = None
 
     def take(self, incarnation: str, seq: int) -> bool:
-        """Note a call, which ends the wait of an older one. False when a newer call of this
-        incarnation came before."""
+        """Note a call, and wake an older call of the host so that it ends. Returns False when a
+        newer call of this incarnation came before."""
         if incarnation == self._incarnation and seq < self._seq:
             return False
         self._incarnation, self._seq = incarnation, seq
@@ -122,23 +123,24 @@ class HostLine:
 
     @property
     def incarnation(self) -> str:
-        """The agent's, as its newest call says."""
+        """Return the incarnation that the agent's newest call named."""
         return self._incarnation
 
     def is_newest(self, incarnation: str, seq: int) -> bool:
-        """True while no newer call has come."""
+        """Return True while no newer call has come."""
         return incarnation == self._incarnation and seq == self._seq
 
-    def give(self, incarnation: str, gift: HostSynced) -> None:
-        """Answer the poll that waits; one that is on its way looks again (WAKE-2)."""
+    def answer(self, incarnation: str, answer: HostSynced) -> None:
+        """Answer the poll that waits. A poll of another incarnation is only woken, and reads the
+        store again (WAKE-2)."""
         if self.waiting and incarnation == self._incarnation:
-            self._gift = gift
+            self._answer = answer
         self.wake.fire()
 
-    def take_gift(self) -> HostSynced | None:
-        """Return what was given since the last look."""
-        gift, self._gift = self._gift, None
-        return gift
+    def take_answer(self) -> HostSynced | None:
+        """Return the answer placed since the last look, or None."""
+        answer, self._answer = self._answer, None
+        return answer
 
     @contextlib.contextmanager
     def wait(self) -> Iterator[None]:
@@ -151,13 +153,14 @@ class HostLine:
 
 
 class WakeBus:
-    """Every wake of this replica. Topics are the store's: "admit", "retries", "drain", "members", "due", "events",
-    "logs", "log_reads", "host:<id>", "executors", "calls", "calls:<family>", "set:<id>"."""
+    """Every wake of this replica. Topics are the store's: "admit", "retries", "drain", "members",
+    "due", "events", "logs", "log_reads", "host:<id>", "executors", "calls", "calls:<family>",
+    "set:<id>"."""
 
     def __init__(self) -> None:
         self._topics: dict[str, Wake] = {}
-        self._hosts: dict[str, HostLine] = {}
-        self._calls: dict[str, HostLine] = {}
+        self._hosts: dict[str, HostPolls] = {}
+        self._calls: dict[str, HostPolls] = {}
         self._watched: dict[str, int] = {}
         self.closing = False
 
@@ -168,23 +171,23 @@ class WakeBus:
             wake = self._topics[name] = Wake()
         return wake
 
-    def host(self, host_id: str) -> HostLine:
-        """Return the line of a host."""
-        line = self._hosts.get(host_id)
-        if line is None:
-            line = self._hosts[host_id] = HostLine()
-        return line
+    def host(self, host_id: str) -> HostPolls:
+        """Return the polls of a host's syncs."""
+        polls = self._hosts.get(host_id)
+        if polls is None:
+            polls = self._hosts[host_id] = HostPolls()
+        return polls
 
-    def calls(self, host_id: str) -> HostLine:
-        """Return the line of a host's exchanges of calls, which are apart from its syncs."""
-        line = self._calls.get(host_id)
-        if line is None:
-            line = self._calls[host_id] = HostLine()
-        return line
+    def calls(self, host_id: str) -> HostPolls:
+        """Return the polls of a host's exchanges of calls, which are apart from its syncs."""
+        polls = self._calls.get(host_id)
+        if polls is None:
+            polls = self._calls[host_id] = HostPolls()
+        return polls
 
     @contextlib.contextmanager
     def watching(self, name: str) -> Iterator[Wake]:
-        """Have the wake of a topic that is only there while something waits for it."""
+        """Yield the wake of a topic that is kept only while something waits for it."""
         self._watched[name] = self._watched.get(name, 0) + 1
         try:
             yield self.topic(name)
@@ -195,42 +198,43 @@ class WakeBus:
                 del self._topics[name]
 
     def list_polls(self, host_ids: Iterable[str]) -> list[HostSync]:
-        """Return what those of these hosts whose calls wait here would ask if they were woken."""
-        lines = (self._hosts.get(host_id) for host_id in host_ids)
-        polls = (line.poll for line in lines if line is not None and line.waiting)
-        return [poll for poll in polls if poll is not None]
+        """Return the requests that the polls waiting here, of these hosts, would make once
+        woken."""
+        hosts = (self._hosts.get(host_id) for host_id in host_ids)
+        requests = (polls.poll for polls in hosts if polls is not None and polls.waiting)
+        return [poll for poll in requests if poll is not None]
 
-    def give(self, gift: HostSynced, incarnation: str) -> None:
-        """Answer the call of a host that waits (WAKE-2)."""
-        self.host(gift.host_id).give(incarnation, gift)
+    def answer_poll(self, answer: HostSynced, incarnation: str) -> None:
+        """Answer the poll of a host (WAKE-2)."""
+        self.host(answer.host_id).answer(incarnation, answer)
 
     def forget_host(self, host_id: str) -> None:
         """Drop a host that will not call again, unless a call of it waits."""
-        for lines in (self._hosts, self._calls):
-            line = lines.get(host_id)
-            if line is not None and not line.waiting:
-                del lines[host_id]
+        for of_hosts in (self._hosts, self._calls):
+            polls = of_hosts.get(host_id)
+            if polls is not None and not polls.waiting:
+                del of_hosts[host_id]
 
     def find_taker(self, queue: str, cpu_slots: int, gpus: int) -> tuple[str, str] | None:
-        """Return the fullest waiting host on which a job may find room, of the first ones, and its
-        incarnation."""
-        found: list[tuple[str, HostLine, WaitingRoom]] = []
-        for host_id, line in itertools.islice(self._hosts.items(), MAX_LOOKED_AT):
-            room = line.room
-            if line.waiting and room is not None and room.fits(queue, cpu_slots, gpus):
-                found.append((host_id, line, room))
+        """Return the id and incarnation of a waiting host with room for a job, or None: the host
+        with the least free room among the first `MAX_LOOKED_AT`."""
+        found: list[tuple[str, HostPolls, WaitingRoom]] = []
+        for host_id, polls in itertools.islice(self._hosts.items(), MAX_LOOKED_AT):
+            room = polls.room
+            if polls.waiting and room is not None and room.fits(queue, cpu_slots, gpus):
+                found.append((host_id, polls, room))
         if not found:
             return None
-        host_id, line, room = min(found, key=lambda one: (one[2].devices, one[2].cpu_slots))
+        host_id, polls, room = min(found, key=lambda one: (one[2].devices, one[2].cpu_slots))
         room.cpu_slots -= max(1, cpu_slots)  # until its next call tells
         room.devices -= gpus
-        return host_id, line.incarnation
+        return host_id, polls.incarnation
 
     def fire(self, topic: str) -> None:
         """Wake every waiter for `topic` on this replica."""
         if topic.startswith("host:"):
-            line = self._hosts.get(topic[5:])
-            wake = None if line is None else line.wake
+            polls = self._hosts.get(topic[5:])
+            wake = None if polls is None else polls.wake
         else:
             wake = self._topics.get(topic)
         if wake is not None:
@@ -238,14 +242,14 @@ class WakeBus:
 
     @property
     def waiting_polls(self) -> int:
-        """The number of long polls that wait now."""
-        lines = (*self._hosts.values(), *self._calls.values())
-        return sum(line.waiting for line in lines)
+        """Return the number of long polls that wait now."""
+        every = (*self._hosts.values(), *self._calls.values())
+        return sum(polls.waiting for polls in every)
 
     def close(self) -> None:
         """Wake every waiter, because the server stops."""
         self.closing = True
-        for line in (*self._hosts.values(), *self._calls.values()):
-            line.wake.fire()
+        for polls in (*self._hosts.values(), *self._calls.values()):
+            polls.wake.fire()
         for wake in self._topics.values():
             wake.fire()

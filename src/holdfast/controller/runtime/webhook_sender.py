@@ -79,8 +79,8 @@ class Resolver:
 class Sender:
     """Sends deliveries.
 
-    resolve: how names become addresses. tls: the context for https, by default with the system's
-    certificates. wall_clock: Unix seconds, for the timestamp that is signed.
+    resolve: looks up the addresses of a name. tls: the context for https, by default with the
+    system's certificates. wall_clock: returns Unix seconds, for the timestamp that is signed.
     """
 
     def __init__(
@@ -188,7 +188,7 @@ class Sender:
                         server_hostname=target.host if tls is not None else None,
                     )
             except ssl.SSLError:
-                raise  # it answers, but its certificate does not hold
+                raise  # the address answers, but its certificate is not valid
             except TimeoutError as error:
                 if last:
                     raise

@@ -1,4 +1,4 @@
-"""What `/metrics` shows of workflows."""
+"""The metrics of workflows."""
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
@@ -6,7 +6,7 @@ _GROUP = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 
 class WorkflowMetrics:
-    """Counters of what this replica's dispatcher did."""
+    """Counters of this replica's dispatcher."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.runs = Counter(

@@ -1,1 +1,1 @@
-"""The agents' routes: the hosts' reports, and their orders."""
+"""The agents' routes, which take the hosts' reports and answer with orders."""

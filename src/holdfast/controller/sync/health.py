@@ -1,7 +1,8 @@
-"""The agents' route of health checks: what was measured is judged here, and what is due is ordered.
+"""The agents' route of health checks: the measurements in a report are judged here, and a check
+that is due is ordered.
 
-An order repeats until its report has come; the number of an order is the hour, or the incarnation,
-that it was due in, so that a repeated order is the same one.
+An order repeats until its report has come. The number of an order is the hour, or the incarnation,
+in which it was due, so a repeated order is the same one.
 """
 
 import time
@@ -25,7 +26,7 @@ _REQUEST = msgspec.json.Decoder(wire.HealthRequest)
 
 
 async def put_health(call: ApiCall) -> Response:
-    """Take a health report, and answer with the next order."""
+    """Record a health report, and answer with the next order."""
     controller, host = call.controller, call.host
     assert host is not None
     request = decode_report(
@@ -69,7 +70,8 @@ async def _judge(call: ApiCall, host: HostRecord, report: wire.HealthReport) -> 
 
 
 async def find_expected(call: ApiCall, host: HostRecord) -> Expected:
-    """Return what the host is held to: what was rented, or what it registered with."""
+    """Return the hardware that the host must show: the rented offer's, or the hardware it
+    registered with."""
     spec, offer = await _find_rented(call, host)
     if spec is None or offer is None:
         return Expected(gpus=len(host.gpus), version=VERSION)

@@ -1,12 +1,12 @@
-"""Bytes of a log that the controller did not keep, asked of the host whose disk still has them.
+"""Bytes of a log that the controller did not keep, fetched from the host whose disk still has them.
 
 A reader's order waits in the database, because the host may call another replica than the reader;
 the host's next sync brings it there, and the host's answer brings the bytes.
 
-- One piece of a reader is under way at a time, so a slow reader holds back its host, and nothing
+- One piece of a reader is in progress at a time, so a slow reader holds back its host, and nothing
   piles up.
-- What cannot be had is said with its reason; a host that did not answer once is not waited for
-  again by the same reader.
+- Bytes that cannot be fetched are reported with the reason; a host that did not answer once is not
+  waited for again by the same reader.
 """
 
 import uuid
@@ -24,7 +24,7 @@ ANSWER_SECONDS = 10.0
 
 
 class HostReads:
-    """What one reader has from hosts. `reason`: why the last bytes that are missing are missing."""
+    """One reader's fetches from hosts. reason: why the last missing bytes are missing."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -32,7 +32,7 @@ class HostReads:
         self.reason = ""
 
     async def fetch(self, stream: LogStreamRecord, start: int, end: int) -> AsyncIterator[LogChunk]:
-        """Yield what hosts still have of `[start, end)`, in order."""
+        """Yield the bytes of `[start, end)` that hosts still have, in order."""
         lives = await self._controller.store.logs.list_log_lives(
             stream.job_id, stream.attempt, stream.rank, stream.stream
         )
@@ -63,7 +63,8 @@ class HostReads:
             at = found + len(data)
 
     async def _ask(self, host_id: str, order: LogReadOrder) -> LogReadAnswer:
-        """Return a host's answer, or one without bytes that says why there is none."""
+        """Return a host's answer. Where none comes, return one without bytes that names the
+        reason."""
         if host_id not in self._in_vain:
             gone = await self._find_gone(host_id)
             answer = None if gone else await self._wait_for_answer(host_id, order)

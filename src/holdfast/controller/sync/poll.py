@@ -1,14 +1,14 @@
-"""How one sync of a host goes on, decided as values: what is asked, how long the call waits, when it is
-answered, and which loops its outcome wakes. Pure; `route.py` carries it out.
+"""How one sync of a host goes on, decided as values: the question to the store, how long the call
+waits, when it is answered, and which loops its outcome wakes. Pure; `route.py` carries it out.
 
-POLL-1  A sync with something to say is answered at once; else it waits for the host's wake, for a
-        newer call of the same agent, for its time (never longer than the sync interval, so that
-        heartbeats keep flowing), or for the client to hang up, whichever is first.
-POLL-2  A wake asks again with the same identity and no ends, because the ends were written by the
-        first question. A call that a newer one has overtaken asks nothing and says nothing, because
-        its agent no longer listens.
-POLL-3  A client that hung up is never asked for again, so nothing is offered to an agent that cannot
-        hear it.
+POLL-1  A sync with news for the agent is answered at once. Otherwise it waits for the host's wake,
+        for a newer call of the same agent, for its time (never longer than the sync interval, so
+        that heartbeats keep flowing), or for the client to hang up, whichever is first.
+POLL-2  A wake asks the store again with the same identity and without ends, because the first
+        question recorded them. A call that a newer one has overtaken asks nothing and returns
+        nothing, because its agent no longer listens.
+POLL-3  A client that hung up is never asked for again, so nothing is offered to an agent that
+        cannot receive it.
 """
 
 import msgspec

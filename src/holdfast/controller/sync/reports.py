@@ -41,7 +41,7 @@ def read_sync(body: bytes) -> tuple[SyncRequest, list[str]]:
     """Return the request, and the problems of the reports that are left out (REPORT-1).
 
     Raises:
-        BadSyntax: it is not JSON.
+        BadSyntax: the body is not JSON.
         ValidationError: the parts around the tasks' reports do not fit.
     """
     try:
@@ -83,8 +83,8 @@ def _read_apart(body: bytes, error: ValidationError) -> tuple[SyncRequest, list[
 
 
 def _read_report(raw: Any) -> TaskReport:
-    """Return a report as far as it can be read. Raises msgspec.ValidationError for an unreadable
-    key or state."""
+    """Return the readable part of a report. Raises msgspec.ValidationError for an unreadable key or
+    state."""
     try:
         return msgspec.convert(raw, TaskReport)
     except msgspec.ValidationError as problem:

@@ -22,7 +22,7 @@ from holdfast.controller.runtime.auth import hash_secret, read_bearer
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.hosts.orders import make_orders
 from holdfast.controller.runtime.settings import Settings
-from holdfast.controller.runtime.wakes import HostLine, WaitingRoom
+from holdfast.controller.runtime.wakes import HostPolls, WaitingRoom
 from holdfast.controller.sync.poll import (
     ROOM_SECONDS,
     Moment,
@@ -44,7 +44,8 @@ from holdfast.wire import agent as wire
 log = logging.getLogger("holdfast.controller")
 MOST_EXCUSED_SECONDS = 30.0  # at once: a section that ends early excuses no rank for much longer
 LIVE_SECONDS = 15.0
-"""How long after its last word a host counts as one that lives, and its name is its own (NAME-2)."""
+"""The silence up to which a host counts as alive, so that no other host may use its name
+(NAME-2)."""
 MAX_REGISTER_BYTES = 1024 * 1024
 _REGISTER = msgspec.json.Decoder(wire.RegisterRequest)
 _FORENSICS = msgspec.json.Decoder(wire.Forensics)
@@ -53,7 +54,7 @@ _LOGS_FRAME_BYTES = 1024 * 1024  # what 4096 uploads take beside their bytes
 
 
 async def register(call: ApiCall) -> Response:
-    """Exchange a join token for a host key, or take note of a new incarnation of a known host."""
+    """Exchange a join token for a host key, or record a new incarnation of a known host."""
     controller = call.controller
     request = decode_report(
         await read_body(call.scope, call.receive, MAX_REGISTER_BYTES), _REGISTER
@@ -87,7 +88,7 @@ async def register(call: ApiCall) -> Response:
 
 
 async def sync(call: ApiCall) -> Response:
-    """Take a host's state, and answer with its orders."""
+    """Record a host's state, and answer with its orders."""
     controller, host = call.controller, call.host
     assert host is not None
     request, unread = read_sync(await read_body(call.scope, call.receive, wire.MAX_SYNC_BYTES))
@@ -115,7 +116,7 @@ async def sync(call: ApiCall) -> Response:
 async def _poll(
     controller: Controller, host: HostRecord, request: wire.SyncRequest, receive: Receive
 ) -> wire.SyncAnswer:
-    """Return the first answer that says something, or the last one (POLL-1…3)."""
+    """Return the first answer with news for the agent, or the last one (POLL-1…3)."""
     line, clock = controller.wakes.host(host.id), controller.clock
     newest = line.take(request.incarnation, request.seq)
     settings = await controller.settings.current()
@@ -132,19 +133,19 @@ async def _poll(
     _act_on(controller, request, found)
     answer = await _make_answer(controller, host, request, found, settings)
     answer = msgspec.structs.replace(answer, excused=await _excuse(controller, host, request))
-    line.take_gift()  # the store has just offered what an earlier poll was to have
+    line.take_answer()  # the store's answer contains any order placed for an earlier poll
     line.room, line.poll = _guess_room(host, request), poll.again
     while (left := choose_wait(poll, answer, look())) is not None:
         woken = await _wait(line, seen, left, receive)
         if not asks_again(look(), woken=woken):
             break
         seen = line.wake.version
-        given = line.take_gift()
+        given = line.take_answer()
         found = given or await _ask_store(controller, host, poll.again)
         if not look().newest:
             break
         _act_on(controller, None, found)
-        if given is None:  # an order that was placed already waits for no read
+        if given is None:  # an answer that was placed needs no newer settings
             settings = await controller.settings.current()
         answer = await _make_answer(controller, host, request, found, settings)
     return answer
@@ -153,8 +154,8 @@ async def _poll(
 async def _excuse(
     controller: Controller, host: HostRecord, request: wire.SyncRequest
 ) -> list[wire.Excused]:
-    """Take note of sections, and return which ranks that wait they excuse (EXCUSE-1). Most syncs tell
-    of neither."""
+    """Record the sections that tasks report, and return the waiting ranks that sections of others
+    excuse (EXCUSE-1). Most syncs carry neither."""
     members = controller.store.members
     told = [(t.key, t.section_seconds) for t in request.tasks if t.section_seconds is not None]
     waits = [t.key for t in request.tasks if t.waits]
@@ -165,7 +166,8 @@ async def _excuse(
 
 
 def _guess_room(host: HostRecord, request: wire.SyncRequest) -> WaitingRoom:
-    """Return what may be free: how much each of its tasks holds is the store's to say."""
+    """Return the room that may be free on the host. It is an estimate, because only the store knows
+    how much each task holds."""
     return WaitingRoom(
         cpu_slots=host.cpu_slots - len(request.tasks),
         devices=len(host.gpus) - len(request.tasks),
@@ -208,15 +210,16 @@ def _read_faults(faults: Sequence[Hindrance]) -> tuple[Hindrance, ...]:
     return tuple(msgspec.structs.replace(f, reason=clean_text(f.reason)) for f in faults)
 
 
-async def _wait(line: HostLine, seen: int, seconds: float, receive: Receive) -> bool:
-    """True when the host was woken, False when the time is over. Raises Gone when the client hung
-    up."""
+async def _wait(line: HostPolls, seen: int, seconds: float, receive: Receive) -> bool:
+    """Return True when the host was woken, False when the time is over. Raises Gone when the client
+    hung up."""
     with line.wait():
         return await wait_unless_gone({line.wake: seen}, seconds, receive)
 
 
 async def _ask_store(controller: Controller, host: HostRecord, wanted: HostSync) -> HostSynced:
-    """Raises Stale for an older incarnation, Unauthorized for a host that is gone."""
+    """Send a sync to the store and return its answer. Raises Stale for an older incarnation, and
+    Unauthorized for a host that is gone."""
     found = await controller.batcher.submit(wanted)
     if found.status == "stale":
         raise Stale(
@@ -230,7 +233,7 @@ async def _ask_store(controller: Controller, host: HostRecord, wanted: HostSync)
 
 
 def _act_on(controller: Controller, request: wire.SyncRequest | None, found: HostSynced) -> None:
-    """Wake the loops and hosts that have work now; count and log what ended."""
+    """Wake the loops and hosts that have work now; count and log the tasks that ended."""
     runs = request is not None and any(t.state == "running" for t in request.tasks)
     wakes = choose_wakes(found, runs=runs)
     if wakes.at_once:
@@ -272,7 +275,7 @@ async def _make_answer(
         for task in await controller.store.leases.list_live_tasks(host.id):
             watch.append(wire.NewWatch(key=task.key, watch=settings.watch(task.queue, task.spec)))
     preempt: list[wire.PreemptOrder] = []
-    for row in found.preempts:  # few, and the job's own grace must hold, so it is looked up
+    for row in found.preempts:  # few; each is looked up, because the job's own grace must hold
         queue, spec = await controller.specs.find(row.key.job_id)
         preempt.append(
             wire.PreemptOrder(
@@ -319,8 +322,8 @@ async def _make_answer(
 
 
 async def append_logs(call: ApiCall) -> Response:
-    """Store uploads in order, and hand on what readers waited for. A task whose logs are refused is
-    named in the answer and holds up no other."""
+    """Store uploads in order, and pass on the bytes that readers wait for. A task whose logs are
+    refused is named in the answer and delays no other."""
     controller, host = call.controller, call.host
     assert host is not None
     limit = wire.MAX_LOG_CHUNK_BYTES + _LOGS_FRAME_BYTES
@@ -356,7 +359,7 @@ async def append_logs(call: ApiCall) -> Response:
 
 
 async def put_forensics(call: ApiCall) -> Response:
-    """Keep what was gathered before a kill."""
+    """Keep the diagnostics that an agent gathered before it killed a task."""
     host = call.host
     assert host is not None
     forensics = decode_report(

@@ -1,4 +1,5 @@
-"""What is known around one job: `reads` reads it, `explain` and the modules beside it explain it."""
+"""The facts around one job: `reads` reads them, `explain` and the modules beside it explain
+them."""
 
 import math
 from datetime import datetime
@@ -26,7 +27,7 @@ from holdfast.wire.api import JobLimits
 
 class YoungJob(msgspec.Struct, frozen=True, kw_only=True):
     """A running job that may be preempted, or give back what its project borrowed, once it has run
-    for `least_seconds`, in `left_seconds`. host_ids: where its tasks are."""
+    for `least_seconds`. left_seconds: the time until then. host_ids: the hosts of its tasks."""
 
     job_id: str
     priority: int
@@ -38,24 +39,25 @@ class YoungJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known around one job.
+    """The facts around one job.
 
-    place: how many jobs of its queue come before it. refusal: why the last admission passed it
-    over. led: this replica runs the loops. policy: what decides its next failure. holders: every
-    kill switch that is on, as `Settings.find_holders` lists them. quota_jobs, quota_gpus: the
-    project's limits. share: its project's, where any project has one.
-    reclaims: a job that borrows may be stopped for it. last_attempt: the newest, of
-    a job that is reserved, waits to run again, or failed. victims: jobs being stopped so that this
-    one can start. young: jobs less important or borrowing that have not run for long enough to be
-    stopped for it, those with the least time left first. start_limit: the setting that limits its
-    start, and its seconds. reservation_seconds: how long a host may take to answer a reservation.
-    pools: those that serve its queue. sizes: of all hosts, and of those that pools may rent.
-    silence_seconds: after so long without a word a host is given
-    nothing.
-    waits: the ends of other jobs that it waits for, the first of them. array: the one in which it
-    waits for its turn.
-    watch: what its tasks are watched by. limits: what stops it by the clock, and how long it should
-    take.
+    place: the number of jobs of its queue that come before it. refusal: why the last admission
+    passed it over. led: True where this replica runs the loops. policy: the policy that decides its
+    next failure. holders: every kill switch that is on, as `Settings.find_holders` lists them.
+    quota_jobs, quota_gpus: the limits of its project. share: its project's share; None where no
+    project has one. reclaims: True where a job that borrows may be stopped for it.
+
+    last_attempt: its newest attempt, for a job that is reserved, waits to run again, or failed.
+    victims: the jobs being stopped so that this one can start. young: the jobs that may be stopped
+    for it, but have not run for long enough yet, those with the least time left first. start_limit:
+    the setting that limits its start, and the limit in seconds. reservation_seconds: how long a
+    host may take to answer a reservation.
+
+    pools: the pools that serve its queue. sizes: the sizes of all hosts, and of those that pools
+    may rent. silence_seconds: the silence after which a host gets no more work. waits: the ends of
+    other jobs that it waits for, the first ones only. array: the array in which it waits for its
+    turn. watch: the watchdogs' settings for its tasks. limits: the limits that stop it by the
+    clock, and how long it should take.
     """
 
     job: JobRecord

@@ -1,5 +1,5 @@
-"""explain(circumstances) → Why: everything that holds a job, a sentence each, and what to do about
-it. Pure."""
+"""explain(circumstances) → Why: every reason that holds a job, a sentence each, and what to do
+about it. Pure."""
 
 from collections.abc import Callable, Iterator
 
@@ -15,13 +15,14 @@ from holdfast.core.watchdogs.watch import ends_hangs
 from holdfast.wire.api import Why, WhyLine
 
 _BESIDES = frozenset({"behind", "dead_hosts", "host_set_aside", "host_silent", "may_make_room"})
-"""Lines that never tell why admission passed a job over: they are true beside that reason."""
+"""Codes of lines that never explain why admission passed a job over: such a line may be true beside
+the actual reason."""
 _ELSEWHERE = frozenset({"dead_hosts", "host_set_aside", "host_silent"})
-"""Lines about hosts that a job does not need, because others have room for it."""
+"""Codes of lines about hosts that a job does not need, because others have room for it."""
 
 
 def explain(found: Circumstances) -> Why:
-    """Say why the job is where it is."""
+    """Explain why the job is in its present state."""
     job = found.job
     lines = list(_SAYERS[job.state](found))
     summary = lines[0].message if lines else (job.reason or str(job.state))
@@ -100,12 +101,12 @@ def _explain_queued(found: Circumstances) -> Iterator[WhyLine]:
 
 
 def _explain_holds(found: Circumstances) -> Iterator[WhyLine]:
-    """Say what keeps a queued job from starting now; nothing when it is next."""
+    """Yield the reasons that keep a queued job from starting now; none when it is next."""
     yield from _explain_queue(found)
     yield from retries.explain_quota(found)
     missing = list(places.explain_place(found))
     if missing:
-        # What a pool does about it comes first; what is wanted is said by the line after it.
+        # The pool's action comes first; the next line names the missing hosts.
         said = list(pools.explain_pools(found))
         decided = [each for each in said if each.code != "pool_decides"]
         yield from decided
@@ -137,7 +138,8 @@ def _explain_running(found: Circumstances) -> Iterator[WhyLine]:
 
 
 def _explain_unwatched(found: Circumstances) -> Iterator[WhyLine]:
-    """Say that no watchdog would end a hang of these tasks, because every limit is off for them."""
+    """Explain that no watchdog would end a hang of these tasks, because every limit is off for
+    them."""
     job, watch = found.job, found.watch
     if watch is None:
         return
@@ -185,7 +187,7 @@ def _explain_draining(found: Circumstances) -> Iterator[WhyLine]:
 def _explain_ended(found: Circumstances) -> Iterator[WhyLine]:
     job = found.job
     how = "was cancelled" if job.state is JobState.CANCELLED else str(job.state)
-    if job.reason.startswith(str(job.state)):  # "succeeded on attempt 2" says it itself
+    if job.reason.startswith(str(job.state)):  # "succeeded on attempt 2" names the state itself
         how += job.reason.removeprefix(str(job.state))
     elif job.reason:
         how += f": {job.reason}"
@@ -198,8 +200,9 @@ def _explain_ended(found: Circumstances) -> Iterator[WhyLine]:
 
 
 def _placed_again(found: Circumstances, host_id: str) -> str:
-    """Name the part of the job that a lost host makes start elsewhere: only the ranks there, where
-    the job is supervised and its script is not among them."""
+    """Return the words for the part of the job that starts elsewhere after the host is lost: only
+    the ranks there, where the job is supervised and its script runs on another host; else the whole
+    job."""
     ranks = [t.rank for t in found.tasks if t.host_id == host_id and t.state.holds_lease]
     if not found.job.spec.supervised or 0 in ranks:
         return "the job is placed again"

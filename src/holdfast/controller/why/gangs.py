@@ -1,4 +1,4 @@
-"""What `why` says of starts, of members, and of gangs that are being stopped. Pure."""
+"""The lines of `why` about starts, members, and gangs that are being stopped. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -18,7 +18,7 @@ _START_RULES = ("start-error", "never-starts", "runtime-error", "checkpoint")
 
 
 def explain_last_attempt(found: Circumstances) -> Iterator[WhyLine]:
-    """Say how the attempt before ended, where the job is to run again."""
+    """Explain how the attempt before ended, where the job is to run again."""
     job = found.job
     if not job.attempts:
         return
@@ -39,8 +39,8 @@ def explain_last_attempt(found: Circumstances) -> Iterator[WhyLine]:
 
 
 def explain_start_error(found: Circumstances) -> Iterator[WhyLine]:
-    """Name the host on which the last attempt could not be started: the fault may be there as well
-    as in the job. What happened is said once: not again where the job's reason says it."""
+    """Name the host on which the last attempt could not be started, because the fault may be the
+    host's as well as the job's. The error is left out where the job's reason contains it."""
     last = found.last_attempt
     if last is None or last.rule not in _START_RULES:
         return
@@ -61,7 +61,7 @@ def explain_start_error(found: Circumstances) -> Iterator[WhyLine]:
 
 
 def explain_failed_starts(found: Circumstances) -> Iterator[WhyLine]:
-    """Say when a start that failed is tried again."""
+    """Explain when a start that failed is tried again."""
     job, limit = found.job, found.policy.start_failure_limit
     when = say_due(job.retry_at or job.wait_until, found.now)
     yield line(
@@ -78,7 +78,8 @@ def _count_starts(job: JobRecord) -> str:
 
 
 def explain_parked(found: Circumstances) -> Iterator[WhyLine]:
-    """Say why a job is parked after too many failed starts in a row, and how it goes on."""
+    """Explain why a job is parked after too many failed starts in a row, and how it can run
+    again."""
     job = found.job
     yield line(
         "parked",
@@ -90,7 +91,7 @@ def explain_parked(found: Circumstances) -> Iterator[WhyLine]:
 
 
 def explain_claims(found: Circumstances) -> Iterator[WhyLine]:
-    """Say which places of a reserved job are not claimed yet (GANG-1), which ranks have not
+    """Name the places of a reserved job that are not claimed yet (GANG-1), the ranks that have not
     started, and how long the start may take."""
     job, tasks = found.job, found.tasks
     closed = [t for t in tasks if t.state is TaskState.RESERVED and not t.barrier]
@@ -142,7 +143,7 @@ def _explain_starting(found: Circumstances, tasks: Sequence[TaskRecord]) -> Iter
 
 
 def _explain_start_limit(found: Circumstances, *, outstanding: bool) -> Iterator[WhyLine]:
-    """Say when the start is given up: soon where a host has not answered, else by the start or
+    """Explain when the start is given up: soon where a host has not answered, else at the start or
     recovery timeout."""
     last = found.last_attempt
     if last is None or found.start_limit is None:
@@ -204,7 +205,7 @@ def _say_waiting(found: Circumstances, waiting: Sequence[TaskRecord]) -> WhyLine
 
 
 def _explain_parked_members(found: Circumstances) -> Iterator[WhyLine]:
-    """Say why ranks are parked (MEMBER-5), and how they go on."""
+    """Explain why ranks are parked (MEMBER-5), and how they can run again."""
     parked = [t for t in found.tasks if t.is_parked]
     for task in parked[:MAX_NAMED]:
         yield line(
@@ -236,7 +237,7 @@ def explain_unconfirmed(found: Circumstances, holding: Sequence[TaskRecord]) -> 
 
 
 def say_steps(tasks: Iterable[TaskRecord]) -> str:
-    """Say how far the ranks of a gang are apart; nothing where all are at one step."""
+    """Return how far apart the ranks of a gang are, in words; empty where all are at one step."""
     steps = {t.rank: t.step for t in tasks if t.step is not None}
     low, high = min(steps.values(), default=0), max(steps.values(), default=0)
     if low == high:
@@ -247,7 +248,7 @@ def say_steps(tasks: Iterable[TaskRecord]) -> str:
 
 
 def say_heartbeat(found: Circumstances, task: TaskRecord) -> str:
-    """Say when the last heartbeat of the task's host came."""
+    """Return when the last heartbeat of the task's host came, in words."""
     host = next((h for h in found.hosts if h.id == task.host_id), None)
     if host is None or host.heartbeat_at is None:
         return ""
@@ -255,7 +256,7 @@ def say_heartbeat(found: Circumstances, task: TaskRecord) -> str:
 
 
 def _by_host(tasks: Sequence[TaskRecord]) -> Iterator[tuple[str, str, list[TaskRecord]]]:
-    """The first hosts, the ranks there in words, and their tasks."""
+    """Yield each of the first hosts: its name, the ranks there in words, and their tasks."""
     groups: dict[str, list[TaskRecord]] = {}
     for task in tasks:
         groups.setdefault(task.host_name or "?", []).append(task)

@@ -1,5 +1,5 @@
-"""What stops a job by the clock or for a hang, and how long it should take, in words. Pure; `submit`,
-`show` and `why` say the same."""
+"""The limits that stop a job by the clock or for a hang, and how long it should take, in words.
+Pure; `submit`, `show` and `why` say the same."""
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -21,10 +21,10 @@ SOONER = (
 def make_limits(
     job: JobRecord, limit: Effective, history_seconds: float | None, watch: WatchSettings
 ) -> JobLimits:
-    """Return what stops the job, when, and how long it should take.
+    """Return the limits that stop the job, when they do, and how long it should take.
 
     limit: its time limit in force. history_seconds: how long the last jobs of its name took. watch:
-    what its tasks are watched by.
+    the watchdogs' settings for its tasks.
     """
     seconds = None if limit.value is None else float(limit.value)
     own = job.spec.expected_seconds
@@ -84,8 +84,9 @@ def _say_source(job: JobRecord, source: str) -> str:
 def explain_running(
     job: JobRecord, limits: JobLimits | None, now: datetime, *, watched: bool
 ) -> Iterator[WhyLine]:
-    """Say when a running job is stopped by the clock, and when it should end. watched: nothing need be
-    said of a job without a limit, because another line does."""
+    """Explain when a running job is stopped by the clock, and when it should end. watched: False to
+    yield nothing for a job without a limit, because another line then warns that nothing watches
+    the job."""
     if limits is None or job.spec.executor:
         return
     if limits.time_limit_seconds is None:
@@ -113,7 +114,7 @@ def explain_running(
 
 
 def explain_queued(job: JobRecord, limits: JobLimits | None) -> Iterator[WhyLine]:
-    """Say that a job does not back-fill, because nothing tells when it would end."""
+    """Explain that a job does not back-fill, because its end cannot be estimated."""
     if limits is not None and not limits.backfills and not job.spec.executor:
         yield line(
             "no_end_known",

@@ -1,4 +1,5 @@
-"""What `why` says of places: which hosts could take a queued job, and which jobs make room. Pure."""
+"""The lines of `why` about places: which hosts could take a queued job, and which jobs make room.
+Pure."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
@@ -17,11 +18,12 @@ from holdfast.core.states import HostState
 from holdfast.wire.api import WhyLine
 
 MAX_NAMED = 5
-"""Hosts and jobs that are named one by one; the rest are counted."""
+"""The most hosts and jobs that are named one by one; the rest are counted."""
 
 
 def explain_room_made(found: Circumstances) -> Iterator[WhyLine]:
-    """Name the jobs that are being stopped for it, and the room that is held back."""
+    """Name the jobs that are being stopped for the queued job, and the room that is held back for
+    it."""
     for victim in found.victims[:MAX_NAMED]:
         winner = find_winner(victim.drain_reason)
         what = f"priority {victim.priority}), which is being stopped"
@@ -41,7 +43,8 @@ def explain_room_made(found: Circumstances) -> Iterator[WhyLine]:
 
 
 def explain_place(found: Circumstances) -> Iterator[WhyLine]:
-    """Say why no host, or too few of them, can take it now; nothing where there is room."""
+    """Explain why no host, or too few of them, can take the job now; yields nothing where there is
+    room."""
     job = found.job
     alive = [h for h in found.hosts if h.state is not HostState.TERMINATED]
     serving = [h for h in alive if not h.queues or job.queue in h.queues]
@@ -105,7 +108,7 @@ _WAYS_BACK = {HostState.DRAINING: "undrain", HostState.QUARANTINED: "release"}
 def _explain_idlers(
     job: JobRecord, hosts: Sequence[HostRecord], silent: Mapping[str, str], coming: str
 ) -> Iterator[WhyLine]:
-    """Say why none of these hosts takes work: each is silent, or in a state that takes none."""
+    """Explain why none of these hosts takes work: each is silent, or in a state that takes none."""
     said = [
         silent.get(h.name) or f"{h.name} is {h.state}"
         for h in hosts
@@ -123,7 +126,7 @@ def _explain_idlers(
 
 
 def _list_silent(found: Circumstances, hosts: Sequence[HostRecord]) -> dict[str, str]:
-    """Return the active hosts that admission passes over because they are silent, in words."""
+    """Return host name → a sentence, for the active hosts that admission passes over as silent."""
     said = {}
     for host in hosts:
         if host.state is HostState.ACTIVE and host.heartbeat_at is not None:
@@ -145,14 +148,14 @@ def _explain_dead(hosts: Sequence[HostRecord]) -> Iterator[WhyLine]:
 
 
 def _explain_aside(code: str, aside: Mapping[str, str]) -> Iterator[WhyLine]:
-    """Name the hosts that cannot start it now, by their own word (ASIDE-1)."""
+    """Name the hosts that reported that they cannot start the job now (ASIDE-1)."""
     for name, reason in list(aside.items())[:MAX_NAMED]:
         hint = "the host tries itself, and is used again as soon as that works"
         yield line(code, f"host {name} is set aside: {reason}", hint)
 
 
 def _explain_size(found: Circumstances, active: Sequence[HostRecord]) -> Iterator[WhyLine]:
-    """Say whether the hosts are large enough at all, and whether enough of them is free."""
+    """Explain whether the hosts are large enough at all, and whether enough of them is free."""
     job = found.job
     need = describe_need(as_candidate(job))
     idle = sum(_count(job, h.cpu_slots, len(h.gpus), h.memory_bytes) for h in active)
@@ -181,14 +184,14 @@ def _explain_size(found: Circumstances, active: Sequence[HostRecord]) -> Iterato
 
 
 def _count(job: JobRecord, cpu_slots: int, gpus: int, memory_bytes: int) -> int:
-    """Return how many of its ranks fit into so much."""
+    """Return how many of the job's ranks fit into this much room."""
     needs = ((job.cpu_slots, cpu_slots), (job.gpus, gpus), (job.memory_bytes, memory_bytes))
     return min([job.tasks, *(max(0, room) // wanted for wanted, room in needs if wanted)])
 
 
 def _explain_young(found: Circumstances, host_ids: Collection[str]) -> Iterator[WhyLine]:
-    """Name the jobs that could make room once they have run for long enough; nothing where others
-    make room already."""
+    """Name the jobs that could make room once they have run for long enough. Yields nothing where
+    others make room already."""
     young_jobs = () if found.victims else found.young
     for young in [y for y in young_jobs if not y.host_ids.isdisjoint(host_ids)][:MAX_NAMED]:
         may = f"of priority {young.priority} may be preempted for it"

@@ -1,4 +1,5 @@
-"""What `why` says of pools: hosts on their way to a queued job, and what holds more back. Pure."""
+"""The lines of `why` about pools: hosts on their way to a queued job, and what holds more back.
+Pure."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -33,13 +34,14 @@ def list_renting(found: Circumstances) -> list[PoolRecord]:
 
 
 def _can_hold(found: Circumstances, wanted: Candidate, pool: PoolRecord) -> bool:
-    """Return whether the pool's offers hold the job whole, by what is known of them."""
+    """Return whether the pool's known offers can hold the job whole."""
     offers = [size for size in found.sizes if size.pool == pool.name]
     return not offers or count_all_tasks(wanted, offers) >= wanted.tasks
 
 
 def explain_pools(found: Circumstances) -> Iterator[WhyLine]:
-    """Say of each pool that serves the job's queue what it does about the job, or why nothing."""
+    """Explain for each pool that serves the job's queue what it does about the job, or why it does
+    nothing."""
     for pool in found.pools:
         hint = f"holdfast pools cycles {pool.name}"
         coming = [h for h in found.hosts if h.pool == pool.name and h.state in COMING]
@@ -62,7 +64,8 @@ def explain_pools(found: Circumstances) -> Iterator[WhyLine]:
 
 
 def _explain_next(found: Circumstances) -> Iterator[WhyLine]:
-    """Say when pools that nothing holds back rent the next host; nothing where one is on its way."""
+    """Explain when the pools that nothing holds back rent the next host; yields nothing where one
+    is on its way."""
     free = [pool for pool in list_renting(found) if not pool.blocked]
     names = {pool.name for pool in free}
     if any(host.pool in names and host.state in COMING for host in found.hosts):

@@ -1,4 +1,5 @@
-"""What `why` goes by, read from the store for many jobs at once, in as many calls as for one."""
+"""The facts that `why` works from, read from the store for many jobs at once, in as many calls as
+for one."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -31,7 +32,7 @@ MAX_RANKS = 4096  # the ranks beyond these in a larger gang are not looked at on
 async def find_circumstances(
     controller: Controller, jobs: Sequence[JobRecord]
 ) -> list[Circumstances]:
-    """Return what is known around each of `jobs`, in their order."""
+    """Return the facts around each of `jobs`, in their order."""
     store, ids = controller.store, [job.id for job in jobs]
     queued = [job.id for job in jobs if job.state is JobState.QUEUED]
     newest = {job.id: (job.id, job.attempts) for job in jobs if _looks_back(job)}
@@ -92,7 +93,7 @@ async def find_circumstances(
 async def find_limits(
     controller: Controller, settings: Settings, jobs: Sequence[JobRecord]
 ) -> list[JobLimits]:
-    """Return what stops each of `jobs`, and how long it should take."""
+    """Return the limits that stop each of `jobs`, and how long it should take."""
     kin = {job.id: (job.project, find_kin(job.spec, job.array_id)) for job in jobs}
     asked = [kin[j.id] for j in jobs if kin[j.id][1] and j.spec.expected_seconds is None]
     spans = await controller.spans.find(asked) if asked else {}
@@ -108,7 +109,7 @@ async def find_limits(
 
 
 async def _read_starts(controller: Controller, jobs: Sequence[JobRecord]) -> dict[str, str]:
-    """Return the setting that limits the start of each reserved job."""
+    """Return job id → the setting that limits the start of the reserved job."""
     reserved = [job.id for job in jobs if job.state is JobState.RESERVED]
     rows = await controller.store.admission.list_reserved(reserved) if reserved else []
     return {row.job.id: row.start_limit for row in rows}
@@ -117,7 +118,8 @@ async def _read_starts(controller: Controller, jobs: Sequence[JobRecord]) -> dic
 async def _read_waits(
     controller: Controller, jobs: Sequence[JobRecord]
 ) -> tuple[dict[str, list[WaitRecord]], dict[str, ArrayRecord]]:
-    """Return what jobs wait for, and the arrays in whose lines they stand, by id."""
+    """Return the ends that jobs wait for, and the arrays in which they wait for their turn, by job
+    id."""
     store = controller.store
     waiting = [job.id for job in jobs if job.wait_cause in (DEPENDENCY, IN_LINE)]
     lines = {job.array_id for job in jobs if job.wait_cause == IN_LINE and job.array_id}
@@ -128,7 +130,7 @@ async def _read_waits(
 
 
 def _read_rules(settings: Settings, job: JobRecord) -> dict[str, Any]:
-    """What the settings in force say about a job."""
+    """Return the settings in force for a job, as fields of `Circumstances`."""
     return {
         "max_running": settings.value("max_running", job.queue, job.spec),
         "policy": settings.policy(job.queue, job.spec),
@@ -148,8 +150,8 @@ def _looks_back(job: JobRecord) -> bool:
 
 
 async def _find_victims(controller: Controller) -> dict[str, list[JobRecord]]:
-    """Job → the jobs being stopped so that it can start. Their drains name it, whichever server
-    asked for them."""
+    """Return job id → the jobs being stopped so that this job can start. The drains of those jobs
+    name it, whichever server began them."""
     found: dict[str, list[JobRecord]] = {}
     draining = await controller.store.jobs.list_jobs(
         JobFilter(states=(JobState.DRAINING,), limit=MAX_DRAINING)
@@ -162,7 +164,7 @@ async def _find_victims(controller: Controller) -> dict[str, list[JobRecord]]:
 
 
 def _find_young(running: Iterable[RunningTask], settings: Settings) -> list[YoungJob]:
-    """The jobs that could be stopped for others if they had run for longer."""
+    """Return the jobs that could be stopped for others if they had run for longer."""
     tasks: dict[str, list[RunningTask]] = {}
     for task in running:
         if (task.preemptible or task.stoppable) and not task.draining:
@@ -191,8 +193,8 @@ def _read_share(
     running: Sequence[RunningTask],
     hosts: Sequence[HostRecord],
 ) -> dict[str, Any]:
-    """The share of the job's project, and whether any job that borrows may be stopped for it: one that
-    loses nothing by it, on a host that may take it."""
+    """Return the share of the job's project, and whether any job that borrows may be stopped for
+    the job: a job on a host that may take it, which loses nothing by the stop."""
     if share is None:
         return {}
     asker = as_candidate(job)
@@ -210,7 +212,7 @@ def _read_share(
 
 
 def _yields(young: YoungJob, job: JobRecord, shares: Shares) -> bool:
-    """Whether the young job may be stopped for `job` in the end."""
+    """Return whether the young job may be stopped for `job` once it has run for long enough."""
     asker = as_candidate(job)
     owns = shares.owns(asker) if shares else True
     spares = shares.spare(asker, [young.job_id]) if shares else False

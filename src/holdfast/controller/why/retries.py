@@ -1,4 +1,4 @@
-"""What `why` says of retries, quotas and a lack of progress. Pure."""
+"""The lines of `why` about retries, quotas and a lack of progress. Pure."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from holdfast.wire.api import WhyLine
 
 
 def explain_retry(found: Circumstances) -> Iterator[WhyLine]:
-    """Say which retry a job waits for, when it is due, and what holds it longer."""
+    """Explain which retry a job waits for, when it is due, and what holds it longer."""
     job, held = found.job, found.policy.held
     allowed, charged = found.policy.retry.max_retries, job.counted_retries
     counted = job.cause is None or CHARGED_TO[job.cause] is Budget.RETRIES
@@ -40,7 +40,7 @@ def explain_retry(found: Circumstances) -> Iterator[WhyLine]:
 
 
 def explain_hold(found: Circumstances, what: str) -> Iterator[WhyLine]:
-    """Name every kill switch that holds this job's retry, and say how to release each."""
+    """Name every kill switch that holds this job's retry, and how to release each."""
     for source, project, given in found.holders:
         if project not in (None, found.job.project):
             continue
@@ -54,7 +54,7 @@ def explain_hold(found: Circumstances, what: str) -> Iterator[WhyLine]:
 
 
 def explain_quota(found: Circumstances) -> Iterator[WhyLine]:
-    """Say which quotas of its project are used up."""
+    """Name the quotas of the job's project that are used up."""
     job, project = found.job, found.project
     if project is None:
         return
@@ -77,7 +77,8 @@ def explain_quota(found: Circumstances) -> Iterator[WhyLine]:
 
 
 def _say_way(over: int, verb: str, possible: bool, quota: str) -> str:
-    """Say how a job comes under a quota again: by ends of others, or only by another quota."""
+    """Return, in words, how a job comes under a quota again: by the ends of others, or only by a
+    larger quota."""
     raised = f"holdfast projects set {quota}=N"
     if not possible:
         return f"no end of others makes it start, only a higher quota: {raised}"
@@ -87,7 +88,7 @@ def _say_way(over: int, verb: str, possible: bool, quota: str) -> str:
 
 
 def explain_progress(found: Circumstances) -> Iterator[WhyLine]:
-    """Count the last attempts that got no further."""
+    """Count the last attempts that made no progress."""
     job, limit = found.job, found.policy.no_progress_limit
     if not job.no_progress or limit is None:
         return

@@ -1,9 +1,9 @@
-"""Where a job stands in its chain of attempts, as a value and as a sentence. Pure; the API, the CLI
-and GraphQL all show the same one.
+"""A job's place in its chain of attempts, as a value and as a sentence. Pure; the API, the CLI and
+GraphQL all show the same one.
 
-CHAIN-1  `of` is 1 + `max_retries` and nothing else; `attempt` counts the attempts that cost a retry,
-         and the present one, and never exceeds it. One that cost none (preempted, a lost host, a
-         trip) is told beside them: "attempt 1 of 3 (started 4 times)".
+CHAIN-1  `of` is 1 + `max_retries` and nothing else; `attempt` counts the attempts that cost a
+         retry, and the present one, and never exceeds it. Attempts that cost none (preempted, a
+         lost host, a trip) are counted apart: "attempt 1 of 3 (started 4 times)".
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,10 @@ PENDING = (JobState.WAITING, JobState.QUEUED)
 def make_retry_state(
     job: JobRecord, policy: RetryPolicy, *, held: str | None, now: datetime
 ) -> RetryState:
-    """Say where `job` stands under `policy`: the one in force, or the one an ended job ended under.
+    """Return the place of `job` in its chain under `policy`: the one in force, or the one under
+    which an ended job ended.
 
-    held: which kill switch holds retries back now, or None. now: the database's time.
+    held: the kill switch that holds retries back now, or None. now: the database's time.
     """
     allowed = 0 if job.spec.interactive else policy.max_retries
     number, of = count_attempts(job, allowed), 1 + allowed
@@ -39,14 +40,15 @@ def make_retry_state(
 
 
 def count_attempts(job: JobRecord, allowed: int) -> int:
-    """Return which of its attempts the job is at, as its retries count them (CHAIN-1)."""
+    """Return the number of the job's present attempt, as its retries count attempts (CHAIN-1)."""
     charged = job.counted_retries
     number = max(charged, 1) if job.state in PENDING else charged + 1
     return min(number, job.attempts, 1 + allowed)
 
 
 def count_retries(job: JobRecord, allowed: int) -> int:
-    """Return how many retries it made or will make: the failure that ended it is followed by none."""
+    """Return how many retries the job made or will make. The failure that ended it is followed by
+    none."""
     return min(job.counted_retries, allowed)
 
 

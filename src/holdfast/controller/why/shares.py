@@ -1,4 +1,5 @@
-"""What `why` says of shares: what a project borrows, and which jobs give back what theirs did. Pure."""
+"""The lines of `why` about shares: what a project borrows, and which jobs give back what theirs
+borrowed. Pure."""
 
 from collections.abc import Iterator
 
@@ -8,7 +9,8 @@ from holdfast.wire.api import WhyLine
 
 
 def explain_share(found: Circumstances) -> Iterator[WhyLine]:
-    """Say whether a queued job is within its project's share; nothing where no project has one."""
+    """Explain whether a queued job is within its project's share; yields nothing where no project
+    has one."""
     job, share = found.job, found.share
     if share is None:
         return
@@ -34,7 +36,7 @@ def explain_share(found: Circumstances) -> Iterator[WhyLine]:
 
 
 def explain_loan(found: Circumstances) -> Iterator[WhyLine]:
-    """Say that the project of a running job borrows, and what that may mean for the job."""
+    """Explain that the project of a running job borrows, and what that may mean for the job."""
     job, share = found.job, found.share
     if share is None:
         return
@@ -49,7 +51,8 @@ def explain_loan(found: Circumstances) -> Iterator[WhyLine]:
 
 
 def _count(found: Circumstances) -> tuple[int, int, str]:
-    """Return the share of the job's project, what it holds of it, and the unit of both."""
+    """Return the share of the job's project, how much of it the project uses, and the unit of
+    both."""
     share = found.share
     assert share is not None
     if found.job.gpus:

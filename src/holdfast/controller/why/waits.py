@@ -1,4 +1,4 @@
-"""Why a job waits for others."""
+"""The lines of `why` about a job that waits for others."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from holdfast.wire.api import WhyLine
 
 
 def explain_waits(found: Circumstances) -> Iterator[WhyLine]:
-    """Name each end that the job waits for, and how far that is."""
+    """Name each end that the job waits for, and the state of the job that must end."""
     for wait in found.waits:
         parent = say_name(wait.parent, wait.name)
         yield line(
@@ -17,7 +17,7 @@ def explain_waits(found: Circumstances) -> Iterator[WhyLine]:
             f"it waits for {parent} {SAID[wait.wants]}; that one is {wait.state}",
             f"holdfast why {wait.parent}",
         )
-    if not found.waits:  # all have ended, and the loop is about to see it
+    if not found.waits:  # all have ended, and the loop has not seen it yet
         yield line("dependency", f"it {found.job.reason}; the controller decides within seconds")
     if found.job.wait_until is not None and found.job.wait_until > found.now:
         until = say_moment(found.job.wait_until)
@@ -25,7 +25,8 @@ def explain_waits(found: Circumstances) -> Iterator[WhyLine]:
 
 
 def explain_turn(found: Circumstances) -> Iterator[WhyLine]:
-    """Say that the job waits for its turn in its array, or for what the whole array waits for."""
+    """Explain that the job waits for its turn in its array, or for the jobs that the whole array
+    waits for."""
     array = found.array
     if found.waits or array is None:
         yield from explain_waits(found)

@@ -1,4 +1,4 @@
-"""The calls of nodes: submitted as one call set, and their ends and results read."""
+"""The calls of workflow nodes: submit them as one call set, and read their ends and results."""
 
 from typing import Any
 
@@ -26,8 +26,8 @@ async def start_calls(
 ) -> Started | NodeEnd:
     """Submit a node's calls as one set; after a restart, retry those that did not succeed.
 
-    A run that stops meanwhile has the calls cancelled that are there; the others are cancelled as
-    they come, so that the set is whole where it is retried.
+    Where the run is being stopped, the calls submitted so far are cancelled at once and the others
+    as they are added, so that the set is complete when the node is retried.
     """
     store, set_id = controller.store.calls, work.ref or ""
     try:
@@ -38,7 +38,7 @@ async def start_calls(
         queue, count = find_queue(plan.spec), len(plan.args)
         first = await _shorten_args(controller, plan.args[:CHUNK_CALLS])
         stopping = run.stopping
-        if stopping:  # the first of it are there
+        if stopping:  # the set's first calls are on record
             await store.cancel_calls(set_id, reason=run.reason)
         else:
             await store.create_set(
@@ -61,7 +61,7 @@ async def _is_stopping(controller: Controller, run_id: str) -> bool:
 
 
 async def _shorten_args(controller: Controller, texts: list[str]) -> list[str]:
-    """Return arguments with large ones kept in the blob store."""
+    """Return the arguments with each large one replaced by its name in the blob store."""
     kept: dict[str, bytes] = {}
     short = [shorten(text, kept.__setitem__) for text in texts]
     for data in kept.values():
@@ -88,7 +88,7 @@ async def _go_on(controller: Controller, found: CallSetView, work: NodeWork) -> 
 
 
 async def describe_calls_end(controller: Controller, work: NodeWork) -> NodeEnd | None:
-    """Return how a set's end ends its node; None where calls of it go on."""
+    """Return the end of a node whose call set has ended; None where calls of it go on."""
     found = await find_set(controller, work.ref or "")
     if found is None:
         return NodeEnd(state=NodeState.FAILED, reason="its calls are not on record any more")
@@ -117,8 +117,8 @@ async def _describe_failure(controller: Controller, found: CallSetView, work: No
 
 
 async def read_map_result(controller: Controller, work: NodeWork) -> list[Any]:
-    """Return the results of a map, in the order of its items. Raises ValidationError for more than a
-    node may take."""
+    """Return the results of a map, in the order of its items. Raises ValidationError for more than
+    a node may hold."""
     values: list[Any] = []
     size = 0
     while True:
@@ -137,8 +137,8 @@ async def read_map_result(controller: Controller, work: NodeWork) -> list[Any]:
 
 
 async def stop_calls(controller: Controller, post: Post, reason: str) -> bool:
-    """Cancel a node's calls: at once those that wait; those that run cooperatively, or, of a hard stop,
-    with their executors. False where nothing of them is on record or goes on."""
+    """Cancel a node's calls: waiting ones at once; running ones cooperatively, or, for a hard stop,
+    with their executors. Returns False where no call of the node is on record or goes on."""
     try:
         found = await controller.store.calls.cancel_calls(
             post.ref, reason=reason, hard=post.kind == STOP_HARD

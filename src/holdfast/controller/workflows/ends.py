@@ -1,4 +1,4 @@
-"""What the ends of nodes' work mean to their run, and how their work is stopped."""
+"""The ends of nodes' work as ends of the nodes, and how a node's work is stopped."""
 
 import msgspec
 
@@ -19,7 +19,8 @@ _ENDS = {
 
 
 def describe_job_end(job: JobRecord | None) -> NodeEnd | None:
-    """Return how a job's end ends its node; None where the job goes on (a person retried it)."""
+    """Return the end of a node whose job has ended; None where the job goes on, because a person
+    retried it."""
     if job is None:
         return NodeEnd(state=NodeState.FAILED, reason="its job is not on record any more")
     if not job.state.terminal:
@@ -45,7 +46,8 @@ def describe_silence(work: NodeWork) -> NodeEnd | None:
 
 
 async def stop_job(controller: Controller, post: Post, reason: str) -> bool:
-    """Have a node's job stop, as its post says. False where it is not on record or has ended."""
+    """Stop a node's job, as its post asks. Returns False where the job is not on record or has
+    ended."""
     store = controller.store.jobs
     job = (await store.get_jobs([post.ref])).get(post.ref)
     if job is None or job.state.terminal:

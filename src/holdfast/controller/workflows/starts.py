@@ -43,7 +43,7 @@ async def start_nodes(
     ready = {n: work for n, work in works.items() if work.state is NodeState.READY}
     begun = await _find_begun(controller, ready) if run.stopping else {}
     changes: dict[int, Any] = {number: Started() for number in begun}
-    if run.stopping:  # nothing else begins (FLOW-5), and the stop of each node ends it
+    if run.stopping:  # nothing else begins (FLOW-5); each node is ended by its own stop
         ready = {n: ready[n] for n, whole in begun.items() if not whole}
     plans = await _plan_starts(controller, run, ready)
     changes |= await _submit_jobs(controller, run, ready, plans)
@@ -61,7 +61,8 @@ async def start_nodes(
 
 
 async def _find_begun(controller: Controller, works: Mapping[int, NodeWork]) -> dict[int, bool]:
-    """Return the nodes whose work is on record and goes on, and whether it is there whole."""
+    """Return, for each node whose work is on record and goes on, whether all of the work is on
+    record."""
     jobs = {work.ref or "": n for n, work in works.items() if work.kind is NodeKind.JOB}
     there = await controller.store.jobs.get_jobs(list(jobs)) if jobs else {}
     begun = {jobs[job.id]: True for job in there.values() if not job.state.terminal}
@@ -137,7 +138,8 @@ async def _submit_jobs(
 
 
 async def _submit(controller: Controller, jobs: Mapping[int, NewJob]) -> dict[int, Any]:
-    """Submit jobs together; where one is refused, each by itself, so that only its node fails."""
+    """Submit jobs together; where one is refused, submit each by itself, so that only its node
+    fails."""
     if not jobs:
         return {}
     try:

@@ -1,4 +1,4 @@
-"""Why a node of a run is where it is."""
+"""The reasons why a node of a run is in its present state."""
 
 from holdfast.controller.calls.why import view_call
 from holdfast.controller.runtime.context import Controller
@@ -15,7 +15,7 @@ LOOKED_CALLS = 1000
 
 
 async def explain_node(controller: Controller, run: RunRecord, node: NodeRecord) -> NodeWhy:
-    """Return everything that holds a node, a sentence each, and what to do about it."""
+    """Return every reason that holds a node, a sentence each, and what to do about it."""
     lines = await _list_lines(controller, run, node)
     summary = lines[0].message if lines else (node.reason or str(node.state))
     return NodeWhy(run=run.id, node=node.name, state=str(node.state), summary=summary, lines=lines)
@@ -67,7 +67,8 @@ async def _explain_calls(controller: Controller, set_id: str) -> list[WhyLine]:
 
 
 async def _find_waiting(controller: Controller, set_id: str, submitted: int) -> int | None:
-    """Return the first call of a set that has not ended, as far as one page of results tells."""
+    """Return the index of the first call of a set that has not ended, as far as one page of results
+    shows it."""
     ended = await controller.store.calls.read_results(set_id, first=0, limit=LOOKED_CALLS)
     return len(ended) if len(ended) < min(submitted, LOOKED_CALLS) else None
 

@@ -48,7 +48,7 @@ Text = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class RunsQuery(Query, frozen=True, kw_only=True):
-    """Which runs, newest first."""
+    """The filters of the list of runs, newest first."""
 
     state: tuple[RunState, ...] = ()
     project: Name | None = None
@@ -59,7 +59,8 @@ class RunsQuery(Query, frozen=True, kw_only=True):
 
 
 class NodesQuery(Query, frozen=True, kw_only=True):
-    """Which nodes of a run. cursor: the number of the last one seen."""
+    """The filters of the list of a run's nodes. cursor: the number of the last node of the page
+    before."""
 
     state: tuple[NodeState, ...] = ()
     limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
@@ -67,7 +68,7 @@ class NodesQuery(Query, frozen=True, kw_only=True):
 
 
 async def submit_workflow(call: ApiCall) -> Response:
-    """Submit a workflow; one that was submitted under this id before is answered as it is."""
+    """Submit a workflow. A repeat under the same id answers with the first submission's run."""
     controller = call.controller
     request = await call.body(NewWorkflow, limit_bytes=MAX_WORKFLOW_BYTES)
     settings = await controller.settings.current()
@@ -171,7 +172,7 @@ async def list_nodes(call: ApiCall) -> Response:
 
 
 async def get_node(call: ApiCall) -> Response:
-    """Return one node with what it does and its result."""
+    """Return one node with its work and its result."""
     store = call.store.workflows
     run = await store.get_run(call.params["id"])
     node = await store.find_node(run.id, call.params["node"])
@@ -195,7 +196,7 @@ async def get_node_why(call: ApiCall) -> Response:
 
 
 async def cancel_run(call: ApiCall) -> Response:
-    """Cancel a run: what waits at once, what runs cooperatively."""
+    """Cancel a run: waiting work at once, running work cooperatively."""
     request = await call.body(CancelRun, default=CancelRun())
     reason = request.reason or f"cancelled by {call.caller_name}"
     run_id = call.params["id"]
@@ -205,7 +206,7 @@ async def cancel_run(call: ApiCall) -> Response:
 
 
 async def restart_run(call: ApiCall) -> Response:
-    """Run again what did not succeed; finished results are used again."""
+    """Run the nodes again that did not succeed; results of finished nodes are used again."""
     request = await call.body(RestartRun, default=RestartRun())
     reason = request.reason or f"restarted by {call.caller_name}"
     run_id = call.params["id"]

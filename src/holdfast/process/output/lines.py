@@ -1,12 +1,12 @@
-"""Lines of ours in the log of a program that runs."""
+"""Lines that Holdfast writes into the log of a running program."""
 
 import os
 import stat
 
 
 def say_in_log(pid: int, line: str) -> bool:
-    """Write a line to the standard error of a process, where that is a pipe, as a task's is. Returns
-    whether it was taken; a pipe that is full is not waited for."""
+    """Write a line to the standard error of a process, where that is a pipe, as a task's is.
+    Returns whether the line was written; a pipe that is full is not waited for."""
     try:
         fd = os.open(f"/proc/{pid}/fd/2", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

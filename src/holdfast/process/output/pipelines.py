@@ -1,8 +1,9 @@
-"""Which processes of a tree only read what others of it write: the `tee` of `train.py | tee log`.
+"""Finds the processes of a tree that only read the output of others of it: the `tee` of `train.py |
+tee log`.
 
-PIPE-1  A reader that a signal would simply end is told to stop after those that write to it, because
-        the last words of a program that saves its work, and the save itself where a print fails,
-        are lost with the process that reads them. The end of its input ends it.
+PIPE-1  A reader that a signal would simply end gets its TERM after the processes that write to it,
+        because the last output of a program that saves its work, and the save itself where a print
+        fails, are lost with the process that reads them. The end of its input ends the reader.
 """
 
 import os
@@ -12,8 +13,8 @@ from pathlib import Path
 
 
 def find_readers(pids: Collection[int]) -> set[int]:
-    """Return those that read from a pipe into which another one writes, directly or through others,
-    and that have no handler for TERM."""
+    """Return the processes that read from a pipe into which another one writes, directly or through
+    others, and that have no handler for TERM."""
     pids = list(pids)
     if len(pids) < 2:
         return set()
@@ -33,7 +34,7 @@ def find_readers(pids: Collection[int]) -> set[int]:
 
 
 def catches_term(pid: int) -> bool:
-    """Whether a process has a handler for TERM."""
+    """Return whether a process has a handler for TERM."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

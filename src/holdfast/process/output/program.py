@@ -1,12 +1,12 @@
 """The log writer, a program: it reads the pipes that programs write to, and appends to their logs.
 
 Run by its path, without the package, so that it starts in milliseconds and stays small. Its owner
-talks to it over a socket (`output.writer`), and keeps the reading end of each pipe: what was
-written while no log writer lived waits there for the next one.
+talks to it over a socket (`output.writer`), and keeps the reading end of each pipe: output that
+programs wrote while no log writer lived waits there for the next one.
 
 LOGW-1  A byte that was read is appended to its file, or counted as lost, with the reason. Where a
         byte was lost the file has a hole, so that the offsets of all others stay true.
-LOGW-2  It outlives its owner until every pipe has ended, for `_ORPHAN_SECONDS` at most.
+LOGW-2  A log writer outlives its owner until every pipe has ended, for `_ORPHAN_SECONDS` at most.
 """
 
 import os
@@ -17,14 +17,14 @@ import sys
 import time
 
 _READ_BYTES = 1 << 16  # as much as a pipe holds
-_TURNS = 16  # of one pipe, before the others have theirs; the largest pipe that a user may have
+_TURNS = 16  # reads of one pipe before the others' turn: the largest pipe that a user may have
 _ORPHAN_SECONDS = 30.0
 _FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
 _MESSAGE_BYTES = 1 << 16
 
 
 class Stream:
-    """One pipe, and the file it is written to, which is opened with the first byte."""
+    """One pipe, and the file that its output goes to, which is opened with the first byte."""
 
     def __init__(self, fd: int, path: bytes) -> None:
         self.fd = fd
@@ -35,7 +35,8 @@ class Stream:
         self.ended = False
 
     def pump(self) -> bool:
-        """Write what there is, a bounded part at a time. Returns whether the pipe has ended."""
+        """Write the bytes in the pipe, a bounded part at a time. Returns whether the pipe has
+        ended."""
         for _ in range(_TURNS):
             try:
                 data = os.read(self.fd, _READ_BYTES)
@@ -65,7 +66,7 @@ class Stream:
         self.size += len(data)
 
     def close(self) -> None:
-        """Let go of both, and note whether the file is still to be found."""
+        """Close both, and note whether the file still has its name."""
         self.ended = True
         os.close(self.fd)
         if self.file >= 0:
@@ -75,7 +76,7 @@ class Stream:
 
 
 class LogWriter:
-    """All streams, by their descriptors, and the programs they belong to."""
+    """All streams, by their descriptors, and the programs that they belong to."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
@@ -118,12 +119,12 @@ class LogWriter:
                     self._epoll.register(stream.fd, select.EPOLLIN)
             else:
                 for stream in self._programs.get(name, []):
-                    if not stream.ended:  # what is in its pipe now is all there will be
+                    if not stream.ended:  # nothing more comes than the pipe holds now
                         stream.pump()
                         self._end(name, stream)
 
     def _end(self, name: bytes, stream: Stream) -> None:
-        """Close a stream; tell of its program's once all have ended."""
+        """Close a stream; report its program once all of the program's streams have ended."""
         del self._streams[stream.fd]
         self._epoll.unregister(stream.fd)
         stream.close()
@@ -148,7 +149,7 @@ class LogWriter:
 
 
 def main() -> None:
-    """Serve the socket whose number is given."""
+    """Serve the socket whose descriptor is the argument."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     os.umask(0o077)

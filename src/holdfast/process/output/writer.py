@@ -1,15 +1,15 @@
 """The pipes of programs, and the log writer that reads them, as their owner holds them.
 
-A program that holds its log file itself can cut it: `echo x > /dev/stderr` opens the file anew and
-empties it. It is also alone with a full disk. So it is given a pipe, as a terminal's programs are
-given the terminal, and a process of its own (`output.program`) appends to the file what comes
-through.
+A program that holds its log file itself can cut the file: `echo x > /dev/stderr` opens it anew and
+empties it. Such a program also has to deal with a full disk alone. So a program gets a pipe, as a
+terminal's programs get the terminal, and a process of its own (`output.program`) appends the bytes
+from the pipe to the file.
 
-LOGS-4  Where no log writer can be had, a program is given its files, as if this were not there.
+LOGS-4  Where no log writer can be started, a program gets its files directly.
 -       The owner keeps the reading end of each pipe, so a log writer that is killed costs nothing:
         its programs wait until the next one reads on.
-LOGS-6  The end of a program is said after its output is in its files, or after `DRAIN_SECONDS`. What
-        a process outside its tree writes after its end is not waited for.
+LOGS-6  The end of a program is reported after its output is in its files, or after `DRAIN_SECONDS`.
+        Output of a process outside its tree after its end is not waited for.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _AGAIN_SECONDS = 1.0
 _MAX_FAILURES = 3  # in a row, before programs are given their files
 _LEAVE_SECONDS = 2.0
 _PROGRAM = Path(__file__).with_name("program.py")
-_WRITABLE = 0o622  # by a task that has become another user, and opens it by the name /dev/stderr
+_WRITABLE = 0o622  # for a task that became another user and opens /dev/stderr
 
 
 class Streams:
-    """The pipes of one program. ends: by file, once both are closed."""
+    """The pipes of one program. ends: file → how its stream ended, once both are closed."""
 
     __slots__ = ("ends", "finished_at", "name", "paths", "reading", "writing")
 
@@ -60,13 +60,13 @@ class Streams:
             raise
 
     def close_writing(self) -> None:
-        """Leave the program alone with the writing ends."""
+        """Close the writing ends, so that the program alone holds them."""
         for fd in self.writing:
             os.close(fd)
         self.writing = []
 
     def close(self) -> None:
-        """Let go of both ends."""
+        """Close both ends."""
         self.close_writing()
         for fd in self.reading:
             os.close(fd)
@@ -76,8 +76,8 @@ class Streams:
 class OutputHome:
     """The log writer of one nursery, started with the first program that has a log.
 
-    ended: called with each program's pipes once all that came through is written. spare: called
-    with the pid of each log writer, which belongs to no program.
+    ended: called with each program's pipes once all of their output is written. spare: called with
+    the pid of each log writer, which belongs to no program.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class OutputHome:
         self._start_at = 0.0
 
     def open(self, request: SpawnRequest) -> tuple[SpawnRequest, Streams | None]:
-        """Return the request with pipes for its logs, and the pipes; as it was where none can be
-        had (LOGS-4), or it has no logs."""
+        """Return the request with pipes for its logs, and the pipes. The request is returned
+        unchanged where no pipes can be made (LOGS-4), or it has no logs."""
         paths = [path for path in dict.fromkeys((request.stdout, request.stderr)) if path]
         if not paths or self._failures >= _MAX_FAILURES:
             return request, None
@@ -111,7 +111,7 @@ class OutputHome:
         try:
             streams = Streams(self._last_name + 1, paths)
         except OSError:
-            return request, None  # the start itself finds out what is short
+            return request, None  # the start itself reports the shortage
         if min(streams.writing) <= 2:  # this process was started without standard streams
             streams.close()
             return request, None
@@ -122,13 +122,13 @@ class OutputHome:
         return msgspec.structs.replace(request, **made), streams
 
     def follow(self, streams: Streams) -> None:
-        """Have the pipes of a program that was started read, to their end."""
+        """Have the pipes of a started program read, to their end."""
         streams.close_writing()
         self._streams[streams.name] = streams
         self._send(*_name_open(streams))
 
     def finish(self, streams: Streams, now: float) -> None:
-        """End with what is in the pipes now: the program's tree is over."""
+        """Have the pipes read once more and closed, because the program's tree is over."""
         streams.finished_at = now
         self._send(b"end\0%d" % streams.name, [])
 
@@ -145,7 +145,7 @@ class OutputHome:
         return True
 
     def turn(self, now: float) -> float:
-        """Do what is due; return when to be called again."""
+        """Do the work that is due; return when to be called again."""
         if self._child is None and self._streams and now >= self._start_at:
             self._start()
             self._start_at = now + _AGAIN_SECONDS
@@ -162,7 +162,7 @@ class OutputHome:
         return due
 
     def close(self) -> None:
-        """Let the log writer end, and wait for that for a moment."""
+        """Tell the log writer to end, and wait for that for a moment."""
         self._drop_line()
         child, self._child = self._child, None
         if child is None:
@@ -180,7 +180,7 @@ class OutputHome:
     # ---- how
 
     def _start(self) -> None:
-        """Start a log writer, and tell it of all pipes that are open."""
+        """Start a log writer, and pass it all open pipes."""
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except OSError as error:
@@ -240,7 +240,7 @@ class OutputHome:
         except BlockingIOError:
             pass
         except OSError:
-            self._unsent.clear()  # it has ended, which is heard as its exit
+            self._unsent.clear()  # the writer has ended; its exit is reaped later
         self._poller.want_to_write(self._line.fileno(), bool(self._unsent))
 
     def _serve(self, events: int) -> None:

@@ -1,1 +1,1 @@
-"""Values that come later: futures, waits for many of them, and messages on their way."""
+"""Futures, waits for many of them, and messages on their way."""

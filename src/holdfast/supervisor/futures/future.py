@@ -1,8 +1,8 @@
 """Futures that any thread may wait for and any event loop may await.
 
-The bus's thread settles a future. The library's own hooks run there, so they must be short; the
-script's callbacks run in a thread of their own (`Callbacks`), so that a slow one never holds up a
-heartbeat.
+The bus's thread settles a future: it sets the value or the error. The library's own hooks run
+there, so they must be short; the script's callbacks run in a thread of their own (`Callbacks`), so
+that a slow one never holds up a heartbeat.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ _PENDING, _DONE, _FAILED, _CANCELLED = range(4)
 
 
 def renew_after_fork(names: dict[str, Any], **makers: Callable[[], Any]) -> None:
-    """Make these globals of a module anew in every forked child, which has no other threads."""
+    """Make these globals of a module anew in every forked child, which has none of its parent's
+    other threads."""
 
     def renew() -> None:
         names.update((name, make()) for name, make in makers.items())
@@ -50,7 +51,7 @@ class Callbacks:
         self._thread: threading.Thread | None = None
 
     def begin(self) -> None:
-        """Start the thread if it does not run yet. RuntimeError if Python is ending."""
+        """Start the thread if it does not run yet. Raises RuntimeError while Python is ending."""
         with self._wake:
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name="holdfast-callbacks", daemon=True)
@@ -58,7 +59,7 @@ class Callbacks:
                 self._thread = thread
 
     def run_soon(self, function: Callable[[Any], Any], argument: Any) -> None:
-        """Queue one call. Never blocks and never raises: the bus's thread calls it."""
+        """Queue one call. Never blocks and never raises, because the bus's thread calls this."""
         with self._wake:
             self._waiting.append((function, argument))
             self._wake.notify()
@@ -80,19 +81,20 @@ _callbacks = Callbacks()
 
 
 def run_soon(function: Callable[[Any], Any], argument: Any) -> None:
-    """Call it in the callbacks' thread. RuntimeError where Python starts none any more."""
+    """Call `function` in the callbacks' thread. Raises RuntimeError while Python is ending."""
     _callbacks.begin()
     _callbacks.run_soon(function, argument)
 
 
 class Source(Protocol):
-    """Where a future's value comes from, if it can take the value back."""
+    """The place that a future's value comes from, where it can take the value back."""
 
     def cancel(self, future: Future[Any]) -> None:
         """Forget the wait of this future."""
 
     def give_back(self, value: Any, turn: int = 0) -> None:
-        """Take back a value whose waiter has stopped. turn: its place among others."""
+        """Take back a value whose waiter has stopped. turn: the value's place in the order of
+        arrival."""
 
 
 # Pending futures that have both a source and a hook. The set keeps them alive, because a source
@@ -136,24 +138,25 @@ class Future(Generic[T]):
     # ---- for the script
 
     def done(self) -> bool:
-        """True once there is a result, an exception, or it was cancelled."""
+        """Return True once the future has a result or an exception, or was cancelled."""
         return self._state != _PENDING
 
     def cancelled(self) -> bool:
-        """True if `cancel` came first."""
+        """Return True if `cancel` came first."""
         return self._state == _CANCELLED
 
     def failed(self) -> bool:
-        """True once it is done with an exception."""
+        """Return True once the future is done with an exception."""
         return self._state == _FAILED
 
     def result(self, timeout: float | None = None) -> T:
         """Wait for the value.
 
         Raises:
-            TimeoutError: it did not come within `timeout` seconds.
+            TimeoutError: the value did not come within `timeout` seconds.
             CancelledError: the future was cancelled.
-            HostLost, ProcessFailedToStart, ProcessEnded: what happened instead.
+            HostLost, ProcessFailedToStart, ProcessEnded: the event because of which no value will
+            come.
         """
         self._wait(timeout)
         return self._claim()
@@ -168,7 +171,8 @@ class Future(Generic[T]):
         raise error.with_traceback(None)  # else its traceback would grow with every raise
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait; return its error, or None. Timeout and cancel raise as in `result`."""
+        """Wait for the end of the future; return its error, or None. Timeout and cancel raise as in
+        `result`."""
         self._wait(timeout)
         if self._state == _CANCELLED:
             raise CancelledError
@@ -176,15 +180,16 @@ class Future(Generic[T]):
         return error
 
     def add_done_callback(self, function: Callable[[Future[T]], Any]) -> None:
-        """Call `function(self)` when done: in the callback thread, in order, errors logged."""
+        """Call `function(self)` when the future is done: in the callback thread, in order, with
+        errors logged."""
         _callbacks.begin()
         self.add_hook(lambda future: _callbacks.run_soon(function, future))
 
     def cancel(self) -> bool:
-        """Stop waiting for it. What was asked for is not undone.
+        """Stop waiting for the value. The action that was asked for goes on.
 
-        False when it was done already, and for futures that others may wait for too: pid,
-        returncode, hostname, the loss.
+        Returns False where the future was done already, and for futures that others may wait for
+        too: pid, returncode, hostname, the loss.
         """
         return not self._shared and self._settle(_CANCELLED, None)
 
@@ -203,13 +208,13 @@ class Future(Generic[T]):
         return self._claim()
 
     def _abandon(self) -> None:
-        """Stop waiting, from another thread: the garbage collector may close the coroutine in a
-        thread that already holds a lock."""
+        """Stop waiting, in another thread, because the garbage collector may close the coroutine in
+        a thread that already holds a lock."""
         with contextlib.suppress(RuntimeError):  # Python is ending and starts no thread any more
             run_soon(Future.stop_waiting, self)
 
     def _give_back(self) -> None:
-        """Return a value that was not taken (`MessageFuture`)."""
+        """Return a value that no caller took to its source (`MessageFuture`)."""
 
     def _has_value(self) -> bool:
         return self._state == _DONE
@@ -251,20 +256,21 @@ class Future(Generic[T]):
     # ---- for the library, which settles it
 
     def set_result(self, value: T) -> bool:
-        """Settle it. False when it was done already (cancelled)."""
+        """Set the result. Returns False where the future was done already (cancelled)."""
         return self._settle(_DONE, value)
 
     def set_exception(self, error: BaseException) -> bool:
-        """Settle it with an error. False when it was done already."""
+        """Set the error. Returns False where the future was done already."""
         return self._settle(_FAILED, error)
 
     def stop_waiting(self) -> None:
-        """Cancel it; a value that has come already goes back to its source."""
+        """Cancel the future; a value that has come already goes back to its source."""
         if not self.cancel():
             self._give_back()
 
     def add_hook(self, hook: Callable[[Future[T]], Any]) -> None:
-        """Call `hook(self)` when done, in the thread that settles it: short, never raising."""
+        """Call `hook(self)` when the future is done, in the thread that sets its value. A hook must
+        be short and never raise."""
         with settle_lock:
             if self._state == _PENDING:
                 if self._source is not None:
@@ -277,7 +283,7 @@ class Future(Generic[T]):
         hook(self)
 
     def remove_hook(self, hook: Callable[[Future[T]], Any]) -> None:
-        """Take a hook back, if it has not run."""
+        """Remove a hook that has not run."""
         with settle_lock:
             if self._hooks is not None and hook in self._hooks:
                 self._hooks.remove(hook)
@@ -285,7 +291,8 @@ class Future(Generic[T]):
                     _listened.discard(self)
 
     def wait(self, timeout: float | None) -> bool:
-        """Sleep until it is done. False where it was not within `timeout` seconds."""
+        """Sleep until the future is done. Returns False where it was not within `timeout`
+        seconds."""
         if self._state != _PENDING:
             return True
         ready = threading.Event()

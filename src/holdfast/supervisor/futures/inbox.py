@@ -1,4 +1,4 @@
-"""Messages of one process that wait for the script, and the script's waits for them."""
+"""Messages of one process that wait for the script, and the script's waits for messages."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Filter = Callable[[Any], Any]
 _lock = threading.Lock()
 _turns = itertools.count(1)  # of messages that waits took (INBOX-4)
 _MIN_WAITS = 16  # fewer are not searched for waits that are over
-_WAITS_AT_ONCE = 256  # of one gather, for which the lock is held
+_WAITS_AT_ONCE = 256  # waits of one gather, registered under one hold of the lock
 
 
 class MessageWait:
@@ -40,12 +40,13 @@ class MessageWait:
 
     @property
     def over(self) -> bool:
-        """True once the script has dropped the future, or it is done."""
+        """Return True once the script has dropped the future, or the future is done."""
         future = self._future()
         return future is None or future.done()
 
     def settle(self, index: int, value: Any, turn: int = 0) -> bool:
-        """Take a message of that process. False when unwanted. turn: of one that came back."""
+        """Give the wait a message of the process with that index. Returns False where the wait does
+        not want it. turn: the place of a message that came back, in the order of arrival."""
         future = self._future()
         if future is None:
             return False
@@ -53,18 +54,18 @@ class MessageWait:
         return future.set_result(value)
 
     def fail(self, error: BaseException) -> None:
-        """Say that no message will come."""
+        """Fail the wait, because no message will come."""
         future = self._future()
         if future is not None:
             future.set_exception(error)
 
 
 class Gather(MessageWait):
-    """One message from each of many; the future's value is the list of them, in the order of the
-    processes.
+    """A wait for one message from each of many processes. The future's value is the list of
+    messages, in the order of the processes.
 
-    When it fails, or is cancelled or dropped, the messages it had taken go back to the front of the
-    buffers they came from.
+    When the future fails, or is cancelled or dropped, the messages that it had taken go back to the
+    front of the buffers they came from.
     """
 
     __slots__ = ("__weakref__", "_inboxes", "_left", "_values")
@@ -76,7 +77,7 @@ class Gather(MessageWait):
         self._values: dict[int, Any] = {}
 
     def begin(self, about: str, whom: Any) -> Future[list[Any]]:
-        """Wait for all of them."""
+        """Wait for a message from every process; return the future of their list."""
         future = MessageFuture(about, whom, self)
         self._future = weakref.ref(future, lambda _: return_soon(Gather.undo, self))
         if not self._inboxes:
@@ -89,7 +90,7 @@ class Gather(MessageWait):
         return future
 
     def _wait_for(self, inboxes: Sequence[Inbox]) -> None:
-        """Register with each inbox: quickly with those that have no message and no other wait."""
+        """Register with each inbox. Inboxes without messages and other waits take a quick path."""
         alone = (self,)
         with _lock:
             others = [inbox for inbox in inboxes if not inbox.wait_alone(alone)]
@@ -97,7 +98,8 @@ class Gather(MessageWait):
             inbox.wait(self)
 
     def settle(self, index: int, value: Any, turn: int = 0) -> bool:
-        """Take one; the last completes it. Inboxes call it one at a time, under their lock."""
+        """Take the message of one process; the last one completes the future. Inboxes call this one
+        at a time, under their lock."""
         future = self._future()
         if future is None or future.done():
             return False
@@ -109,22 +111,22 @@ class Gather(MessageWait):
         return True
 
     def fail(self, error: BaseException) -> None:
-        """Fail the whole: one message will not come."""
+        """Fail the future, because one message will not come."""
         future = self._future()
         if future is not None and future.set_exception(error):
             return_soon(Gather.undo, self)
 
     def cancel(self, future: Future[Any]) -> None:
-        """Undo it: the future was cancelled."""
+        """Give all messages back, because the future was cancelled."""
         self.undo()
 
     def give_back(self, value: list[Any], turn: int = 0) -> None:
-        """Return all messages: it was complete just after its waiter had stopped."""
+        """Take back all messages: the future was completed just after its waiter had stopped."""
         for inbox, message in zip(self._inboxes, value, strict=True):
             inbox.give_back(message)
 
     def undo(self) -> None:
-        """Return the messages taken so far."""
+        """Give the messages taken so far back to their inboxes."""
         with _lock:
             taken, self._values = self._values, {}
         for index, value in taken.items():
@@ -132,14 +134,14 @@ class Gather(MessageWait):
 
 
 class Inbox:
-    """A bounded buffer with filters. Any thread may wait; the bus's thread fills it.
+    """A bounded buffer with filters. Any thread may wait; the bus's thread fills the buffer.
 
-    INBOX-1  A message goes to the oldest wait whose filter takes it, else into the buffer; never to
-             two, never to none.
+    INBOX-1  A message goes to the oldest wait whose filter accepts it, else into the buffer; never
+             to two places, never to none.
     INBOX-2  Beyond the limits the oldest messages are dropped, counted (`dropped`) and reported.
     INBOX-3  A wait takes nothing once its future was dropped (after a timeout, say).
-    INBOX-4  Messages that waits had taken, but callers never looked at, come first again, in the
-             order in which they had come.
+    INBOX-4  Messages that waits had taken, but that no caller read, come first again, in the order
+             in which they had come.
     """
 
     __slots__ = (
@@ -154,11 +156,11 @@ class Inbox:
     )
 
     def __init__(self, index: int = 0) -> None:
-        """`index`: the place of its process among those of one gather."""
+        """Make an empty inbox. index: the place of its process among those of one gather."""
         self._index = index
         self._assembler: Assembler | None = None
         self._messages: deque[bytes] | None = None
-        # The turns of messages that came back: those are the first in the buffer.
+        # The turns of messages that came back, which stand first in the buffer.
         self._returned: list[int] | None = None
         self._bytes = 0
         # A script waits for thousands of processes at once, mostly with one wait for each: those
@@ -171,7 +173,8 @@ class Inbox:
         return len(self._messages) if self._messages is not None else 0
 
     def wait(self, target: MessageWait) -> None:
-        """Give `target` the first message that it accepts, from the buffer or later."""
+        """Give `target` the first message that it accepts, from the buffer now or on arrival
+        later."""
         take_returns()
         with _lock:
             if self._messages is not None and self._take_waiting(target, self._messages):
@@ -186,14 +189,16 @@ class Inbox:
         target.fail(end)
 
     def wait_alone(self, alone: tuple[MessageWait]) -> bool:
-        """Register the wait, unless there are messages or other waits. The caller has the lock."""
+        """Register the wait where there are no messages and no other waits; return whether it was
+        registered. The caller has the lock."""
         if self._messages is not None or self._waits or self._end is not None:
             return False
         self._waits = alone
         return True
 
     def _take_waiting(self, target: MessageWait, messages: deque[bytes]) -> bool:
-        """Give it the first message of the buffer that it accepts. False where it has to wait."""
+        """Give the wait the first message of the buffer that it accepts. Returns False where there
+        is none."""
         for at, data in enumerate(messages):
             try:
                 value = decode_value(data)
@@ -216,7 +221,7 @@ class Inbox:
         return False
 
     def add_part(self, data: bytes, part: int, last: bool) -> None:
-        """Take a part of a message."""
+        """Add a part of a message; the last part completes the message."""
         if part or not last:
             if self._assembler is None:
                 self._assembler = Assembler()
@@ -238,7 +243,8 @@ class Inbox:
                 self.dropped += 1
 
     def _match(self, data: bytes) -> bool:
-        """Hand a message to the oldest wait that takes it (INBOX-1). False where there is none."""
+        """Give a message to the oldest wait that accepts it (INBOX-1). Returns False where no wait
+        does."""
         try:
             value = decode_value(data)
         except ValidationError as error:
@@ -256,12 +262,13 @@ class Inbox:
                     target.fail(error)
                     continue
             self._drop_wait(at)
-            if target.settle(self._index, value):  # else it was cancelled: on to the next
+            if target.settle(self._index, value):  # else the wait was cancelled: try the next one
                 return True
         return False
 
     def _fail_oldest(self, error: ValidationError) -> bool:
-        """Fail the wait that would have got a message which cannot be read."""
+        """Fail the wait that would have received a message which cannot be decoded. Returns False
+        where there is none."""
         self._drop_over()
         if not self._waits:
             return False
@@ -292,7 +299,7 @@ class Inbox:
             self._drop_over()
 
     def give_back(self, value: Any, turn: int = 0) -> None:
-        """Take back a message that its waiter never looked at: it comes first again (INBOX-4)."""
+        """Take back a message that its waiter never read; it comes first again (INBOX-4)."""
         data = encode_value(value)
         with _lock:
             if self._waits and self._match(data):
@@ -307,7 +314,7 @@ class Inbox:
             self._bytes += len(data)
 
     def end(self, error: BaseException) -> None:
-        """Fail every wait, now and later: no more messages come. The buffer stays."""
+        """Fail every wait, now and later, because no more messages come. The buffer stays."""
         with _lock:
             if self._end is not None:
                 return
@@ -318,7 +325,8 @@ class Inbox:
 
 
 def has_doubled(before: int, now: int) -> bool:
-    """True if a growing count reached or passed 1, 2, 4 and so on: it is reported again."""
+    """Return True if a growing count reached or passed 1, 2, 4 and so on, at which it is reported
+    again."""
     return now.bit_length() > before.bit_length()
 
 

@@ -16,7 +16,8 @@ _returning = threading.Lock()
 
 
 def return_soon(function: Callable[..., Any], *arguments: Any) -> None:
-    """Put something back before the next message is read. Never blocks and never raises."""
+    """Queue a call that puts a message back before the next message is read. Never blocks and never
+    raises."""
     _returns.append((function, arguments))
     # Python is ending and starts no thread any more: there are no readers either.
     with contextlib.suppress(RuntimeError):
@@ -24,7 +25,7 @@ def return_soon(function: Callable[..., Any], *arguments: Any) -> None:
 
 
 def take_returns(_: Any = None) -> None:
-    """Put back everything that is to go back."""
+    """Run all queued calls that put messages back."""
     while _returns or _returning.locked():
         with _returning:
             if _returns:
@@ -33,7 +34,7 @@ def take_returns(_: Any = None) -> None:
 
 
 class MessageFuture(Future[Any]):
-    """A future for messages of a source; a value that was never looked at goes back there."""
+    """A future for a message of a source. A message that no caller read goes back to its source."""
 
     __slots__ = ("_claimed", "turn")
 

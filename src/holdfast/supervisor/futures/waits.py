@@ -22,7 +22,7 @@ LOG_SECONDS = 10.0
 
 
 class Waited(NamedTuple):
-    """What `wait` found."""
+    """The result of `wait`: the futures that are done, and the others."""
 
     done: set[Future[Any]]
     not_done: set[Future[Any]]
@@ -69,10 +69,11 @@ def wait(
 def _wait_for_all(
     futures: Iterable[Future[Any]], timeout: float | None, log_interval: float | None
 ) -> bool:
-    """Return when all are done, or after `timeout` seconds: False where some are pending then.
+    """Return True when all futures are done, and False where some are pending after `timeout`
+    seconds.
 
-    It sleeps on one future at a time, so that thousands settle without a hook each, and without
-    waking this thread for each.
+    The wait sleeps on one future at a time, so that thousands can finish without a hook on each,
+    and without waking this thread for each.
     """
     pending = list(futures)
     clock = _Clock(pending, timeout, log_interval)
@@ -84,7 +85,7 @@ def _wait_for_all(
 
 
 class _Clock:
-    """The deadline of a wait, and its log of what is pending."""
+    """The deadline of a wait, and its log of pending futures."""
 
     def __init__(
         self, pending: Iterable[Future[Any]], timeout: float | None, log_interval: float | None
@@ -97,7 +98,8 @@ class _Clock:
         self._log_at = None if log_interval is None else self._began + log_interval
 
     def check(self) -> float | None:
-        """Return how long to sleep at most; log when due. TimeoutError past the deadline."""
+        """Return how long to sleep at most, and log the pending futures when that is due. Raises
+        TimeoutError past the deadline."""
         now = time.monotonic()
         if self._deadline is not None and now >= self._deadline:
             raise TimeoutError(f"after {self._timeout:g} s: {self._describe()}")
@@ -120,12 +122,12 @@ class _Clock:
 
 
 class as_completed:
-    """Iterate over futures as they are done; `add` and `update` take more on the
-    way. Also `async for`.
+    """Iterate over futures as they are done; `add` and `update` add more on the way. Also `async
+    for`.
 
     Raises TimeoutError from the iteration when `timeout` seconds from the start have passed and
-    some are not done. While it waits it logs, every `log_interval` seconds (None: never), which
-    futures of which hosts and processes are pending.
+    some futures are not done. While it waits it logs, every `log_interval` seconds (None: never),
+    which futures of which hosts and processes are pending.
     """
 
     def __init__(
@@ -142,19 +144,19 @@ class as_completed:
         self.update(futures)
 
     def add(self, future: Future[Any]) -> None:
-        """Wait for this one too. One that is pending here already is not yielded twice."""
+        """Wait for this future too. A future that is pending here already is not yielded twice."""
         if future in self._pending:
             return
         self._pending.add(future)
         future.add_hook(self._take)
 
     def update(self, futures: Iterable[Future[Any]]) -> None:
-        """Wait for these too."""
+        """Wait for these futures too."""
         for future in futures:
             self.add(future)
 
     def close(self) -> None:
-        """Wait for nothing more."""
+        """Wait for no more futures."""
         for future in list(self._pending):
             if not future.done():
                 future.remove_hook(self._take)
@@ -196,7 +198,7 @@ class as_completed:
                 if not self._pending:
                     raise StopAsyncIteration
                 seconds = self._clock.check()
-                with contextlib.suppress(TimeoutError):  # the clock says what that means
+                with contextlib.suppress(TimeoutError):  # the clock raises past the deadline
                     await asyncio.wait_for(event.wait(), seconds)
                 event.clear()
         finally:

@@ -1,1 +1,1 @@
-"""Where the ranks of a run are: stacks and flight records, merged into one report."""
+"""Debug reports of a run: its ranks' stacks and flight records, merged into one."""

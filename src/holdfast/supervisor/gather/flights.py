@@ -1,4 +1,5 @@
-"""torch's flight records: what each rank's says, merged for many ranks, and what follows from it.
+"""torch's flight records: the records of many ranks are merged, and the ranks that hold the others
+up are found.
 
 A record lists the newest collectives of a rank, by process group and sequence number.
 
@@ -27,11 +28,11 @@ KEPT = 64  # collectives of each group, the newest
 
 
 class GroupFlights(msgspec.Struct):
-    """One process group, as far as the records of some ranks tell of it.
+    """One process group, as some ranks' records show it.
 
-    last: by sequence number, the ranks for which it is the newest. calls: by sequence number and
-    collective, the ranks that entered it. waiting: ranks that are in their newest one. members:
-    those of the group, where a record lists them.
+    last: sequence number → the ranks whose newest collective has this number. calls: sequence
+    number → collective → the ranks that entered it. waiting: the ranks that are still in their
+    newest collective. members: the ranks of the group, where a record lists them.
     """
 
     last: dict[int, Spans] = {}
@@ -45,7 +46,7 @@ Flights = dict[str, GroupFlights]
 
 def read_flights(rank: int, record: Any) -> Flights:
     """Read one rank's record, as torch writes it. Raises LookupError, TypeError or ValueError for
-    anything else."""
+    any other value."""
     found: Flights = {}
     newest: dict[str, Any] = {}
     here = [[rank, rank]]
@@ -68,7 +69,7 @@ def read_flights(rank: int, record: Any) -> Flights:
 
 
 def name_group(words: Iterable[Any]) -> str:
-    """Name a process group by its description, and its name where that says more."""
+    """Name a process group by its description, and by its name where that adds something."""
     name, description = (str(word) for word in words)
     if description in ("", "undefined"):
         return f"group {name}"
@@ -76,9 +77,9 @@ def name_group(words: Iterable[Any]) -> str:
 
 
 def describe_call(entry: Any) -> str:
-    """Describe a collective so that ranks which fit together say the same.
+    """Describe a collective so that ranks whose calls fit together have equal descriptions.
 
-    Sizes are no part of it where ranks may rightly differ in them.
+    Sizes are left out where ranks may rightly differ in them.
     """
     name = str(entry["profiling_name"]).partition(":")[2] or str(entry["profiling_name"])
     uneven = ("gather", "scatter", "all_to_all", "alltoall", "broadcast", "barrier")
@@ -96,7 +97,7 @@ def _find_members(config: Any, words: Iterable[Any]) -> Spans:
 
 
 def merge_flights(one: Flights, other: Flights) -> Flights:
-    """Put what is known of some ranks and of others together."""
+    """Merge the flights of some ranks with the flights of others."""
     merged = dict(one)
     for group, flights in other.items():
         known = merged.get(group, GroupFlights())
@@ -118,14 +119,14 @@ def merge_flights(one: Flights, other: Flights) -> Flights:
 
 
 class FlightVerdict(msgspec.Struct, frozen=True):
-    """One finding: the ranks to look at, and the sentence."""
+    """One finding. ranks: the ranks to look at. sentence: the finding in words."""
 
     ranks: Spans
     sentence: str
 
 
 def judge_flights(flights: Flights) -> list[FlightVerdict]:
-    """Say what keeps the ranks apart; the first is what to look at first."""
+    """Find the reasons why the ranks do not go on together, the most important first."""
     differing = [found for group in flights.items() if (found := find_difference(*group))]
     waiting: Spans = []
     for group_flights in flights.values():
@@ -150,8 +151,8 @@ def find_difference(group: str, flights: GroupFlights) -> FlightVerdict | None:
 
 
 def find_late(group: str, flights: GroupFlights, waiting: Spans) -> FlightVerdict | None:
-    """Find the ranks furthest behind the newest collective of their group; of these those that wait
-    in no other group's, where there are any (FLIGHT-2)."""
+    """Find the ranks furthest behind the newest collective of their group. Ranks that wait in
+    another group's collective are left out while others remain (FLIGHT-2)."""
     newest = max(flights.last)
     least = min(flights.last)
     silent = subtract(flights.members, make_spans(_heard(flights)))
@@ -175,7 +176,8 @@ def find_late(group: str, flights: GroupFlights, waiting: Spans) -> FlightVerdic
 
 
 def find_stuck(group: str, flights: GroupFlights) -> FlightVerdict | None:
-    """Say that all ranks are in the same collective, and none has left it."""
+    """Report a collective that all ranks have entered and none has left; None where there is
+    none."""
     number = max(flights.last)
     if not flights.waiting or len(flights.last) > 1:
         return None

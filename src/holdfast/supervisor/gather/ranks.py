@@ -1,5 +1,5 @@
-"""What a host says of its ranks, and how two such reports are merged: the two functions of the
-tree that `report` grows."""
+"""A host's report about its ranks, and the merging of two such reports: the two functions that
+`report` runs on a tree of hosts."""
 
 import contextlib
 import math
@@ -21,8 +21,9 @@ NO_STACKS = "no stacks: neither py-spy nor gdb could look at it, or it has ended
 
 
 class Looks(msgspec.Struct):
-    """What is known of some ranks. texts: stacks and states, by text. places: the innermost
-    function of the main thread. flights: by process group. records: ranks that left one."""
+    """The observations of some ranks. texts: stacks and process states, each text with the ranks
+    that show it. places: the innermost function of the main thread → its ranks. flights: process
+    group → its merged flight records. records: the ranks that wrote a flight record."""
 
     texts: dict[str, Spans] = {}
     places: dict[str, Spans] = {}
@@ -31,7 +32,7 @@ class Looks(msgspec.Struct):
 
 
 def look_at_ranks(ranks: list[list[int]]) -> Any:
-    """Look at ranks of this host, given as rank and pid."""
+    """Observe ranks of this host. ranks: pairs of rank and pid."""
     asked_at = time.time()
     settings = {rank: read_environment(pid) for rank, pid in ranks}
     listening = {rank for rank, environ in settings.items() if ask_for_record(environ, rank)}
@@ -70,8 +71,8 @@ def merge_looks(one: Any, other: Any) -> Any:
 
 
 def describe_rank(pid: int) -> tuple[list[str], str | None]:
-    """Describe a process in texts that are the same for all in the same state, and name the place
-    where its main thread is."""
+    """Describe a process in texts that are equal for all processes in the same state, and name the
+    place where its main thread is."""
     state = read_state(pid)
     stacks = find_stacks(pid, state)
     texts = [stacks or NO_STACKS]
@@ -81,7 +82,8 @@ def describe_rank(pid: int) -> tuple[list[str], str | None]:
 
 
 def read_start(pid: int) -> float:
-    """Return when a process began, in Unix time and no later than it did; infinity where it is gone."""
+    """Return when a process began, in Unix time and no later than it did; infinity where the
+    process is gone."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
         ticks = int(stat[stat.rfind(b")") + 2 :].split()[19])
@@ -92,7 +94,7 @@ def read_start(pid: int) -> float:
 
 
 def read_environment(pid: int) -> dict[str, str]:
-    """Read the environment that a process was started with; empty where it is gone."""
+    """Read the environment that a process was started with; empty where the process is gone."""
     with contextlib.suppress(OSError):
         words = Path(f"/proc/{pid}/environ").read_bytes()
         pairs = (os.fsdecode(word).partition("=") for word in words.split(b"\0") if b"=" in word)

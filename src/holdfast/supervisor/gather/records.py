@@ -1,7 +1,7 @@
-"""torch's flight records on a host: asked for through torch's pipe, and read from its file.
+"""torch's flight records on a host: requested through torch's pipe, and read from the file.
 
 With `TORCH_NCCL_DEBUG_INFO_PIPE_FILE` NCCL's watchdog listens on a pipe for each rank, and writes
-the rank's record to a file when anything arrives there; it also does so by itself when a collective
+the rank's record to a file when any byte arrives there; it also does so by itself when a collective
 times out. `member.flight` does the same for ranks without NCCL.
 """
 
@@ -22,10 +22,11 @@ _MOST_BYTES = 256 << 20
 
 
 def make_flight_environment(prefix: str | None = None, entries: int = 2000) -> dict[str, str]:
-    """Make the environment under which ranks keep records and write them when they are asked to.
+    """Make the environment under which ranks keep records and write them on request.
 
-    prefix: of the pipes' and the records' file names, on every host; its folder must be there. None
-    is one in /tmp that no other run has: a pipe of another user's would end the ranks of this one.
+    prefix: the beginning of the names of the pipes and the records' files, on every host; its
+    folder must exist. None takes a prefix in /tmp that no other run has, because a pipe that
+    another user owns would end the ranks of this run.
     """
     prefix = prefix or f"/tmp/holdfast-flight-{secrets.token_hex(6)}-"
     files = dict.fromkeys(FILE_VARIABLES, f"{prefix}record-")
@@ -38,15 +39,15 @@ def make_flight_environment(prefix: str | None = None, entries: int = 2000) -> d
 
 
 def name_pipe(environ: Mapping[str, str], rank: int) -> str | None:
-    """Name the pipe on which a rank with that environment can be asked; None where there is
+    """Name the pipe on which a rank with that environment takes requests; None where there is
     none."""
     stem = environ.get(PIPE_VARIABLE)
     return f"{stem}{rank}.pipe" if stem else None
 
 
 def name_files(environ: Mapping[str, str], rank: int) -> list[str]:
-    """Name the files in which the rank's record may lie: where it is told to, or torch's own
-    choice."""
+    """Name the files in which the rank's record may lie: the file that its environment names, or
+    torch's default."""
     told = [environ[name] for name in FILE_VARIABLES if environ.get(name)]
     if not told:
         cache = environ.get("XDG_CACHE_HOME") or f"{environ.get('HOME', '')}/.cache"
@@ -55,7 +56,7 @@ def name_files(environ: Mapping[str, str], rank: int) -> list[str]:
 
 
 def ask_for_record(environ: Mapping[str, str], rank: int) -> bool:
-    """Ask a rank to write its record. False where it does not listen."""
+    """Ask a rank to write its record. Returns False where the rank does not listen."""
     pipe = name_pipe(environ, rank)
     if pipe is None:
         return False
@@ -75,9 +76,10 @@ def ask_for_record(environ: Mapping[str, str], rank: int) -> bool:
 def read_record(files: list[str], asked_at: float, until: float, since: float = 0.0) -> Any:
     """Read a rank's newest record; None where it has none.
 
-    since: when its process began (Unix time), because a record from before is of another start, in
-    which the rank was elsewhere. A record from before `asked_at` (Unix time) is taken only when no
-    newer one has come `until` then (monotonic); one that is being written is read again.
+    asked_at: when the record was requested (Unix time). until: the monotonic time up to which the
+    call waits for a newer record, and after which an older one is accepted. since: when the rank's
+    process began (Unix time); an older record is of another start, in which the rank was elsewhere.
+    A record that is being written is read again.
     """
     while True:
         fresh, found = False, None
@@ -95,14 +97,14 @@ def read_record(files: list[str], asked_at: float, until: float, since: float = 
         time.sleep(_POLL_SECONDS)
 
 
-class _PlainUnpickler(pickle.Unpickler):  # it makes numbers, text, lists, tuples and maps alone
+class _PlainUnpickler(pickle.Unpickler):  # yields only numbers, text, lists, tuples and maps
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         raise pickle.UnpicklingError(f"a flight record names {module_name}.{global_name}")
 
 
 def _decode(data: bytes) -> Any:
-    """Decode torch's pickle, in which nothing may be called; None where it is none, or not
-    whole."""
+    """Decode torch's pickle, without calling anything that it names; None where the data is no
+    pickle, or not whole."""
     try:
         return _PlainUnpickler(io.BytesIO(data)).load()
     except Exception:  # a damaged pickle raises almost anything

@@ -33,7 +33,7 @@ COLLECT_SECONDS = 60.0  # for a host's own ranks
 
 
 class DebugReport(NamedTuple):
-    """What was found. sentence: what to look at first. text: everything, the sentence first."""
+    """The report. sentence: what to look at first. text: the whole report, the sentence first."""
 
     sentence: str
     text: str
@@ -50,8 +50,8 @@ def gather_debug(
     timeout: float = COLLECT_SECONDS,
     width: int = WIDTH,
 ) -> DebugReport:
-    """Report on a running group, and write the text to `file`. Ranks that do not answer in time are
-    named."""
+    """Report on a running group, and write the text to `file`. The report names ranks that do not
+    answer in time."""
     pids = find_pids(group)
     hosts = [host for host in pids if host.attached]
     inputs = [[[rank, pid] for rank, pid in pids[host]] for host in hosts]
@@ -89,8 +89,8 @@ def find_ended(group: ProcessGroup) -> dict[int, Spans]:
 def render_report(
     looks: Looks, world_size: int, missing: Mapping[str, str], ended: Mapping[int, Spans]
 ) -> DebugReport:
-    """Put the sentence first, then the stacks of the fewest ranks: the others often wait for a rank
-    that is elsewhere."""
+    """Write the report: the sentence, then the stacks, those with the fewest ranks first, because
+    the many often wait for a rank that is elsewhere."""
     seen: Spans = []
     for spans in (*looks.texts.values(), *ended.values()):
         seen = join_spans(seen, spans)
@@ -119,7 +119,8 @@ def render_report(
 
 
 def find_sentence(looks: Looks, silent: Spans) -> str:
-    """Say in one sentence what to look at first: by the flight records, else by the stacks."""
+    """Return one sentence about what to look at first: by the flight records, else by the
+    stacks."""
     verdicts = judge_flights(looks.flights)
     if verdicts:
         first = verdicts[0]
@@ -143,7 +144,8 @@ def find_sentence(looks: Looks, silent: Spans) -> str:
 
 
 def describe_flights(group: str, flights: GroupFlights) -> list[str]:
-    """Write a group's last sequence number of every rank, and what is wrong with it."""
+    """Describe a group's flight record: the last sequence number of every rank, and the fault
+    found."""
     last = ", ".join(
         f"{number:,} of {name_ranks(spans)}" for number, spans in sorted(flights.last.items())
     )

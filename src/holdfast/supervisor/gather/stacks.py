@@ -43,7 +43,7 @@ def read_state(pid: int) -> str:
 
 
 def find_stacks(pid: int, state: str, tools: Sequence[str] = TOOLS) -> str | None:
-    """Read the stacks of a process and its children, without the parts that differ between
+    """Return the stacks of a process and its children, without the parts that differ between
     ranks."""
     if "py-spy" in tools:
         freely = ["--nonblocking"] if state == "T" else []  # py-spy cannot stop a stopped process
@@ -57,13 +57,13 @@ def find_stacks(pid: int, state: str, tools: Sequence[str] = TOOLS) -> str | Non
 
 
 def strip_py_spy(stacks: str) -> str:
-    """Leave out pids and thread numbers."""
+    """Remove pids and thread numbers from py-spy's output."""
     stacks = re.sub(r"^Process \d+: .*?^Python v[^\n]*\n", "Process", stacks, flags=re.M | re.S)
     return re.sub(r"^(\s*Thread) (0x[0-9A-Fa-f]+|\d+)", r"\1", stacks, flags=re.M).strip()
 
 
 def strip_gdb(stacks: str) -> str:
-    """Leave out addresses, numbers, and what gdb prints about itself before the stacks."""
+    """Remove addresses, numbers, and gdb's own messages before the stacks."""
     threads = re.search(r"^Thread .*?(?=^\[Inferior|\Z)", stacks, flags=re.M | re.S)
     words = threads.group() if threads else stacks
     return re.sub(r"0x[0-9a-f]+|LWP \d+|\b\d{3,}\b", "…", words).strip()
@@ -75,7 +75,7 @@ def find_place(stacks: str) -> str | None:
     first = main or re.search(r"^\s*Thread \([^\n]*\)[^\n]*\n\s+([^\n#]+)", stacks, flags=re.M)
     if first:
         return first.group(1).strip()
-    last_thread = stacks.rpartition("Thread 1 ")[2]  # gdb's, which prints the main thread last
+    last_thread = stacks.rpartition("Thread 1 ")[2]  # gdb prints the main thread last
     names = re.findall(r"^#\d+\s+(?:… in )?(\S+) \(", last_thread, flags=re.M)
     inner = [name for name in names if not _BELOW_NAMES.match(name)]
     return " in ".join((inner or names)[:2]) or None

@@ -62,17 +62,20 @@ _LONGEST_SEARCH_NOTE_SECONDS = 600.0
 
 
 class ManagerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How to run.
+    """The configuration of a host manager.
 
-    url: the supervisor, tcp://address:port. key: None only where the supervisor speaks plain TCP.
-    key_file: where it was read, to be read again until the supervisor is met. name: the machine's
-    name as the script sees it. address: this machine's as others reach it; found out when None.
-    patience_seconds: how long to look for the supervisor at first. usage_seconds: between samples;
-    0 is never. log_file: JSON lines of every start, end and sample; standard error when None.
-    term_grace_seconds: for where a TERM of this manager comes to all its processes, too, as at a
-    drain of Holdfast: they have so long, and no second TERM. When None they get one, and the
-    supervisor's grace. search_note_seconds: where no supervisor answers, this is said after so
-    long, and then ever more rarely.
+    url: the supervisor's address, tcp://address:port. key: the run's keys; None only where the
+    supervisor speaks plain TCP. key_file: the file that holds the key, read again until the
+    supervisor has answered. name: the machine's name as the script sees it. address: this machine's
+    address as others reach it; None to find it out. patience_seconds: how long to look for the
+    supervisor at first. usage_seconds: the time between two samples of usage; 0 takes none.
+    log_file: the file for JSON lines of every start, end and sample; None for standard error.
+
+    term_grace_seconds: for a manager whose processes receive the same TERM as it does, as at a
+    drain of Holdfast: the time that they have to end, without a second TERM. None where only the
+    manager receives the TERM: the processes get a TERM of their own, and the supervisor's grace.
+    search_note_seconds: the time without an answer after which the manager logs that it still looks
+    for a supervisor; later notes come ever more rarely.
     """
 
     url: str
@@ -123,7 +126,7 @@ def dial(
 
 
 def run_host_manager(config: ManagerConfig) -> int:
-    """Serve until told to end; return the exit code.
+    """Serve until an order to end; return the exit code.
 
     The calling process becomes the manager. It must be single-threaded and have no children.
     """
@@ -132,7 +135,7 @@ def run_host_manager(config: ManagerConfig) -> int:
     facts = read_facts(config.url, config.name, config.labels, config.gpus, config.address)
     dead = end_leftovers(KILL_LIMIT_SECONDS)
     folder = make_line_folder()
-    with contextlib.suppress(OSError):  # without the lock, what both of us leave is not ended
+    with contextlib.suppress(OSError):  # without the lock, no later manager ends leftovers
         hold_folder(folder, mark)
     warden_pid, line = fork_warden(mark, _DEFAULT_GRACE_SECONDS, folder)
     prefer_this_thread()  # after the fork, because user processes keep the ordinary priority
@@ -151,7 +154,7 @@ def run_host_manager(config: ManagerConfig) -> int:
 
 
 def _bury_warden(pid: int) -> None:
-    """Wait for the warden, which ends everything now; if it takes too long, kill it and all its
+    """Wait for the warden, which ends everything now; where it takes too long, kill it and all its
     processes (WARDEN-4)."""
     give_up_at = time.monotonic() + _WARDEN_SECONDS
     with contextlib.suppress(ChildProcessError):
@@ -164,7 +167,7 @@ def _bury_warden(pid: int) -> None:
 
 
 class _HostManager:
-    """The loop and its parts."""
+    """The manager's loop and its parts."""
 
     def __init__(
         self,
@@ -228,7 +231,7 @@ class _HostManager:
     # ---- the loop
 
     def run(self) -> int:
-        """Turn until it is over."""
+        """Run the loop until everything is over; return the exit code."""
         zmq = self._zmq
         poller = zmq.Poller()
         for entry in (self._dealer, self._warden, self._line.fileno(), self._wake_fd):
@@ -282,7 +285,8 @@ class _HostManager:
             self._ranks.stop_all(0.0)
 
     def _check_warden(self, now: float) -> None:
-        """WARDEN-4. A manager that was away itself lets the warden speak first."""
+        """Kill a warden that is frozen (WARDEN-4). A manager that was away itself lets the warden
+        speak first."""
         if self._warden_gone:
             return
         gap, self._turned_at = now - self._turned_at, now
@@ -297,7 +301,8 @@ class _HostManager:
             self._warden_judge_at = float("inf")
 
     def _look_for_key(self, poller: zmq.Poller) -> None:
-        """Dial anew with the key that the file holds now: the last one may be another run's."""
+        """Dial anew with the key that the file holds now, because the last key may belong to
+        another run."""
         self._key_at = time.monotonic() + _KEY_SECONDS
         path, key = self._config.key_file, self._key
         if path is None:
@@ -327,7 +332,7 @@ class _HostManager:
         )
 
     def _tell_of_search(self, now: float) -> None:
-        """Say that no supervisor answers: under Holdfast the wait lasts as long as the job."""
+        """Log that no supervisor answers: under Holdfast the wait lasts as long as the job."""
         if self._session.rules is not None or self._session.ending is not None:
             self._search_note_at = math.inf
             return
@@ -352,7 +357,8 @@ class _HostManager:
             self._say(up)
 
     def _is_over(self, now: float) -> bool:
-        """Whether everything has ended and the supervisor knows it, or cannot be told."""
+        """Return whether everything has ended and the supervisor has confirmed it, or cannot be
+        reached."""
         if self._end_at is None:
             return False
         if self._bye_at is None:
@@ -378,7 +384,7 @@ class _HostManager:
     def _send(self, now: float) -> None:
         zmq = self._zmq
         for frame in self._session.take_frames(now):
-            with contextlib.suppress(zmq.Again):  # not connected: the session says it again
+            with contextlib.suppress(zmq.Again):  # not connected: the session sends the frame again
                 self._dealer.send(frame, zmq.NOBLOCK)
 
     def _say(self, message: bus.Up) -> None:
@@ -443,7 +449,7 @@ class _HostManager:
             self._ranks.take_answer(decode_warden_answer(frame))
 
     def _mourn_warden(self) -> None:
-        """WARDEN-4: what the warden parented is ours now, and ends."""
+        """End the dead warden's children, which the kernel made this process's own (WARDEN-4)."""
         survivors: list[int] = []
         try:
             survivors = sweep(self._mark, kill_limit_seconds=KILL_LIMIT_SECONDS)
@@ -473,7 +479,7 @@ class _HostManager:
         return rules.kill_grace_seconds if rules is not None else _DEFAULT_GRACE_SECONDS
 
     def close(self) -> None:
-        """Let go of the sockets."""
+        """Close the sockets."""
         self._line.close()
         self._idle_word.close()
         self._dealer.close(linger=200)

@@ -1,5 +1,5 @@
-"""Tell the agent, inside a job of Holdfast, that a host manager has nothing to run: its silence is
-no stall then.
+"""Tell the agent, inside a job of Holdfast, that a host manager has nothing to run, because its
+silence is no stall then.
 
 IDLE-1  When the last process of a host has ended, its task enters a section that lasts until the
         next beat. So neither a host that waits for its script, nor a new group that loads before
@@ -18,7 +18,8 @@ _FOREVER_SECONDS = 30 * 86_400.0  # the longest that a section may ask for
 
 
 class IdleWord:
-    """Says it once each time, as soon as the agent's socket takes it; outside of a job, never."""
+    """Reports the idle host to the agent once each time, as soon as the agent's socket accepts it.
+    Outside a job it does nothing."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         task, self._path = environ.get(TASK_VARIABLE, ""), environ.get("HOLDFAST_BEAT_SOCKET", "")
@@ -32,7 +33,7 @@ class IdleWord:
         self._unsaid = False
 
     def look(self, *, busy: bool) -> None:
-        """Say it where that is due. busy: a process of this host lives now."""
+        """Report an idle host where that is due. busy: True while a process of this host lives."""
         self._unsaid = (self._unsaid or self._was_busy) and not busy
         self._was_busy = busy
         if self._unsaid and self._socket is not None:
@@ -41,6 +42,6 @@ class IdleWord:
                 self._unsaid = False
 
     def close(self) -> None:
-        """Let go of the socket."""
+        """Close the socket."""
         if self._socket is not None:
             self._socket.close()

@@ -4,11 +4,11 @@ manager on the machine does it.
 Their processes die of the parent-death signal; descendants in sessions of their own become children
 of the machine's init and run on. They still carry the manager's marks and brand (`process.brand`).
 
-LEFT-1  Manager and warden hold one lock, on a file in the folder of their socket, which exists with
-        its content before it has its name. The kernel lets go of it when both are dead, and only
-        then: a process that can take the lock may end what they left.
--       Only this user's folders are looked at, and only those of this namespace of pids: in another
-        nothing can be seen, so nothing is known.
+LEFT-1  Manager and warden hold one lock, on a file in the folder of their socket. The file exists
+        with its content before it has its name. The kernel releases the lock when both are dead,
+        and only then: a process that can take the lock may end the processes that they left.
+-       Only this user's folders of this namespace of pids are looked at, because processes of
+        another namespace cannot be seen.
 """
 
 import contextlib
@@ -27,7 +27,8 @@ _OWNER_FILE = "owner"
 
 
 class _Owner(msgspec.Struct, frozen=True, kw_only=True):
-    """mark: what the processes carry. namespace: of the manager's pid, and the boot."""
+    """The manager that a folder belongs to. mark: the mark that its processes carry. namespace: the
+    namespace of its pid, and the boot."""
 
     mark: str
     namespace: str
@@ -43,9 +44,10 @@ def hold_folder(folder: str, mark: str) -> None:
 
 
 def end_leftovers(kill_limit_seconds: float) -> int:
-    """End what dead managers of this user left here, and remove their folders; return how many.
+    """End the processes that dead managers of this user left here, and remove their folders; return
+    how many processes.
 
-    What cannot be read, or survives, is left to the next call.
+    A folder that cannot be read, or whose processes survive, is left to the next call.
     """
     ended = 0
     for home in {tempfile.gettempdir(), "/tmp"}:
@@ -60,7 +62,7 @@ def _end_one(path: str, kill_limit_seconds: float) -> bool:
     try:
         if os.fstat(fd).st_uid != os.geteuid():
             return False
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: one of them lives
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: manager or warden lives
         owner = msgspec.json.decode(os.read(fd, 4096), type=_Owner)
         if owner.namespace != _read_namespace():
             return False

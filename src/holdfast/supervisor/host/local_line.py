@@ -1,9 +1,9 @@
 """The manager's Unix socket, over which user processes exchange messages with the script.
 
 -        A process is identified by its secret; the folder is this user's alone.
--        What a process never takes is bounded by `MAILBOX_BYTES`; beyond that messages are dropped,
-         counted and reported.
-LOCAL-3  What a process sent before it ended is read before its end is told.
+-        Messages that a process never reads are bounded by `MAILBOX_BYTES`; beyond that messages
+         are dropped, counted and reported.
+LOCAL-3  The messages that a process sent before it ended are read before its end is reported.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def make_line_folder() -> str:
 
 
 class Mailbox:
-    """What one process says and is told, whether it dialled already or not."""
+    """The messages to and from one process, whether it has dialled yet or not."""
 
     def __init__(self, token: str) -> None:
         self.token = token
@@ -49,7 +49,7 @@ class Mailbox:
         self.callers: list[_Caller] = []
 
     def post(self, data: bytes, part: int, last: bool) -> bool:
-        """Queue a part for the process; False where the message was dropped for it."""
+        """Queue a part of a message for the process. Returns False where the message was dropped."""
         if part and self._skipping:
             return True  # counted already
         self._skipping = False
@@ -76,7 +76,7 @@ class _Caller:
         self.writing = memoryview(b"")
 
     def flush(self) -> None:
-        """Hand over what waits, as far as the process takes it."""
+        """Send the queued messages, as far as the process reads them."""
         box = self.mailbox
         if box is None or box.callers[-1] is not self:
             return
@@ -95,14 +95,15 @@ class _Caller:
         self.line.poller.want_to_write(self.talk.fileno(), bool(self.writing or box.queue))
 
     def serve(self, events: int) -> None:
-        """Do what is possible without waiting."""
+        """Read and write as far as possible without waiting."""
         if events & select.EPOLLOUT:
             self.flush()
         if events & ~select.EPOLLOUT and not self.read():
             self.line.hang_up(self)
 
     def read(self) -> bool:
-        """Take what was sent. False once it hung up or broke the rules."""
+        """Read the messages that were sent. Returns False once the process hung up or broke the
+        protocol."""
         try:
             data = self.talk.recv(_READ_BYTES)
         except BlockingIOError:
@@ -149,7 +150,7 @@ class LocalLine:
         self.poller.handle(self._listening.fileno(), lambda _: self._accept())
 
     def fileno(self) -> int:
-        """Readable when `serve` has something to do."""
+        """Return the descriptor that is readable when `serve` has something to do."""
         return self.poller.fileno()
 
     def add(self, token: str) -> Mailbox:
@@ -158,11 +159,12 @@ class LocalLine:
         return box
 
     def serve(self) -> None:
-        """Do everything that is possible without waiting."""
+        """Serve every connection as far as possible without waiting."""
         self.poller.poll(0)
 
     def drain(self, box: Mailbox) -> None:
-        """Read what an ended process had sent before (LOCAL-3) and forget the process."""
+        """Read the messages that an ended process had sent before (LOCAL-3), and forget the
+        process."""
         self._accept()
         for caller in list(self._callers):
             if caller.mailbox is None and not caller.read():
@@ -193,7 +195,8 @@ class LocalLine:
             self.poller.handle(talk.fileno(), caller.serve)
 
     def hang_up(self, caller: _Caller) -> None:
-        """Close a connection; what waits for its process waits for the next one."""
+        """Close a connection; messages queued for its process wait for the process's next
+        connection."""
         self._callers.discard(caller)
         self.poller.drop(caller.talk.fileno())
         caller.talk.close()
@@ -203,7 +206,7 @@ class LocalLine:
 
 
 def _has_more(talk: socket.socket) -> bool:
-    """Whether there is something to read now, the end of the stream included."""
+    """Return whether there is something to read now, the end of the stream included."""
     poll = select.poll()
     poll.register(talk.fileno(), select.POLLIN)
     return bool(poll.poll(0))

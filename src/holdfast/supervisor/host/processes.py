@@ -1,8 +1,9 @@
-"""A host manager's processes: from the supervisor's orders to the warden's line, and back.
+"""A host manager's processes: the supervisor's orders become orders to the warden, and the warden's
+answers become reports.
 
 -         A rank of a group is started once, however often its launch is repeated.
-MANAGE-2  A process's end is kept until the script lets go of its group, so that a script that was
-          dead learns it.
+MANAGE-2  A process's end is kept until the script forgets its group, so that a script that was dead
+          learns it.
 """
 
 import os
@@ -36,14 +37,15 @@ class RankProcess:
 
     @property
     def over(self) -> bool:
-        """It ended, or never began."""
+        """Return True once the process ended, or failed to start."""
         return self.ended is not None or self.unstarted is not None
 
 
 class RankProcesses:
     """All ranks on this host.
 
-    ask: a request for the warden. say: a message for the supervisor, in order with user messages.
+    ask: sends a request to the warden. say: sends a message to the supervisor, in order with user
+    messages.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class RankProcesses:
             self._ask(bus_local.Start(process.key, launch.args, words, launch.cwd, log))
 
     def signal(self, order: bus.SignalProcesses) -> None:
-        """Pass a signal on; the warden says how many it reached."""
+        """Pass a signal on; the warden reports how many processes it reached."""
         keys = [process.key for process in self._meant(order.group, order.ranks)]
         if keys:
             self._ask(bus_local.SignalTree(order.request, keys, order.number, order.whole_group))
@@ -95,26 +97,26 @@ class RankProcesses:
             self._say(bus.Signalled(order.request, 0))
 
     def stop(self, order: bus.StopProcesses) -> None:
-        """TERM, grace, KILL."""
+        """End processes: TERM, grace, KILL."""
         keys = [process.key for process in self._meant(order.group, order.ranks)]
         if keys:
             self._ask(bus_local.StopTree(keys, order.grace_seconds))
 
     def send(self, message: bus.Send) -> None:
-        """Put a message into the mailboxes it is for."""
+        """Put a message into the mailboxes of the processes that it is for."""
         for process in self._meant(message.group, None if message.rank is None else [message.rank]):
             if not process.box.post(message.data, message.part, message.last):
                 self._say(bus.Dropped(process.group, process.rank, 1))
 
     def forget(self, groups: Iterable[int]) -> None:
-        """Let go of these groups; processes that still run are ended."""
+        """Forget these groups; their processes that still run are ended."""
         for number in groups:
             for process in self._groups.pop(number, {}).values():
                 if not process.over:
                     self._ask(bus_local.StopTree([process.key], 0.0))
 
     def stop_all(self, grace_seconds: float) -> None:
-        """End everything."""
+        """End every process."""
         keys = [process.key for process in self._by_key.values()]
         if keys:
             self._ask(bus_local.StopTree(keys, grace_seconds))
@@ -126,13 +128,13 @@ class RankProcesses:
 
     @property
     def living(self) -> list[RankProcess]:
-        """Those that are not over."""
+        """Return the processes that are not over."""
         return list(self._by_key.values())
 
     # ---- what the warden says
 
     def take_answer(self, answer: bus_local.WardenAnswer) -> None:
-        """Pass on what happened."""
+        """Act on an answer of the warden, and report it to the supervisor."""
         if isinstance(answer, bus_local.SignalDone):
             self._say(bus.Signalled(answer.request, answer.reached))
             return
@@ -182,18 +184,18 @@ class RankProcesses:
         self._by_key.pop(process.key, None)
 
     def write_off(self) -> None:
-        """Say of all that ran that it ended, because the warden died."""
+        """Report every running process as ended, because the warden died."""
         for process in list(self._by_key.values()):
             self._take_end(process, bus_local.TreeEnded(process.key, None, 9, 0.0, 0, []))
 
     def take_part(self, box: Mailbox, part: bus_local.Part) -> None:
-        """A process said something."""
+        """Pass a part of a process's message on to the supervisor."""
         process = self._by_token.get(box.token)
         if process is not None:
             self._say(bus.Deliver(process.group, process.rank, part.data, part.part, part.last))
 
     def report(self) -> list[bus.GroupReport]:
-        """Everything known, for `ManagerHello` (MANAGE-2)."""
+        """Return the state of every process, for `ManagerHello` (MANAGE-2)."""
         return [
             bus.GroupReport(
                 group=number,
@@ -212,7 +214,7 @@ def _inherited(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _describe_rank(launch: bus.LaunchProcesses, rank: int, local: int, name: str) -> dict[str, str]:
-    """Describe the rank in torchrun's variables, and ours."""
+    """Return the variables that describe the rank: torchrun's, and Holdfast's own."""
     return {
         "RANK": str(rank),
         "WORLD_SIZE": str(launch.world_size),

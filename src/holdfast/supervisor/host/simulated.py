@@ -1,9 +1,9 @@
-"""Processes that are only pretended, for tests of scale: no fork, no pid, the real messages.
+"""Simulated processes, for tests of scale: no fork, no pid, the real messages.
 
-The first word of its command says what one does: `echo` sends every message back, `exit CODE` ends
-at once, `sleep SECONDS` ends with 0 after that time, `run` goes on until it is signalled; any other
-ends with 0 at once, so that a policy can be tried with its real command. TERM, INT, HUP and KILL
-end it.
+The first word of a process's command chooses its behaviour: `echo` sends every message back, `exit
+CODE` ends at once, `sleep SECONDS` ends with 0 after that time, `run` goes on until it is
+signalled; any other word ends with 0 at once, so that a policy can be tried with its real command.
+TERM, INT, HUP and KILL end it.
 """
 
 import heapq
@@ -26,14 +26,15 @@ class _Group:
 
 
 class SimulatedProcesses:
-    """All pretended processes of one host."""
+    """All simulated processes of one host."""
 
     def __init__(self) -> None:
         self._groups: dict[int, _Group] = {}
         self._due: list[tuple[float, int, int]] = []
 
     def take(self, message: bus.Down, now: float) -> list[bus.Up] | None:
-        """Carry a message out; None where it is not for a simulated group."""
+        """Carry a message out and return the replies; None where the message is not for a simulated
+        group."""
         if isinstance(message, bus.Send):
             group = self._groups.get(message.group)
             return None if group is None else self._take_send(group, message)
@@ -99,7 +100,7 @@ class SimulatedProcesses:
         return [bus.Exited(number, endings)] if endings else []
 
     def end_all(self) -> list[bus.Up]:
-        """End what still runs."""
+        """End the processes that still run."""
         return [
             up
             for number, group in self._groups.items()
@@ -107,7 +108,7 @@ class SimulatedProcesses:
         ]
 
     def tick(self, now: float) -> list[bus.Up]:
-        """End those whose time is over."""
+        """End the processes whose time is over."""
         said: list[bus.Up] = []
         while self._due and self._due[0][0] <= now:
             _, number, rank = heapq.heappop(self._due)
@@ -117,11 +118,11 @@ class SimulatedProcesses:
 
     @property
     def next_at(self) -> float:
-        """When `tick` has something to do."""
+        """Return when `tick` has something to do."""
         return self._due[0][0] if self._due else _INF
 
     def report(self) -> list[bus.GroupReport]:
-        """Everything known, for `ManagerHello`."""
+        """Return the state of every process, for `ManagerHello`."""
         return [
             bus.GroupReport(
                 group=number,

@@ -1,7 +1,7 @@
 """Many simulated hosts in one process, over the real wire, for tests and benchmarks of scale.
 
 A thousand real managers would need a thousand processes. Here every host is a DEALER and a
-`HostSession`; only its processes are pretended (`simulated.py`).
+`HostSession`; only its processes are simulated (`simulated.py`).
 """
 
 import gc
@@ -52,13 +52,13 @@ class _SimulatedHost:
             push(encode_message(message))
 
     def read(self, now: float) -> None:
-        """Take everything that waits, up to a limit."""
+        """Read the waiting frames, up to a limit."""
         for _ in range(_FRAMES_PER_TURN):
             if not self.take(now):
                 return
 
     def take(self, now: float) -> bool:
-        """Take one frame; False when none waits."""
+        """Read one frame and act on it. Returns False when none waits."""
         try:
             frame = self.dealer.recv(zmq.NOBLOCK)
         except zmq.Again:
@@ -72,7 +72,8 @@ class _SimulatedHost:
         return True
 
     def step(self, now: float) -> bool:
-        """Do what is due and send what there is; False once this host is over."""
+        """Do the work that is due and send the queued frames. Returns False once this host is
+        over."""
         session = self.session
         if now >= self.processes.next_at:
             self.say(self.processes.tick(now))
@@ -88,19 +89,19 @@ class _SimulatedHost:
         return True
 
     def settle(self, now: float) -> None:
-        """Leave the socket so that its descriptor is readable at the next message: it reports each
-        once, and sending may have taken that report."""
+        """Read the socket's events until it has none, because its descriptor reports each message
+        once, and sending may have consumed that report."""
         while not self.dealer.closed and _has_input(self.dealer):
             self.take(now)
             self.send(now)
 
     def send(self, now: float) -> None:
-        """Send what there is."""
+        """Send the queued frames."""
         for frame in self.session.take_frames(now):
             try:
                 self.dealer.send(frame, zmq.NOBLOCK)
             except zmq.Again:
-                pass  # not connected yet: the session says it again
+                pass  # not connected yet: the session sends the frame again
 
 
 def _has_input(dealer: zmq.Socket[bytes]) -> bool:
@@ -109,7 +110,7 @@ def _has_input(dealer: zmq.Socket[bytes]) -> bool:
 
 
 class SimulatedFleet:
-    """The loop over all of them."""
+    """The loop over all simulated hosts."""
 
     def __init__(
         self, url: str, key: ManagerKey | None, count: int, name: str, patience: float
@@ -128,7 +129,7 @@ class SimulatedFleet:
         self._unmet: set[int] = set()
 
     def _dial_some(self, now: float) -> None:
-        """Dial the next few, because heartbeats drown in the handshakes of all at once."""
+        """Dial the next few hosts, because the handshakes of all at once would delay heartbeats."""
         hosts = self._hosts
         self._unmet = {fd for fd in self._unmet & hosts.keys() if hosts[fd].session.link is None}
         while self._made < self._count and len(self._unmet) < _DIALLING:
@@ -151,7 +152,7 @@ class SimulatedFleet:
             gc.freeze()  # all live as long as this process, and a look at thousands takes long
 
     def run(self) -> int:
-        """Turn until every host is over; the exit code of the last."""
+        """Run until every host is over; return the exit code of the last one."""
         code = 0
         while self._hosts or self._made < self._count:
             now = time.monotonic()
@@ -213,5 +214,5 @@ class SimulatedFleet:
 def run_simulated_fleet(
     url: str, key: ManagerKey | None, count: int, name: str, patience: float
 ) -> int:
-    """Be `count` simulated hosts until the supervisor ends them; return a manager's exit code."""
+    """Run `count` simulated hosts until the supervisor ends them; return a manager's exit code."""
     return SimulatedFleet(url, key, count, name, patience).run()

@@ -47,8 +47,8 @@ KILL_LIMIT_SECONDS = 10.0
 FROZEN_SECONDS = 15.0
 _READ_BYTES = 1 << 20
 _BUSY_SECONDS = 1.0
-_MISHAP_SECONDS = 0.1  # what always fails must not cost a processor
-_AWAY_SECONDS = 10.0  # no turn for so long is no busy machine any more
+_MISHAP_SECONDS = 0.1  # the pause after a failure, which may repeat for ever
+_AWAY_SECONDS = 10.0  # a turn delayed for longer means a suspension, not a busy machine
 _STARTS_PER_TURN = 8  # a burst of starts must not keep exits waiting
 
 
@@ -77,14 +77,14 @@ class Warden:
         self._poller.handle(line.fileno(), self._serve_line)
 
     def run(self) -> None:
-        """Turn until the manager is gone and with it everything it had started."""
+        """Run until the manager is gone and every process that it had started has ended."""
         while not (self._closing and not self._runs):
             self._poller.poll(self._turn())
         self._nursery.close()
         kill_children(KILL_LIMIT_SECONDS)
 
     def _turn(self) -> float:
-        """Do what is due; return how long to wait."""
+        """Do the work that is due; return how long to wait."""
         mishaps, survive = self._mishaps.count, self._mishaps.survive
         reaped = self._nursery.collect()
         now = read_boottime()
@@ -99,8 +99,9 @@ class Warden:
         return max(0.0, min(_BUSY_SECONDS, due - now))
 
     def _check_manager(self, now: float) -> None:
-        """WARDEN-2. What the manager said while the warden had no core is read before it is judged,
-        and after a suspension of the machine it has time to speak first."""
+        """End everything where the manager is frozen (WARDEN-2). Messages that the manager sent
+        while the warden had no core are read before it is judged, and after a suspension of the
+        machine it has time to speak first."""
         gap, self._turned_at = now - self._turned_at, now
         if gap > _AWAY_SECONDS:
             self._judge_at = now + 2 * _BUSY_SECONDS
@@ -111,7 +112,7 @@ class Warden:
             return
         if not self._runs and os.getppid() == self._manager:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._manager, signal.SIGKILL)  # our line closes with it (WARDEN-1)
+                os.kill(self._manager, signal.SIGKILL)  # this closes the line (WARDEN-1)
         elif not self._given_up:
             self._given_up = True
             _note(
@@ -169,7 +170,7 @@ class Warden:
         self._poller.want_to_write(self._line.fileno(), bool(self._unsent))
 
     def _close_down(self) -> None:
-        """WARDEN-1."""
+        """End every tree, because the manager is gone (WARDEN-1)."""
         if not self._closing:
             self._closing = True
             self._asked.clear()
@@ -196,7 +197,8 @@ class Warden:
                     self._nursery.end(self._runs[key], request.grace_seconds)
 
     def _start(self, order: bus_local.Start) -> None:
-        """Start a process, or say why it never ran, because its key must have an answer."""
+        """Start a process, or report why it never ran, because the order's key must have an
+        answer."""
         env = {os.fsdecode(name): os.fsdecode(value) for name, value in order.env.items()}
         request = SpawnRequest(
             argv=tuple(order.argv), env=env, cwd=order.cwd, stdout=order.output, stderr=order.output
@@ -222,7 +224,7 @@ class Warden:
         run = self._runs.get(key)
         if run is None or run.exit is not None:
             return False
-        # Not reaped yet, so the number cannot be another's.
+        # Not reaped yet, so the pid cannot be another process's.
         if whole_group:
             return signal_group(run.pid, number)
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -254,11 +256,11 @@ def _note(sentence: str, **fields: object) -> None:
 
 
 def kill_children(limit_seconds: float) -> None:
-    """Kill and reap every child of this process, and those that become ours by it.
+    """Kill and reap every child of this process, and those that become its children by that.
 
-    A process that hid from every other evidence (another session, a cleared environment, its
-    parents dead) is a child of the sub-reaper all the same. That none is left is the kernel's own
-    word, which needs no descriptor (WARDEN-5).
+    A process that hid from every other evidence (another session, a cleared environment, dead
+    parents) is still a child of the sub-reaper. The kernel itself reports that no child is left,
+    which needs no descriptor (WARDEN-5).
     """
     give_up_at = read_boottime() + limit_seconds
     while True:
@@ -282,14 +284,15 @@ def _list_children() -> list[int]:
     try:
         return [entry.pid for entry in read_table().values() if entry.ppid == os.getpid()]
     except OSError:
-        return []  # it is asked again
+        return []  # the caller asks again
 
 
 def fork_warden(
     mark: str, kill_grace_seconds: float, folder: str, frozen_seconds: float = FROZEN_SECONDS
 ) -> tuple[int, socket.socket]:
     """Fork the warden of this process, which must still be single-threaded; return its pid and the
-    line to it. It removes `folder` at the end, because the manager may be killed before it can."""
+    socket to it. The warden removes `folder` at its end, because the manager may be killed before
+    it can."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     pid = os.fork()
     if pid != 0:

@@ -35,7 +35,7 @@ _READ_BYTES = 4 << 20
 _IDLE_SECONDS = 1.0
 _START_SECONDS = 120.0
 _KILL_SECONDS = 2.0
-_BATCH_BYTES = 4 << 20  # of messages to the bus process in one frame
+_BATCH_BYTES = 4 << 20  # the most bytes of messages to the bus process in one frame
 # The script's own search path: a bus process that found another Holdfast would not understand it.
 _PROGRAM = (
     "import sys; sys.path[:] = sys.argv[1].split(':'); "
@@ -49,10 +49,8 @@ _DIED = (
 
 
 class Peer:
-    """One manager, as the script knows it. `host` is the handle that the rosters gave it to.
-
-    pid: the manager's, on its machine.
-    """
+    """One manager, as the script knows it. host: the handle that the rosters attached it to. pid:
+    the manager's pid on its machine."""
 
     __slots__ = ("facts", "host", "identity", "number", "pid")
 
@@ -65,9 +63,9 @@ class Peer:
 
 
 class FleetLine:
-    """The managers that are there, and the orders to them. The bus's thread owns it.
+    """The managers that the script knows, and the orders to them. The bus's thread owns it.
 
-    left: since the roster looked last, managers given up that came back and said goodbye.
+    left: the managers that were given up, came back and said goodbye, since the roster looked last.
     """
 
     def __init__(self, run: str, epoch: int, rules: Rules) -> None:
@@ -100,16 +98,17 @@ class FleetLine:
             self._pack()
 
     def bar(self, identity: bytes, code: int, reason: str) -> None:
-        """Have a manager told to end should it ever speak."""
+        """Have a manager told to end should it ever send a frame again."""
         self._say(bus_line.Bar(identity, code, reason))
 
     def dismiss(self, peer: Peer) -> None:
-        """Forget a manager that said goodbye, and acknowledge it, so that it need not wait."""
+        """Forget a manager that said goodbye, and acknowledge the goodbye, so that the manager need
+        not wait."""
         self.forget(peer)
         self._say(bus_line.Dismiss(peer.number))
 
     def stop(self) -> None:
-        """Have the bus process end, once everything queued was sent."""
+        """Have the bus process end once all queued messages were sent."""
         self._say(bus_line.StopBus())
 
     def _say(self, message: bus_line.ToBus) -> None:
@@ -122,69 +121,70 @@ class FleetLine:
             self._pushed, self._pushed_bytes = [], 0
 
     def take_outgoing(self) -> bytearray:
-        """Hand over what to send to the bus process."""
+        """Remove and return the queued bytes for the bus process."""
         self._pack()
         out, self._out = self._out, bytearray()
         return out
 
     def welcome(self, came: bus_line.Came) -> Peer:
-        """Know a manager from now on."""
+        """Add a manager that the bus process welcomed."""
         peer = Peer(came.peer, came.identity, came.hello)
         self.peers[peer.identity] = self._by_number[peer.number] = peer
         return peer
 
     def find(self, number: int) -> Peer | None:
-        """Find a manager by its number; None where it is forgotten."""
+        """Return a manager by its number; None where it was forgotten."""
         return self._by_number.get(number)
 
     def forget(self, peer: Peer) -> None:
-        """Know a manager no more."""
+        """Remove a manager."""
         self._by_number.pop(peer.number, None)
         if self.peers.get(peer.identity) is peer:
             del self.peers[peer.identity]
 
 
 class Roster(Protocol):
-    """What the bus tells the rosters, in its thread."""
+    """The events that the bus reports to the rosters, in its thread."""
 
     def take_came(self, peer: Peer, hello: ManagerHello) -> None:
-        """A manager was welcomed."""
+        """Act on a manager that was welcomed."""
 
     def take_messages(self, peer: Peer, messages: list[Up]) -> None:
-        """Messages of a manager, each for the first time."""
+        """Act on messages of a manager, each for the first time."""
 
     def take_silent(self, peer: Peer, seconds: float) -> None:
-        """A manager fell silent and was given up."""
+        """Act on a manager that fell silent and was given up."""
 
     def take_end_of_bus(self, reason: str) -> None:
-        """The bus process died: nothing is heard any more."""
+        """Act on the death of the bus process, after which no manager is heard any more."""
 
     def turn(self, now: float) -> float:
-        """Do due work; return when to be called again."""
+        """Do the work that is due; return when to be called again."""
 
 
 class Load:
-    """The work of bus process and thread since the bus began. The status line takes differences."""
+    """The work of bus process and thread since the bus began. The status line shows differences."""
 
     def __init__(self) -> None:
         self.messages_in = self.malformed = 0
         self.thread_seconds = 0.0
-        self.worst_seconds = 0.0  # of one turn of either, since the last status line
+        self.worst_seconds = 0.0  # the longest turn of either, since the last status line
         self.counted = bus_line.Counted(0, 0, 0, 0, 0, 0.0, 0.0, 0.0, {})
 
     @property
     def busy_seconds(self) -> float:
-        """What the busier of the two did."""
+        """Return the busy seconds of the busier of the two."""
         return max(self.thread_seconds, self.counted.busy_seconds)
 
     @property
     def refused(self) -> Counter[str]:
-        """What was not taken, by reason."""
+        """Return the counts of refused frames, by reason."""
         return Counter(self.counted.refused) + Counter(malformed=self.malformed)
 
 
 class Bus:
-    """The thread and its way to the bus process. `fleet` belongs to the thread from `start` on."""
+    """The bus's thread and its connection to the bus process. `fleet` belongs to the thread from
+    `start` on."""
 
     def __init__(
         self,
@@ -195,8 +195,8 @@ class Bus:
         roster: Roster,
         scratch: Path | None,
     ) -> None:
-        """Start the process, which binds, and removes `scratch` after this one's end. Raises
-        Unavailable when the port cannot be had."""
+        """Start the bus process, which binds the port and removes `scratch` after this process's
+        end. Raises Unavailable when the port cannot be bound."""
         self.fleet = fleet
         self.load = Load()
         self._roster = roster
@@ -204,7 +204,7 @@ class Bus:
         self._sleeping = False
         self._stopping = False
         self._reader = FrameReader()
-        self._into = memoryview(bytearray(_READ_BYTES))  # one for all: to make it costs a reading
+        self._into = memoryview(bytearray(_READ_BYTES))  # one for all: making one is slow
         self._talk, theirs = socket.socketpair()
         for end in (self._talk, theirs):
             for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
@@ -268,7 +268,7 @@ class Bus:
 
     @property
     def pid(self) -> int:
-        """The bus process's."""
+        """Return the pid of the bus process."""
         return self._process.pid
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> None:
@@ -280,7 +280,7 @@ class Bus:
                 os.eventfd_write(self._wake_fd, 1)
 
     def stop(self, timeout_seconds: float) -> None:
-        """End thread and process once everything queued was sent."""
+        """End thread and process once all queued messages were sent."""
         self.call(self._stop)
         self._thread.join(timeout_seconds)
 
@@ -290,7 +290,7 @@ class Bus:
             self._close()
 
     def disown(self) -> None:
-        """Close the copies that a forked child has."""
+        """Close the copies of descriptors that a forked child has."""
         with contextlib.suppress(OSError):
             self._talk.close()
         with contextlib.suppress(OSError):
@@ -336,7 +336,7 @@ class Bus:
             self._close()
 
     def _read(self) -> bool:
-        """Read what the bus process says. False at its end."""
+        """Read messages of the bus process. Returns False at its end."""
         try:
             size = self._talk.recv_into(self._into)
         except OSError:
@@ -392,10 +392,10 @@ class Bus:
         return bool(calls)
 
     def _flush(self) -> None:
-        """Send; the bus process always reads, so this waits for no host."""
+        """Send the queued bytes. The bus process always reads, so this waits for no host."""
         out = self.fleet.take_outgoing()
         if out:
-            with contextlib.suppress(OSError):  # it is gone, which the next reading finds
+            with contextlib.suppress(OSError):  # the process is gone, which the next reading finds
                 self._talk.sendall(out)
 
     def _close(self) -> None:
@@ -409,7 +409,7 @@ class Bus:
 
 
 class _NoPort(Exception):
-    """The bus process could not bind."""
+    """The bus process could not bind the port."""
 
 
 def _join_path() -> str:

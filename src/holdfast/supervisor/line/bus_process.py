@@ -1,19 +1,20 @@
-"""The bus's own process: every socket of a supervisor, its sessions, its heartbeats, its judgement.
+"""The bus's own process: every socket of a supervisor, its sessions, its heartbeats, its judgement
+of silence.
 
-The script's process may be late: a thread of it that holds the interpreter's lock while it waits for
-a core, or for a second in a C call, holds up every other thread. Heartbeats cannot wait for that, so
-they have a process that runs nothing else. The script starts it, talks to it over a socket pair
-(`wire.bus.line`) and takes it along.
+The script's process may be late: a thread of it that holds the interpreter's lock while it waits
+for a core, or for a second in a C call, holds up every other thread. Heartbeats cannot wait for
+that, so they have a process that runs nothing else. The script starts it, talks to it over a socket
+pair (`wire.bus.line`), and it ends with the script.
 
 BUS-1  Nothing a peer can send ends the process: a bad frame is refused and counted, an exception is
        logged.
 BUS-2  Silence is judged only after everything was read that came before the judgement: from the
-       socket, and from what ZeroMQ's own thread has not handed to it yet (`lag`).
-BUS-3  It lives as long as its script and no longer, and takes the folder of the run's key along,
-       which a killed script leaves; while the script is stopped (SIGSTOP) it says nothing, because
-       the hosts of a frozen script must end.
-BUS-4  A script that does not read delays no heartbeat. Beyond `_FULL_BYTES` messages of hosts are
-       not taken, and the hosts keep them.
+       socket, and from frames that ZeroMQ's own thread has not passed to it yet (`lag`).
+BUS-3  The bus process lives as long as its script and no longer, and removes the folder of the
+       run's key, which a killed script leaves; while the script is stopped (SIGSTOP) the bus
+       process sends nothing, because the hosts of a frozen script must end.
+BUS-4  A script that does not read delays no heartbeat. Beyond `_FULL_BYTES`, messages of hosts are
+       refused, and the hosts keep them.
 """
 
 import contextlib
@@ -55,7 +56,7 @@ _DOUBT_SECONDS = 0.05  # how soon to look again at a silence that could not be j
 _GATHER_SECONDS = 0.0002
 _FEW_FRAMES, _MANY_FRAMES = 3, 128
 _FULL_BYTES = 64 << 20
-_BATCH_BYTES = 1 << 20  # of one message to the script
+_BATCH_BYTES = 1 << 20  # the most bytes of one message to the script
 _READ_BYTES = 4 << 20
 _COUNT_SECONDS = 1.0
 _COLLECT_AFTER = 10_000  # new objects: a burst of messages makes thousands, and seldom a cycle
@@ -64,7 +65,8 @@ _BIND_SECONDS = 2.0
 
 
 class BusConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What to be. watch_pid: the script's. scratch: a folder that is of no use after it, or empty."""
+    """The configuration of a bus process. watch_pid: the script's pid, with which the bus process
+    ends. scratch: a folder to remove at the end, or empty."""
 
     watch_pid: int
     scratch: str
@@ -76,31 +78,31 @@ class BusConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScriptLine:
-    """The way to the script: nothing here waits for it."""
+    """The queue of messages to the script. Nothing here waits for the script."""
 
     def __init__(self, talk: socket.socket) -> None:
         self.talk = talk
         self.gone = False
         self._reader = FrameReader()
-        self._into = memoryview(bytearray(_READ_BYTES))  # one for all: to make it costs a reading
+        self._into = memoryview(bytearray(_READ_BYTES))  # one for all: making one is slow
         self._unsent = bytearray()
         self._bodies: list[tuple[int, bytes]] = []
         self._bodies_bytes = 0
 
     @property
     def waiting(self) -> int:
-        """Bytes that the script has not read."""
+        """Return the number of bytes that the script has not read."""
         return len(self._unsent) + self._bodies_bytes
 
     def pass_on(self, peer: int, body: bytes) -> None:
-        """Queue what a manager said."""
+        """Queue a message that a manager sent."""
         self._bodies.append((peer, body))
         self._bodies_bytes += len(body)
         if self._bodies_bytes > _BATCH_BYTES:
             self._pack()
 
     def say(self, message: bus_line.FromBus) -> None:
-        """Queue a message, after all before it."""
+        """Queue a message of the bus process itself, after all messages before it."""
         self._pack()
         self._unsent += encode_frame(bus_line.encode_line(message))
 
@@ -110,7 +112,7 @@ class ScriptLine:
             self._bodies, self._bodies_bytes = [], 0
 
     def flush(self) -> None:
-        """Send as much as the script's socket takes."""
+        """Send as much as the script's socket accepts."""
         self._pack()
         try:
             while self._unsent:
@@ -122,7 +124,7 @@ class ScriptLine:
             self.gone = True
 
     def read(self) -> list[bus_line.ToBus]:
-        """Return the script's messages that are here now."""
+        """Return the messages that have arrived from the script."""
         try:
             size = self.talk.recv_into(self._into)
         except BlockingIOError:
@@ -138,7 +140,7 @@ class BusProcess:
     """The sockets and their loop."""
 
     def __init__(self, config: BusConfig, line: ScriptLine, script_fd: int) -> None:
-        """Bind. Raises ZMQError when the port cannot be had."""
+        """Bind the port. Raises ZMQError when it cannot be bound."""
         self._config = config
         self._line = line
         self._script_fd = script_fd
@@ -191,7 +193,7 @@ class BusProcess:
     # ---- the loop
 
     def run(self) -> None:
-        """Turn until the script is gone, or says stop."""
+        """Run the loop until the script is gone, or orders the end."""
         poller = zmq.Poller()
         poller.register(self._router, zmq.POLLIN)
         poller.register(self._script_fd, zmq.POLLIN)
@@ -255,7 +257,7 @@ class BusProcess:
         return more or fleet.has_more, min(fleet.speak_at, probe.next_at, silent_at)
 
     def _read(self) -> bool:
-        """Read frames from the socket, up to a limit. True where more may wait."""
+        """Read frames from the socket, up to a limit. Returns True where more may wait."""
         receive, fleet, now = self._router.recv, self._fleet, time.monotonic()
         take_beat, own, line = fleet.take_beat, self._probe.identity, self._line
         count = 0
@@ -263,7 +265,7 @@ class BusProcess:
             for count in range(_FRAMES_PER_TURN):  # noqa: B007  the count is read below
                 identity = receive(zmq.NOBLOCK)
                 frame = receive(zmq.NOBLOCK)
-                # If it were the first of several parts, the next would be caught out of step below.
+                # A first part of several is caught by the check for further parts below.
                 if len(frame) == HEADER_BYTES and take_beat(identity, frame, now):
                     continue
                 if self._router.get(zmq.RCVMORE):
@@ -289,7 +291,7 @@ class BusProcess:
         return True
 
     def _skip_parts(self) -> None:
-        """Throw away the further parts of a message, because ours have one part."""
+        """Discard the further parts of a message, because valid messages have one part."""
         self._fleet.refused["malformed"] += 1
         while self._router.get(zmq.RCVMORE):
             self._router.recv(zmq.NOBLOCK)
@@ -316,7 +318,7 @@ class BusProcess:
                 push = fleet.push_ordered if ordered else fleet.push
                 for number in numbers:
                     peer = peers.get(number)
-                    if peer is not None:  # else it fell silent meanwhile
+                    if peer is not None:  # else the peer fell silent meanwhile
                         push(peer, words)
         elif isinstance(message, bus_line.Bar):
             fleet.bar(message.identity, message.code, message.reason)
@@ -328,21 +330,22 @@ class BusProcess:
             self._over = True
 
     def _look_at_script(self, now: float) -> None:
-        """BUS-3."""
+        """Note whether the script is stopped, because the bus process sends nothing meanwhile
+        (BUS-3)."""
         if now >= self._look_at:
             self._look_at = now + self._config.rules.heartbeat_seconds / 2
             self._script_stopped = is_stopped(self._config.watch_pid)
 
     def _send(self, outgoing: list[tuple[bytes, bytes]]) -> None:
         if self._script_stopped:
-            return  # sessions send again what was not acknowledged
+            return  # sessions repeat frames that were not acknowledged
         send = self._router.send
         first = zmq.SNDMORE | zmq.NOBLOCK
         for identity, frame in outgoing:
             try:
                 send(identity, first)
                 send(frame, zmq.NOBLOCK)
-            except zmq.ZMQError:  # not connected, or its queue is full: the session sends it again
+            except zmq.ZMQError:  # not connected, or a full queue: the session sends again
                 self._unreachable += 1
         self._frames_out += len(outgoing)
 
@@ -396,7 +399,7 @@ def _make_session() -> int:
 
 
 class _ToScript(logging.Handler):
-    """Hands log records of this process to the script, where the user's handlers are."""
+    """Passes log records of this process to the script, where the user's handlers are."""
 
     def __init__(self, line: ScriptLine) -> None:
         super().__init__()
@@ -415,9 +418,10 @@ def remove_scratch(folder: str) -> None:
 
 
 def main() -> int:
-    """Be the bus process. Its end of the socket pair is the descriptor named by the last word."""
+    """Run the bus process. Its end of the socket pair is the descriptor named by the last
+    argument."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP):
-        signal.signal(number, signal.SIG_IGN)  # what they mean is the script's to decide
+        signal.signal(number, signal.SIG_IGN)  # the script alone reacts to these signals
     talk = socket.socket(fileno=int(sys.argv[-1]))
     line, first = ScriptLine(talk), FrameReader()
     frames: list[bytes] = []
@@ -436,7 +440,7 @@ def main() -> int:
     talk.setblocking(False)
     logging.getLogger("holdfast").addHandler(_ToScript(line))
     prefer_this_thread()
-    gc.freeze()  # what was imported stays
+    gc.freeze()  # imported objects live to the end
     gc.set_threshold(_COLLECT_AFTER)
     try:
         bus = BusProcess(config, line, script_fd)

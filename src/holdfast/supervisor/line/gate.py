@@ -22,7 +22,7 @@ _WATCHED = (
     | zmq.EVENT_ACCEPT_FAILED
 )
 _EVENTS_PER_TURN = 1000
-# What happened and a number that belongs to it, as zmq_socket_monitor(3) has it. ZeroMQ's own reader
+# An event and its value, as zmq_socket_monitor(3) defines them. ZeroMQ's own reader
 # would import asyncio, which is a third of a bus's start.
 _EVENT = struct.Struct("=Hi")
 
@@ -49,7 +49,7 @@ class Gate:
         self.monitor = router.get_monitor_socket(_WATCHED)
 
     def answer_zap(self) -> None:
-        """Judge every waiting handshake."""
+        """Accept or refuse every waiting handshake."""
         assert self.zap is not None
         while True:
             try:

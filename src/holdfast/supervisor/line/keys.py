@@ -1,7 +1,7 @@
-"""The keys of one run: made afresh for it, handed to managers by file (0600) or environment.
+"""The keys of one run: made for each run, passed to managers by file (0600) or environment.
 
-The supervisor has a key pair, all managers of the run share another. A manager's file holds no
-secret of the supervisor's. Under Holdfast no keys are handed over: each rank of an attempt derives
+The supervisor has a key pair, and all managers of the run share another. A manager's file holds no
+secret of the supervisor's. Under Holdfast no keys are passed on: each rank of an attempt derives
 them from the job's seed.
 """
 
@@ -36,7 +36,7 @@ class RunKeys(msgspec.Struct, frozen=True, kw_only=True):
     client_secret: str = ""
 
     def for_managers(self) -> ManagerKey:
-        """The part that managers get."""
+        """Return the part that managers get."""
         return ManagerKey(
             run=self.run,
             server_public=self.server_public,
@@ -86,7 +86,8 @@ def derive_keys(seed: bytes, job_id: str, attempt: int) -> RunKeys:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a file for its owner alone: whole or not at all, synced before it gets its name."""
+    """Write a file that its owner alone can read: whole or not at all, synced before it gets its
+    name."""
     fresh = path.with_name(f".{path.name}.{os.getpid()}")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
@@ -101,7 +102,8 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def write_manager_key(path: Path, keys: RunKeys) -> None:
-    """Write the managers' key to `path`. Raises ValidationError where that cannot be written."""
+    """Write the managers' key to `path`. Raises ValidationError where the file cannot be
+    written."""
     try:
         write_private(path, msgspec.json.encode(keys.for_managers()) + b"\n")
     except OSError as error:
@@ -111,10 +113,10 @@ def write_manager_key(path: Path, keys: RunKeys) -> None:
 
 
 def parse_manager_key(text: str | bytes) -> ManagerKey:
-    """Read what `write_manager_key` wrote, from a file or the environment.
+    """Decode the text that `write_manager_key` wrote, from a file or the environment.
 
     Raises:
-        ValidationError: it is no manager key.
+        ValidationError: the text is no manager key.
     """
     try:
         key = msgspec.json.decode(text, type=ManagerKey)

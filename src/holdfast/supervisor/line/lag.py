@@ -1,10 +1,10 @@
-"""How far behind the reading of the bus is: measured by a frame that the bus sends to itself.
+"""Measures how far behind the reading of the bus is, by a frame that the bus sends to itself.
 
 Frames of hosts may wait in the kernel while ZeroMQ's own thread waits for a core. The ROUTER then
 has nothing to read, which looks like silence of the whole fleet at once. So before a peer is judged
 silent, the bus sends itself a frame over the same port, the same encryption and the same thread.
-When that arrives, everything that came before it was sent has been read, however long that took. An
-idle fleet pays for one such frame a second, which also shows the lag in the status.
+When that frame arrives, everything that came before it was sent has been read, however long that
+took. An idle fleet pays for one such frame a second, which also shows the lag in the status.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from holdfast.supervisor.line.keys import RunKeys
 
 _STAMP = struct.Struct("!Qd")
 _INTERVAL_SECONDS = 1.0
-# A frame that takes longer is lost, or its way is closed: it proves nothing any more, and losses
+# A frame that takes longer is lost, or its connection is closed: it proves nothing, and losses
 # must still be noticed.
 LONGEST_LAG_SECONDS = 30.0
 _ANYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
@@ -31,9 +31,9 @@ class LagProbe:
         self, context: zmq.Context[zmq.Socket[bytes]], bind: str, port: int, keys: RunKeys
     ) -> None:
         self.identity = os.urandom(16)
-        self.seconds = 0.0  # of the last frame, or of the one on its way if that is longer already
+        self.seconds = 0.0  # the last frame's time, or that of the frame under way if longer
         self._number = 0
-        self._asked_at: float | None = None  # when the one on its way was sent
+        self._asked_at: float | None = None  # when the frame under way was sent
         self._read_until = -_INF
         self._trusted = False  # a frame has come back, so the next will too
         self._next_at = 0.0
@@ -58,7 +58,8 @@ class LagProbe:
             self._asked_at = now
 
     def take(self, frame: bytes, now: float) -> None:
-        """Take a frame that came back. Only the one on its way counts: others may be forged."""
+        """Note a frame that came back. Only the frame on its way counts, because any other may be
+        forged."""
         if self._asked_at is None or frame != _STAMP.pack(self._number, self._asked_at):
             return
         self.seconds = now - self._asked_at
@@ -67,7 +68,7 @@ class LagProbe:
         self._asked_at = None
 
     def turn(self, now: float, doubtful: bool) -> None:
-        """Send what is due; `doubtful` when a peer seems silent."""
+        """Send a frame where one is due. doubtful: True when a peer seems silent."""
         asked = self._asked_at
         if asked is not None:
             self.seconds = max(self.seconds, now - asked)
@@ -78,12 +79,12 @@ class LagProbe:
             self.ask(now)
 
     def read_until(self, now: float) -> float:
-        """Return the instant before which everything that came was read, as far as is known."""
+        """Return the time before which every frame that came is known to have been read."""
         return self._read_until if self._trusted else now
 
     @property
     def next_at(self) -> float:
-        """When `turn` has something to do at the latest."""
+        """Return when `turn` has something to do at the latest."""
         return self._next_at
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a machine has, and how much of it is in use."""
+"""The facts of a machine, and how much of it is in use."""
 
 import contextlib
 import os
@@ -52,7 +52,7 @@ def _count_gpus() -> int:
 
 
 def find_address(url: str) -> str:
-    """Find this machine's address on the way to `url` (empty: to the outside), IPv4 first."""
+    """Return this machine's address on the way to `url` (empty: to the outside), IPv4 first."""
     # Addresses reserved for documentation (RFC 5737, RFC 3849) are never this machine's own.
     for target in [url] if url else ["tcp://192.0.2.1:9", "tcp://[2001:db8::1]:9"]:
         for family, where in _resolve(target):
@@ -64,13 +64,14 @@ def find_address(url: str) -> str:
 
 
 def needs_ipv6(url: str) -> bool:
-    """True where `url` names an IPv6 address, or a machine that has no other."""
+    """Return True where `url` names an IPv6 address, or a machine that has no other."""
     families = [family for family, _ in _resolve(url)]
     return bool(families) and socket.AF_INET not in families
 
 
 def _resolve(url: str) -> list[tuple[int, Any]]:
-    """Return (family, address) of each, IPv4 first; none where the name is not known (yet)."""
+    """Return the (family, address) pairs of a name, IPv4 first; an empty list where the name is not
+    known (yet)."""
     try:
         parts = urlsplit(url)
         found = socket.getaddrinfo(parts.hostname, parts.port or 9, type=socket.SOCK_DGRAM)
@@ -90,8 +91,8 @@ def read_usage(processes: Sequence[tuple[int, int, int]]) -> tuple[float, int, l
 
 
 def read_waited_seconds() -> float:
-    """How long the threads of this process, together, were ready to run and had no core. 0 where
-    the kernel keeps no account of it."""
+    """Return for how long the threads of this process, together, were ready to run and had no core,
+    in seconds; 0 where the kernel does not count it."""
     waited = 0
     with contextlib.suppress(OSError, ValueError, IndexError):
         for thread in os.listdir("/proc/self/task"):

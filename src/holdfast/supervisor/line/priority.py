@@ -5,16 +5,17 @@ import os
 from collections.abc import Iterator
 
 # A rank that burns every core has 0: ten steps are about ten times its weight, and a thread that
-# sleeps takes none of it.
+# sleeps uses none of it.
 NICE = -10
 
 
 @contextlib.contextmanager
 def preferred() -> Iterator[None]:
-    """Prefer threads started within, ZeroMQ's among them, for good, and the caller meanwhile.
+    """Prefer threads started within the block, ZeroMQ's among them, for good, and the calling
+    thread within the block.
 
     Where that is not allowed (it takes root, CAP_SYS_NICE or RLIMIT_NICE) nothing changes.
-    Processes forked within would inherit it.
+    Processes forked within the block would inherit the priority.
     """
     before = os.getpriority(os.PRIO_PROCESS, 0)
     prefer_this_thread()

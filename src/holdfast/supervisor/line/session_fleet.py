@@ -10,8 +10,8 @@ FLEET-4  A frame of another run, of an unknown session or of a stranger changes 
          counted.
 FLEET-5  Silence is measured up to the instant up to which everything was read: frames that came but
          were not read yet are no silence.
-FLEET-6  Where half of the fleet or more falls silent within one heartbeat, the listener is suspected
-         first: those hosts are given the limit twice.
+FLEET-6  Where half of the fleet or more falls silent within one heartbeat, the listener may be at
+         fault: a host then counts as silent only after twice the limit.
 """
 
 from collections import Counter, OrderedDict
@@ -40,7 +40,7 @@ _FEW_HOSTS = 3  # fewer that fall silent at once are no evidence against the lis
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """The timing of one context. loss_seconds is the limit of silence on both sides."""
+    """The timing of one context. loss_seconds: the limit of silence on both sides."""
 
     heartbeat_seconds: float = HEARTBEAT_SECONDS
     loss_seconds: float = HEARTBEAT_SECONDS * MISSES + SLACK_SECONDS
@@ -49,7 +49,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ManagerPeer:
-    """One manager that was welcomed. number: never used twice."""
+    """One manager that was welcomed. number: its number, which is never used twice."""
 
     __slots__ = ("beat", "dirty", "heard_at", "identity", "link", "number", "spoke_at", "welcome")
 
@@ -93,7 +93,8 @@ class Fleet:
     # ---- what comes in
 
     def take_beat(self, identity: bytes, frame: bytes, now: float) -> bool:
-        """Take a heartbeat equal to the one before, by one comparison. False for other frames."""
+        """Read a heartbeat equal to the one before, by one comparison. Returns False for other
+        frames."""
         peer = self.peers.get(identity)
         if peer is None or frame != peer.beat:
             return False
@@ -102,14 +103,15 @@ class Fleet:
         return True
 
     def hear(self, identity: bytes, now: float) -> None:
-        """Take a frame for a sign of life and for nothing else: its sender sends it again."""
+        """Count a frame as a sign of life only; its sender sends its messages again."""
         peer = self.peers.get(identity)
         if peer is not None:
             peer.heard_at = now
             self.peers.move_to_end(identity)
 
     def receive(self, identity: bytes, frame: bytes, now: float) -> ManagerPeer | None:
-        """Take a frame; return its peer where its messages are to be acted on, each only once."""
+        """Read a frame. Returns its peer where the frame's messages must be acted on, each only
+        once; else None."""
         try:
             header = bus.decode_header(frame)
             peer = self.peers.get(identity)
@@ -202,7 +204,8 @@ class Fleet:
         self._dirty.append(peer)
 
     def take_outgoing(self, now: float) -> list[tuple[bytes, bytes]]:
-        """Hand over what to send now, as (identity, frame); more may be left (`has_more`)."""
+        """Remove and return frames to send now, as (identity, frame); more may be left
+        (`has_more`)."""
         out, self.out = self.out, []
         dirty, self._dirty = self._dirty[:_BURST], self._dirty[_BURST:]
         spoken = self._spoken
@@ -219,23 +222,24 @@ class Fleet:
 
     @property
     def has_more(self) -> bool:
-        """True while messages are queued that `take_outgoing` left."""
+        """Return True while messages are queued that `take_outgoing` left."""
         return bool(self._dirty)
 
     def give_up(self, peer: ManagerPeer, code: int, reason: str) -> None:
-        """Forget a manager and tell it to end, now and whenever it speaks again."""
+        """Forget a manager and tell it to end, now and whenever it sends a frame again."""
         self.bar(peer.identity, code, reason)
         self._forget(peer, self._given_up[peer.identity])
 
     def bar(self, identity: bytes, code: int, reason: str) -> None:
-        """Have a manager told to end should it ever speak."""
+        """Have a manager told to end should it ever send a frame again."""
         order = bus.End(self.run, code, reason, self.rules.kill_grace_seconds)
         self._given_up[identity] = self._seal_unnumbered(0, bus.encode_message(order))
         if len(self._given_up) > _MAX_GIVEN_UP:
             self._given_up.popitem(last=False)
 
     def dismiss(self, peer: ManagerPeer) -> None:
-        """Forget a manager that said goodbye, and acknowledge it, so that it need not wait."""
+        """Forget a manager that said goodbye, and acknowledge the goodbye, so that the manager need
+        not wait."""
         self._forget(peer, peer.link.make_heartbeat())
 
     def _forget(self, peer: ManagerPeer, last_frame: bytes) -> None:
@@ -254,10 +258,10 @@ class Fleet:
     # ---- time
 
     def tick(self, now: float, read_until: float | None = None) -> list[ManagerPeer]:
-        """Send what is due; return the peers that fell silent (not given up yet). Read everything
-        there is to read first.
+        """Send the frames that are due; return the peers that fell silent (not given up yet). Call
+        this only after all frames that have come were read.
 
-        read_until: everything that had come by then was read; None is now.
+        read_until: the time up to which every frame that had come was read; None is now.
         """
         gap, self._ticked_at = now - self._ticked_at, now
         if gap > _STALL_SECONDS:  # FLEET-3
@@ -272,11 +276,12 @@ class Fleet:
         return lost
 
     def _list_silent(self, limit: float) -> list[ManagerPeer]:
-        """List the peers of which nothing was heard since `limit` (FLEET-2)."""
+        """Return the peers from which nothing was heard since `limit` (FLEET-2)."""
         return list(takewhile(lambda peer: peer.heard_at <= limit, self.peers.values()))
 
     def _is_listener_suspect(self, silent_since: float) -> bool:
-        """FLEET-6."""
+        """Return whether so many peers fell silent at once that the listener may be at fault
+        (FLEET-6)."""
         count = len(self._list_silent(silent_since + self.rules.heartbeat_seconds))
         return count >= max(_FEW_HOSTS, len(self.peers) / 2)
 
@@ -295,14 +300,15 @@ class Fleet:
 
     @property
     def speak_at(self) -> float:
-        """When `tick` has something to send at the latest; infinity without peers."""
+        """Return when `tick` has something to send at the latest; infinity without peers."""
         if not self._spoken:
             return _INF
         return next(iter(self._spoken.values())).spoke_at + self.rules.heartbeat_seconds
 
     @property
     def silent_at(self) -> float:
-        """When the peer heard longest ago is silent too long; infinity without peers."""
+        """Return when the silence of the peer heard longest ago reaches the limit; infinity without
+        peers."""
         if not self.peers:
             return _INF
         heard_at = next(iter(self.peers.values())).heard_at

@@ -2,20 +2,23 @@
 
 MEET-1  A manager belongs to the first run that welcomes it (or the one its key names); frames of
         any other are refused.
--       A welcome of an earlier script of the run, late or sent again, ends no session of a later one.
+-       A welcome of an earlier script of the run, late or sent again, ends no session of a later
+        one.
 SILENCE-1  Silence of the supervisor ends everything here; with an orphan grace only after that.
 SILENCE-2  After a stall of the manager itself the supervisor is not judged before it had time to be
            heard again.
 SILENCE-3  The time for which this process stood in the queue for a core is no silence of the
-           supervisor: what it said may wait in the kernel for a thread that cannot run. No more than
-           `EXCUSE_SECONDS` of it, because a script counts on the end of hosts that it lost.
+           supervisor, because the supervisor's frames may wait in the kernel for a thread that
+           cannot run. At most `EXCUSE_SECONDS` are excused, because a script counts on the end of
+           hosts that it lost.
 OUTBOX-1  Messages that were not acknowledged are sent again in the next session, so that a script
           that was dead learns them.
 
-The shell hands in frames and the time, carries out the messages `receive` returns, sends what
-`take_frames` returns, and calls `tick` at `next_at` at the latest. Before `tick` it reads all there
-is to read, so that a manager that was frozen does not take its own sleep for the other's silence.
-Once `ending` is set the shell ends its processes, calls `say_bye` and goes.
+The shell hands in frames and the time, carries out the messages that `receive` returns, sends the
+frames that `take_frames` returns, and calls `tick` at `next_at` at the latest. Before `tick` it
+reads all frames that have come, so that a manager that was frozen does not mistake its own sleep
+for the supervisor's silence. Once `ending` is set the shell ends its processes, calls `say_bye` and
+exits.
 """
 
 from collections import Counter
@@ -29,13 +32,13 @@ HELLO_SECONDS = 1.0
 _SLACK_SECONDS = 0.25
 EXCUSE_SECONDS = 5.0
 _STALL_HEARTBEATS = 1.5  # a manager turns at least once within a heartbeat
-_FIRST_HELLO_SECONDS = 0.05  # the first is often said before the connection stands
+_FIRST_HELLO_SECONDS = 0.05  # the first hello is often sent before the connection stands
 EXIT_ORPHANED = 70  # the supervisor fell silent
 EXIT_NO_SUPERVISOR = 71  # none was found within the patience
 
 
 class HostSession:
-    """One manager, from its start to its exit."""
+    """One manager's session, from its start to its exit."""
 
     def __init__(
         self,
@@ -48,7 +51,8 @@ class HostSession:
         report: Callable[[], list[wire.GroupReport]] = list,
         read_waited: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """read_waited: the seconds for which this process has waited for a core so far."""
+        """Begin without a session. read_waited: returns the seconds for which this process has
+        waited for a core so far."""
         self.facts = facts
         self.run = run
         self.link: Link | None = None
@@ -59,7 +63,7 @@ class HostSession:
         self._pid = pid
         self._report = report
         self._read_waited = read_waited
-        # How long it had waited for a core when the supervisor was heard last, or a little before.
+        # This process's waited seconds when the supervisor was heard last, or a little before.
         self._waited = read_waited()
         self._sampled_at = now
         self._give_up_at = now + patience_seconds
@@ -67,7 +71,7 @@ class HostSession:
         self._ticked_at = now
         self._judge_at = now
         self._spoke_at = now - HELLO_SECONDS
-        self._hello_at: float | None = now  # when to say it next; None while a session lasts
+        self._hello_at: float | None = now  # when the next hello is due; None in a session
         self._hello_seconds = _FIRST_HELLO_SECONDS
         self._beat: bytes | None = None  # the last heartbeat: the next is most likely the same
         self._early: list[bytes] = []
@@ -76,7 +80,7 @@ class HostSession:
     # ---- what goes out
 
     def push(self, message: bytes) -> None:
-        """Queue a message; it is kept until acknowledged."""
+        """Queue a message, which is kept until the supervisor acknowledges it."""
         if self.link is None:
             self._early.append(message)
         else:
@@ -95,11 +99,11 @@ class HostSession:
 
     @property
     def settled(self) -> bool:
-        """True when the supervisor has acknowledged every message."""
+        """Return True when the supervisor has acknowledged every message."""
         return self.link is None or not self.link.unacknowledged
 
     def take_frames(self, now: float) -> list[bytes]:
-        """Hand over what to send now."""
+        """Remove and return the frames to send now."""
         frames, self._out = self._out, []
         if self.link is not None and self.link.queued:
             frames += self.link.take_frames(now)
@@ -110,7 +114,7 @@ class HostSession:
     # ---- what comes in
 
     def receive(self, frame: bytes, now: float) -> list[wire.Down]:
-        """Take a frame; return the messages to carry out, each for the first and only time."""
+        """Read a frame; return the messages to carry out, each for the first and only time."""
         if frame == self._beat:
             self._hear(now)
             return []
@@ -177,12 +181,12 @@ class HostSession:
     # ---- time
 
     def end(self, order: wire.End) -> None:
-        """Begin to end; the first order stands."""
+        """Begin to end, with this order's exit code and reason. The first order stands."""
         if self.ending is None:
             self.ending = order
 
     def tick(self, now: float) -> None:
-        """Do what is due. Read everything there is to read first."""
+        """Do the work that is due. Call this only after all frames that have come were read."""
         if self._hello_at is not None and now >= self._hello_at:
             hello = wire.ManagerHello(wire.VERSION, self.run, self.facts, self._pid, self._report())
             body = wire.encode_body([wire.encode_message(hello)])
@@ -207,7 +211,8 @@ class HostSession:
             self._out += self.link.take_resends(now) or [self.link.make_heartbeat()]
 
     def _judge_silence(self, silent: float, rules: wire.Welcome, now: float) -> None:
-        """`silent`: seconds, without those of SILENCE-3."""
+        """Act on the supervisor's silence. silent: its seconds, without those that SILENCE-3
+        excuses."""
         if silent < rules.silence_seconds:
             self._judge_at = now + _SLACK_SECONDS  # when to look again
             return
@@ -220,7 +225,7 @@ class HostSession:
 
     @property
     def next_at(self) -> float:
-        """When `tick` has something to do at the latest."""
+        """Return when `tick` has something to do at the latest."""
         rules = self.rules
         if rules is None:
             due = self._give_up_at
@@ -233,6 +238,6 @@ class HostSession:
         return due if self._hello_at is None else min(due, self._hello_at)
 
     def may_be_silent(self, now: float) -> bool:
-        """True where the socket must be read before `tick`."""
+        """Return True where the socket must be read before `tick`."""
         rules = self.rules
         return rules is not None and now - self._heard_at > rules.silence_seconds / 2

@@ -91,16 +91,16 @@ class Link:
 
     @property
     def queued(self) -> bool:
-        """True while something waits to be sent for the first time."""
+        """Return True while a message waits to be sent for the first time."""
         return self._quick is not None or self._bulk is not None
 
     @property
     def unacknowledged(self) -> bool:
-        """True while something sent, or waiting, was not acknowledged."""
+        """Return True while a message, sent or waiting, was not acknowledged."""
         return self._unacked is not None or self.queued
 
     def take_frames(self, now: float) -> list[bytes]:
-        """Make the frames that may go out now (LINK-2)."""
+        """Return the frames that may go out now (LINK-2)."""
         frames: list[bytes] = []
         while (self._quick is not None or self._bulk is not None) and self._inflight < WINDOW_BYTES:
             batch = self._take_batch()
@@ -134,7 +134,7 @@ class Link:
         batch: list[bytes] = []
         size = 0
         for queue in (quick, bulk):
-            # LINK-3: a bulky one goes alone, and only when nothing quick waits.
+            # LINK-3: a bulky message goes alone, and only when no short one waits.
             if queue is None or (queue is bulk and batch):
                 continue
             count = 0
@@ -149,7 +149,8 @@ class Link:
         return tuple(batch)
 
     def take_back(self) -> list[bytes]:
-        """Hand over, for the next session, all messages that were not acknowledged, in order."""
+        """Remove and return all messages that were not acknowledged, in order, for the next
+        session."""
         messages: list[bytes] = []
         for _, _, batch in self._list_unacked():
             messages += [batch] if isinstance(batch, bytes) else batch
@@ -160,12 +161,13 @@ class Link:
         return messages
 
     def make_heartbeat(self) -> bytes:
-        """Make a frame without messages: this end lives, and has taken so many frames."""
+        """Return a frame without messages: it shows that this end lives, and acknowledges the
+        frames read so far."""
         self._untold_bytes = 0
         return encode_header(self.session, 0, self._taken, self._direction)
 
     def take_resends(self, now: float) -> list[bytes]:
-        """Make the frames to send again, if acknowledgements have stood still for too long."""
+        """Return the frames to send again, where acknowledgements have stood still for too long."""
         if self._unacked is None or now - self._progress_at < RESEND_SECONDS:
             return []
         return self._resend(now)
@@ -186,7 +188,8 @@ class Link:
     # ---- what comes in
 
     def take_header(self, header: Header, size: int, now: float) -> tuple[bool, list[bytes]]:
-        """Judge a frame of this session: (act on its messages, frames to send back at once)."""
+        """Judge a frame of this session. Returns whether its messages must be acted on, and the
+        frames to send back at once."""
         replies: list[bytes] = []
         if header.acknowledged > self._acked:
             self._acknowledge(header.acknowledged, now)

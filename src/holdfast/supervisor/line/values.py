@@ -57,7 +57,7 @@ def encode_value(value: Any) -> bytes:
     """Encode one message.
 
     Raises:
-        ValidationError: it holds something outside the set, which the error names.
+        ValidationError: the message holds a value outside the set, which the error names.
     """
     if isinstance(value, dict | list | tuple) or not isinstance(value, _ATOM_TYPES):
         _check(value, _MAX_DEPTH)
@@ -98,7 +98,7 @@ def decode_value(data: bytes) -> Any:
     """Decode one message. Tuples come back as lists.
 
     Raises:
-        ValidationError: these bytes are no message.
+        ValidationError: the bytes are no message.
     """
     try:
         return _decoder.decode(data)

@@ -60,8 +60,8 @@ def run_first_rank(
 ) -> int:
     """Run the script and a host manager until the script has ended. Return the exit code.
 
-    environ: what both inherit. metrics: where the script's context serves metrics, `PORT` or
-    `ADDRESS:PORT`.
+    environ: the environment that both inherit. metrics: the address at which the script's context
+    serves metrics, `PORT` or `ADDRESS:PORT`; empty for none.
     """
     work = environ.get("HOLDFAST_WORK") or None
     folder = Path(tempfile.mkdtemp(prefix=".supervise-", dir=work))
@@ -101,7 +101,7 @@ def _make_manager_command(member: MemberRank, gpus: int, log_file: Path) -> list
 
 
 class _FirstRank:
-    """The two children, script and host manager. `folder` is the script's."""
+    """The two children, script and host manager. folder: the script's folder."""
 
     def __init__(
         self,
@@ -180,8 +180,8 @@ class _FirstRank:
             self._manager = self._start(self._manager_command, self._manager_environ)
 
     def _end_manager(self) -> None:
-        """End the manager (FIRST-1); at a drain only wait, because the drain sends KILL. By INT,
-        since TERM would mean that its processes had one already (FIRST-3)."""
+        """End the manager (FIRST-1); at a drain only wait, because the drain sends KILL. The signal
+        is INT, because TERM would mean that the manager's processes had one already (FIRST-3)."""
         for number, seconds in (
             (None, _FAREWELL_SECONDS),
             (signal.SIGINT, _TERM_SECONDS),

@@ -14,8 +14,9 @@ from holdfast.supervisor.gather.records import name_files, name_pipe
 
 
 def answer_flight_requests() -> bool:
-    """Answer from a thread of its own, as long as this process lives. False, and nothing is done,
-    where the environment names no pipe, torch's NCCL listens there, or none can be made."""
+    """Answer requests from a thread of its own, as long as this process lives. Returns False, and
+    does nothing, where the environment names no pipe, torch's NCCL listens on it, or it cannot be
+    made."""
     rank = int(os.environ.get("RANK", "0"))
     pipe = name_pipe(os.environ, rank)
     if pipe is None or _is_served(pipe):
@@ -33,7 +34,7 @@ def answer_flight_requests() -> bool:
 
 
 def _is_served(pipe: str) -> bool:
-    """True where another reader has the pipe open."""
+    """Return True where another reader has the pipe open."""
     try:
         os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
     except OSError:

@@ -35,9 +35,9 @@ class _Peer(msgspec.Struct, frozen=True):
 class MemberRank(msgspec.Struct, frozen=True, kw_only=True):
     """One rank of one attempt.
 
-    hosts: how many ranks there are. address, port: where rank 0's script listens. machine,
-    own_address, labels: the host's, as Holdfast knows it. grace_seconds: the job's time between
-    TERM and KILL.
+    hosts: the number of ranks. address, port: where rank 0's script listens. machine, own_address,
+    labels: the name, address and labels of the rank's host, as Holdfast knows them. grace_seconds:
+    the job's time between TERM and KILL.
     """
 
     rank: int
@@ -54,8 +54,8 @@ class MemberRank(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def url(self) -> str:
-        """The URL that its host manager dials. On rank 0's own machine that is loopback, because an
-        advertised address may be reachable only from other machines."""
+        """Return the URL that this rank's host manager dials. On rank 0's own machine that is
+        loopback, because an advertised address may be reachable only from other machines."""
         where = self.address
         if self.rank == 0 and not is_loopback(where):
             where = "::1" if ":" in where else "127.0.0.1"
@@ -63,7 +63,8 @@ class MemberRank(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def term_grace_seconds(self) -> float | None:
-        """The time of processes between TERM and KILL at a drain: most of the job's grace."""
+        """Return the time between TERM and KILL that processes get at a drain: most of the job's
+        grace."""
         grace = self.grace_seconds
         return None if grace is None else max(grace - TERM_MARGIN_SECONDS, grace / 2)
 
@@ -117,10 +118,10 @@ def _find_address(environ: Mapping[str, str]) -> str | None:
 
 
 def clean_environment(environ: Mapping[str, str], gpus: int) -> dict[str, str]:
-    """Make the environment of the script, host managers and processes. `gpus`: of each
-    rank.
+    """Make the environment of the script, host managers and processes. gpus: the number of
+    GPUs of each rank.
 
-    A rank with one device sees those of all ranks on its host, for scripts that take device
+    A rank with one device sees those of all ranks on its host, for scripts that choose device
     LOCAL_RANK; its host manager offers only its own.
     """
     kept = {name: value for name, value in environ.items() if name not in _FOR_THE_RANK}

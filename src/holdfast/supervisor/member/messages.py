@@ -39,7 +39,8 @@ _READ_BYTES = 1 << 20
 
 
 class MessageQueue:
-    """The process's end. Any thread and any event loop may use it; a forked child makes its own.
+    """A process's end of the connection to the script. Any thread and any event loop may use it; a
+    forked child makes its own.
 
     Messages that arrived wait in memory, up to the limits of `inbox`; beyond them the oldest are
     dropped, with a warning.
@@ -62,11 +63,11 @@ class MessageQueue:
         self._thread.start()
 
     def send(self, message: Any) -> None:
-        """Send a value to the script, where `Process.recv` takes it. Waits while the manager's
-        buffer is full.
+        """Send a value to the script, which receives it by `Process.recv`. Waits while the
+        manager's buffer is full.
 
         Raises:
-            ValidationError: the value holds something that cannot be sent.
+            ValidationError: the value holds a part that cannot be sent.
             Unavailable: the host manager is gone.
         """
         cuts = cut_parts(encode_value(message))
@@ -78,18 +79,19 @@ class MessageQueue:
             raise Unavailable(f"the host manager is gone: {error.strerror}") from error
 
     def recv_future(self, filter: Filter | None = None) -> Future[Any]:
-        """Return a future for the next message that `filter` takes."""
+        """Return a future for the next message that `filter` accepts."""
         return receive_one(self._inbox, filter, "a message", "the script")
 
     def recv(self, filter: Filter | None = None, timeout: float | None = None) -> Any:
-        """Wait for the next message. Raises TimeoutError; ProcessEnded without a manager."""
+        """Wait for the next message. Raises TimeoutError; ProcessEnded where the host manager is
+        gone."""
         future = self.recv_future(filter)
         try:
             return future.result(timeout)
         except TimeoutError:
             if future.cancel():
                 raise
-            return future.result()  # it came in the last instant
+            return future.result()  # the message came in the last instant
 
     async def recv_async(self, filter: Filter | None = None) -> Any:
         """Await the next message. A wait that is cancelled takes no message with it."""

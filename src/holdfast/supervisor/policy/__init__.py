@@ -1,1 +1,1 @@
-"""What policy scripts have in common: where ranks meet, how a run ends, which hosts are fit."""
+"""The common parts of policy scripts: where ranks meet, how a run ends, which hosts are fit."""

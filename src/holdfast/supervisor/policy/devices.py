@@ -1,8 +1,9 @@
-"""Measurements of a host's GPUs, one by one: how fast they compute and copy, and what the driver
-says of their memory and clocks. A device that is slow or broken slows every rank of a run.
+"""Measurements of a host's GPUs, one by one: how fast they compute and copy, and their memory
+errors and clocks as the driver reports them. A device that is slow or broken slows every rank of a
+run.
 
-The computing is torch's, on NVIDIA and AMD; the rest is nvidia-smi's. What neither can say is left
-out.
+Computing and copying are measured with torch, on NVIDIA and AMD; the rest comes from nvidia-smi. A
+value that neither can measure is left out.
 """
 
 import glob
@@ -28,8 +29,8 @@ _FIELDS = {
 
 
 class DeviceMeasures(msgspec.Struct, kw_only=True):
-    """One GPU. flops: operations a second. slowed: the hardware holds its clocks down, because of
-    heat or power. error: why it could not be measured."""
+    """One GPU's measures. flops: operations a second. slowed: True where the hardware holds its
+    clocks down, because of heat or power. error: why it could not be measured."""
 
     index: int
     flops: float | None = None
@@ -57,7 +58,7 @@ def measure_devices() -> list[DeviceMeasures]:
 
 
 def count_device_files() -> int:
-    """Count the GPUs of which the kernel has a file, where no tool can be asked."""
+    """Count the GPUs by the kernel's device files, for hosts where no tool can be asked."""
     nodes = Path("/sys/class/kfd/kfd/topology/nodes").glob("*/gpu_id")
     return len(glob.glob("/dev/nvidia[0-9]*")) or sum(
         node.read_text().strip() not in ("", "0") for node in nodes
@@ -65,7 +66,7 @@ def count_device_files() -> int:
 
 
 def time_devices() -> list[DeviceMeasures]:
-    """Time a product and a copy on each device that torch sees; nothing without torch."""
+    """Time a product and a copy on each device that torch sees; an empty list without torch."""
     try:
         import torch
     except ImportError:
@@ -109,8 +110,8 @@ def _time_device(torch: Any, device: DeviceMeasures) -> None:
 
 
 def _time_best(torch: Any, index: int, work: Callable[[], None]) -> float:
-    """Measure the seconds of the best of three: the first warms up, and others may use the
-    host."""
+    """Return the seconds of the best of three runs: the first warms up, and other users of the host
+    may slow any."""
     best = float("inf")
     for _ in range(3):
         torch.cuda.synchronize(index)
@@ -122,7 +123,7 @@ def _time_best(torch: Any, index: int, work: Callable[[], None]) -> float:
 
 
 def ask_driver() -> list[dict[str, str]]:
-    """Ask nvidia-smi about every device; an empty list where it is not there, or hangs as it does on
+    """Ask nvidia-smi about every device; an empty list where it is missing, or hangs as it does on
     a bad card."""
     words = ["nvidia-smi", f"--query-gpu={','.join(_FIELDS.values())}"]
     try:

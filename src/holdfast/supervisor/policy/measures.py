@@ -19,13 +19,13 @@ PING, PONG = "ping", "pong"
 LEAST_MEMORY_BYTES = 256 << 20
 SLOWEST_DISK = 5e6  # bytes a second
 SLOWEST_ROUND_TRIP_SECONDS = 1.0
-LEAST_OF_MEDIAN = 0.8  # of a host's devices: one that does less is broken, or held down
+LEAST_OF_MEDIAN = 0.8  # of the devices' median; a slower device is broken, or throttled
 _ANSWER_SECONDS = 120.0
 _DISK_BYTES = 16 << 20
 
 
 class HostMeasures(msgspec.Struct, kw_only=True):
-    """One host. matmul_seconds: a product of matrices on the CPU."""
+    """One host's measures. matmul_seconds: the time of a product of matrices on the CPU."""
 
     memory_bytes: int
     matmul_seconds: float
@@ -35,14 +35,15 @@ class HostMeasures(msgspec.Struct, kw_only=True):
 
 
 class HostScore(msgspec.Struct, frozen=True):
-    """More is better; 0 is unfit. reason: why, or what was measured."""
+    """A host's score. score: more is better; 0 is unfit. reason: why the host is unfit, or its
+    measures in words."""
 
     score: float
     reason: str
 
 
 def judge_host(measures: HostMeasures, gpus: int = 0) -> HostScore:
-    """Score a host that must have so many GPUs: its slowest GPU counts, or the CPU where it has
+    """Score a host that must have so many GPUs: by its slowest GPU, or by its CPU where it has
     none."""
     reason = find_fault(measures, gpus)
     if reason is not None:
@@ -57,7 +58,7 @@ def judge_host(measures: HostMeasures, gpus: int = 0) -> HostScore:
 
 
 def find_fault(measures: HostMeasures, gpus: int) -> str | None:
-    """Find why a host is unfit; None where it is fit."""
+    """Return why a host is unfit; None where it is fit."""
     if len(measures.devices) < gpus:
         return f"{len(measures.devices)} of {gpus} GPUs"
     for device in measures.devices if gpus else ():
@@ -99,7 +100,7 @@ def _find_slow_device(
 
 
 def read_measures(message: Any) -> HostMeasures:
-    """Read what a host sent. Raises ValidationError."""
+    """Decode the measures that a host sent. Raises ValidationError."""
     try:
         return msgspec.convert(message, HostMeasures)
     except msgspec.MsgspecError as error:
@@ -107,7 +108,7 @@ def read_measures(message: Any) -> HostMeasures:
 
 
 def measure_host() -> HostMeasures:
-    """Measure this host. An error in here counts too: the host is unfit."""
+    """Measure this host. An error in the measuring makes the host unfit."""
     queue = get_message_queue()
     with open("/proc/meminfo") as lines:
         memory = {line.split(":")[0]: int(line.split()[1]) << 10 for line in lines}
@@ -126,8 +127,8 @@ def measure_host() -> HostMeasures:
 
 
 def time_matmul() -> float:
-    """Measure the seconds for a matrix product, the best of three: numpy's, or plain Python's
-    without it."""
+    """Return the seconds of a matrix product, the best of three: numpy's, or plain Python's without
+    it."""
     try:
         import numpy as np
     except ImportError:
@@ -156,7 +157,7 @@ def time_once(function: Callable[[], object]) -> float:
 
 
 def measure_disk(size_bytes: int = _DISK_BYTES) -> float:
-    """Measure bytes a second, written and synced."""
+    """Return the bytes a second of writing and syncing a file."""
     with tempfile.TemporaryFile() as file:
 
         def write() -> None:
@@ -168,7 +169,7 @@ def measure_disk(size_bytes: int = _DISK_BYTES) -> float:
 
 
 def main() -> None:
-    """Measure, and tell the script."""
+    """Measure this host, and send the measures to the script."""
     get_message_queue().send(msgspec.to_builtins(measure_host()))
 
 

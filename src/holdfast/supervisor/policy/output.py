@@ -45,12 +45,12 @@ def print_line(process: Process, line: str) -> None:
 def follow_output(
     ctx: Context, processes: Iterable[Process], write: Writer = print_line, *, lines: int = LINES
 ) -> RankOutput:
-    """Have every line that these processes write handed to `write(process, line)`, in a thread of
+    """Have every line that these processes write passed to `write(process, line)`, in a thread of
     its own, until they have ended. A line ends with "\\n" or "\\r", or after 64 KiB.
 
-    lines: of what is in the files already, because an earlier start wrote there too. Lost hosts
-    fall silent. Raises ValidationError where the context has no `log_format`: then the output goes
-    to the managers' own.
+    lines: the number of last lines to pass on of files that an earlier start wrote. Lost hosts fall
+    silent. Raises ValidationError where the context has no `log_format`, because the output goes to
+    the managers' own output then.
     """
     followed: dict[Host, list[Process]] = {}
     for process in processes:
@@ -65,8 +65,8 @@ def follow_output(
 
 
 class LineCutter:
-    """Cuts a stream into lines, at "\\n", "\\r\\n" and "\\r", and those that are too long into
-    parts. Nothing is handed on for a carriage return that stands alone."""
+    """Cuts a stream into lines, at "\\n", "\\r\\n" and "\\r", and lines that are too long into parts. A
+    carriage return that stands alone yields no line."""
 
     def __init__(self) -> None:
         self._rest: list[bytes] = []  # the beginning of a line
@@ -94,7 +94,7 @@ class LineCutter:
         return lines
 
     def close(self) -> bytes:
-        """Return the line that has no end, empty where there is none."""
+        """Return the last line, which has no end; empty where there is none."""
         line, self._rest, self._size = b"".join(self._rest), [], 0
         return line
 
@@ -110,7 +110,8 @@ class LineCutter:
 
 
 class RankOutput:
-    """Follows until the processes have ended; as a `with` block, until they have or it is left."""
+    """Follows the output until the processes have ended; as a `with` block, at most until the block
+    is left."""
 
     def __init__(
         self, ctx: Context, followed: dict[Host, list[Process]], write: Writer, lines: int
@@ -131,7 +132,7 @@ class RankOutput:
             tail.host.hostname().add_done_callback(partial(self._begin, tail, chosen, lines))
 
     def _begin(self, tail: Process, chosen: list[Process], lines: int, _: Future[Any]) -> None:
-        """Name the files, whose names are known once the host is there, and listen."""
+        """Start to follow the log files, whose names are known once the host is attached."""
         ranks = dict(enumerate(chosen))  # of two groups, ranks may be the same
         with contextlib.suppress(HoldfastError):
             files = [[number, process.logfile] for number, process in ranks.items()]
@@ -169,11 +170,12 @@ class RankOutput:
             logger.exception("the function that takes output raised")
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until everything that was written has been handed over, after all have ended."""
+        """Wait until all processes have ended and their whole output has been passed on. Returns
+        False where that took longer than `timeout` seconds."""
         return self._over.wait(timeout)
 
     def close(self) -> None:
-        """Follow no longer. Output of processes that have ended is handed over first."""
+        """Stop following. The output of processes that have ended is passed on first."""
         if all(process.returncode().done() for process in self._followed):
             self.wait(_END_SECONDS)
         with contextlib.suppress(HoldfastError):

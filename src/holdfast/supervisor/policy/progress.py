@@ -45,13 +45,14 @@ class Progress:
         self.least_seconds, self.first_seconds = least_seconds, first_seconds
         self.step = -1
         self.section: str | None = None
-        self.since = now  # of the last step, or of the beginning or end of a section
+        self.since = now  # the time of the last step, or of the beginning or end of a section
         self.durations: deque[float] = deque(maxlen=STEPS_MEASURED)
         self.cut = True  # the time that runs now began with something other than a step
-        self.excused_seconds = 0.0  # since then, while another rank was in a section
+        self.excused_seconds = 0.0  # time since then in which another rank was in a section
 
     def take(self, message: Any, now: float) -> None:
-        """Learn from a message. A time that includes a section counts for no step."""
+        """Note a message of the rank. A span of time that includes a section is not counted as a
+        step's."""
         if not isinstance(message, dict):
             return
         if "section" in message:
@@ -66,7 +67,7 @@ class Progress:
         self.since, self.excused_seconds = now, 0.0
 
     def limit_seconds(self) -> float:
-        """The time for which this rank may be silent from now on."""
+        """Return the seconds for which this rank may be silent from now on."""
         if self.section is not None:
             return SECTION_SECONDS.get(self.section, OTHER_SECTION_SECONDS)
         if not self.durations:
@@ -74,15 +75,16 @@ class Progress:
         return max(self.least_seconds, TIMES_MEDIAN * statistics.median(self.durations))
 
     def silent_seconds(self, now: float) -> float:
-        """For how long the rank has been silent, without what another rank's section excuses."""
+        """Return for how long the rank has been silent, without the time that another rank's
+        section excuses."""
         return now - self.since - self.excused_seconds
 
     def is_late(self, now: float) -> bool:
-        """Whether it has been silent for longer than it may be."""
+        """Return whether the rank has been silent for longer than it may be."""
         return self.silent_seconds(now) > self.limit_seconds()
 
     def describe(self) -> str:
-        """Say where the rank is."""
+        """Return the rank's step and section, in words."""
         return f"step {self.step}" + (f", in {self.section}" if self.section else "")
 
 
@@ -103,8 +105,8 @@ def find_hang(progress: Mapping[Process, Progress], now: float) -> RunFailure | 
 
 
 def excuse_ranks(progress: Mapping[Process, Progress], before: float, now: float) -> None:
-    """Take the time from `before` to now off the silence of ranks that are in no section, where
-    another rank is in one and not late (EXCUSE-1)."""
+    """Excuse the time from `before` to now: it is taken off the silence of ranks in no section,
+    where another rank is in a section and not late (EXCUSE-1)."""
     if any(seen.section is not None and not seen.is_late(now) for seen in progress.values()):
         for seen in progress.values():
             if seen.section is None:
@@ -116,13 +118,14 @@ def watch_progress(
     least_seconds: float = LEAST_SECONDS,
     first_seconds: float = FIRST_STEP_SECONDS,
 ) -> RunFailure | None:
-    """Wait for the end of a group, or of its progress. Return None when all ended with 0.
+    """Wait for the end of a group, or of its progress. Returns None when all processes ended with
+    0.
 
-    least_seconds: a step may take this long in any case. first_seconds: for each of the first two
-    steps; infinity where ranks may report none.
+    least_seconds: the time that a step may always take. first_seconds: the time that each of the
+    first two steps may take; infinity where ranks may report no steps.
     """
     for process in group:
-        process.pid().exception()  # the clocks start when all are there
+        process.pid().exception()  # the clocks start when all processes run
     happened: queue.SimpleQueue[tuple[Process, Future[Any]]] = queue.SimpleQueue()
     began = time.monotonic()
     progress = {process: Progress(began, least_seconds, first_seconds) for process in group}

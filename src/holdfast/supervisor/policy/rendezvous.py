@@ -1,4 +1,4 @@
-"""Where the ranks of a start meet."""
+"""Chooses where the ranks of a start meet."""
 
 import random
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ RENDEZVOUS_PORTS = range(29500, 30500)
 
 
 def find_rendezvous(hosts: Sequence[Host], restarts: int = 0) -> dict[str, str]:
-    """Choose where torch's ranks meet: on the first host, once it is there. Raises HostLost.
+    """Choose where torch's ranks meet: on the first host, once it is attached. Raises HostLost.
 
-    Returns the variables of PyTorch's `env://`. The port is taken at random for each start, because
-    another run may share the machine, and a rank of the start before may still hold its port.
-    restarts: starts before this one, which ranks find as torchrun's variable for them.
+    Returns the variables of PyTorch's `env://`. The port is chosen at random for each start,
+    because another run may share the machine, and a rank of the start before may still hold its
+    port. restarts: the number of earlier starts, which ranks find in torchrun's variable for it.
     """
     hosts[0].hostname().result()
     facts = hosts[0].facts

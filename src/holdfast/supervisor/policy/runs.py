@@ -1,4 +1,5 @@
-"""One start of a training: wait for its end, end what is left of it, and put lost hosts right."""
+"""One start of a training: wait for its end, end the processes that are left, and replace lost
+hosts."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +19,8 @@ logger = logging.getLogger("holdfast.supervisor")
 
 
 class RunFailure(NamedTuple):
-    """What went wrong first, and on which host. hung: its ranks live, and make no progress."""
+    """The first failure of a start. host: the host on which it happened. hung: True where its ranks
+    live, and make no progress."""
 
     sentence: str
     host: Host
@@ -49,10 +51,11 @@ def judge_end(process: Process) -> RunFailure | None:
 def end_group(
     group: ProcessGroup, grace_seconds: float = GRACE_SECONDS, *, fence: bool = False
 ) -> None:
-    """End what still runs of a group, wait until it has ended, and forget the group.
+    """End the processes of a group that still run, wait until they have ended, and forget the
+    group.
 
-    fence: wait as well until nothing of it can run on its lost hosts. The group is forgotten only
-    then, so that a script which comes back waits again.
+    fence: True to wait as well until no process of the group can run on its lost hosts. The group
+    is forgotten only then, so that a script that comes back waits again.
     """
     for ended in group.end(grace_seconds):
         ended.exception()
@@ -99,9 +102,9 @@ def run_group(
     env: Mapping[str, str] | None = None,
     fence: bool = False,
 ) -> RunFailure | None:
-    """Run a command on hosts until all ranks ended with 0, or something went wrong first. No rank
-    runs afterwards. watch: what waits, and decides which it was; a hang that it finds is none
-    where all ranks have ended with 0 when it returns."""
+    """Run a command on hosts until all ranks ended with 0, or a first failure. No rank runs
+    afterwards. watch: waits for the group and returns its failure or None. A hang that it reports
+    is dropped where all ranks have ended with 0 by the time it returns."""
     try:
         with running(
             ctx, hosts, command, per_host, restarts=restarts, env=env, fence=fence
@@ -112,8 +115,8 @@ def run_group(
 
 
 def settle_hang(group: ProcessGroup, failure: RunFailure | None) -> RunFailure | None:
-    """Return None where a run that was taken for hung has ended well meanwhile, as while a report of
-    it was made; else the failure."""
+    """Return None where a run that was judged to hang has ended well meanwhile, as it may while a
+    report is made; else the failure."""
     if failure is None or not failure.hung:
         return failure
     ended = [process.returncode() for process in group]
@@ -126,10 +129,10 @@ def settle_hang(group: ProcessGroup, failure: RunFailure | None) -> RunFailure |
 def replace_lost(
     ctx: Context, hosts: Iterable[Host], bring: Callable[[int], object] | None = None
 ) -> list[Host]:
-    """Return the hosts with another in the place of each lost one, so that the other ranks stay
-    where their data and caches are.
+    """Return the hosts, each lost one replaced in its place, so that the other ranks stay where
+    their data and caches are.
 
-    bring: called with how many were replaced, by a script that starts managers itself.
+    bring: called with the number of replaced hosts, for a script that starts managers itself.
     """
     old = list(hosts)
     lost = [host for host in old if host.connection_lost()]

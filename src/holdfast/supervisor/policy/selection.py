@@ -1,7 +1,7 @@
-"""Which hosts a run begins on: the best of those that answer a check first.
+"""Chooses the hosts that a run begins on: the best of those that first answer a check.
 
-More hosts are asked for than are needed, and each is measured as it comes. An unfit one is replaced
-at once, and its successor measured; a slow one is not waited for once there are enough.
+More hosts are requested than are needed, and each is measured as it comes. An unfit host is
+replaced at once, and its successor measured; a slow one is not waited for once there are enough.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from holdfast.supervisor.rosters.hosts import Host
 from holdfast.supervisor.script.context import Context
 
 CHECK_SECONDS = 120.0  # an attached host that has not answered by then counts as unfit
-SETTLE_SECONDS = 5.0  # to wait for better hosts once there are enough
+SETTLE_SECONDS = 5.0  # the wait for better hosts once there are enough
 MAX_REPLACED = 20
 _TURN_SECONDS = 1.0
 
@@ -43,10 +43,11 @@ class UnfitHosts(Unavailable):
 
 
 def start_check(ctx: Context, host: Host, command: Sequence[str] | None = None) -> Future[Any]:
-    """Have a host measured, when it is there; the future is what it says of itself, or an error.
+    """Have a host measured, once it is attached. The future's value is the host's measures, or an
+    error.
 
-    command: what measures, instead of `holdfast.supervisor.policy.measures`; it sends its
-    `HostMeasures` as a map.
+    command: the command that measures, instead of `holdfast.supervisor.policy.measures`; it sends
+    its `HostMeasures` as a map.
     """
     words = command or [sys.executable, "-P", "-m", "holdfast.supervisor.policy.measures"]
     [process] = ctx.create_process_group([host], words, name=f"check{host.number}")
@@ -76,11 +77,11 @@ def choose_hosts(
 ) -> list[Host]:
     """Return `count` fit hosts: the best of those that answer a check first.
 
-    spares: asked for beyond the count, to choose from. gpus: a host with fewer is unfit. keep: the
-    hosts of the run so far: living ones keep their places, lost ones are replaced, and those that
-    have not come yet are checked. check, judge:
-    what measures, and what scores. bring: called with how many hosts were asked for, by a script
-    that starts managers itself. The others are given back, unfit ones for replacement.
+    spares: the number of hosts requested beyond the count, to choose from. gpus: a host with fewer
+    is unfit. keep: the hosts of the run so far: living ones keep their places, lost ones are
+    replaced, and those that have not come yet are checked. check: the command that measures a host.
+    judge: scores the measures. bring: called with the number of hosts requested, for a script that
+    starts managers itself. Hosts that are not chosen are given back, unfit ones for replacement.
 
     Raises:
         UnfitHosts: more than `max_replaced` failed the check.
@@ -101,7 +102,7 @@ def choose_hosts(
 
 
 class Selection:
-    """The checks under way, and the results of those that are done."""
+    """The checks in progress, and the results of those that are done."""
 
     def __init__(
         self,
@@ -126,7 +127,8 @@ class Selection:
         self._attached_at: dict[Host, float] = {}
 
     def check(self, hosts: Sequence[Host]) -> None:
-        """Begin to check these hosts. The time of a host counts from the coming of its manager."""
+        """Begin to check these hosts. The time of a host's check counts from when its manager is
+        attached."""
         for host in hosts:
             host.hostname().add_done_callback(
                 lambda future: self._attached_at.setdefault(future.whom, time.monotonic())
@@ -136,7 +138,7 @@ class Selection:
             self._bring(len(hosts))
 
     def choose(self, check_seconds: float, settle_seconds: float, most: int) -> list[Host]:
-        """Wait until there are enough, and a little longer; return the best."""
+        """Wait until there are enough hosts, and a little longer; return the best."""
         while len(self.scores) < self._wanted:
             self._hear(_TURN_SECONDS, self._wanted)
             for host in [host for host in self.scores if host.connection_lost()]:
@@ -166,7 +168,7 @@ class Selection:
         return best
 
     def _hear(self, seconds: float, enough: int) -> None:
-        """Take answers until there are enough fit hosts, or the time is over."""
+        """Collect answers until there are enough fit hosts, or the time is over."""
         with contextlib.suppress(TimeoutError):
             for future in as_completed(list(self._pending), timeout=seconds, log_interval=None):
                 self._take(future)
@@ -174,7 +176,7 @@ class Selection:
                     return
 
     def _take(self, future: Future[Any]) -> None:
-        """Judge one answer, or the error that came instead."""
+        """Score one answer, or the error that came instead."""
         host = self._pending.pop(future)
         future.whom.group.forget()
         try:
@@ -188,7 +190,7 @@ class Selection:
             self.replace(host, found.reason)
 
     def replace(self, host: Host, reason: str) -> None:
-        """Ask for another machine if one is needed. Raises UnfitHosts if that happened too
+        """Request another machine if one is needed. Raises UnfitHosts where that happened too
         often."""
         if len(self.scores) >= self._wanted:
             self._ctx.return_hosts([host], error=f"health check: {reason}")
@@ -201,7 +203,7 @@ class Selection:
         self.check(self._ctx.replace_hosts([host], f"health check: {reason}"))
 
     def _find_overdue(self, check_seconds: float) -> list[Future[Any]]:
-        """Find checks of hosts that were attached for long enough to have answered."""
+        """Return the checks of hosts that have been attached for long enough to have answered."""
         long_ago = time.monotonic() - check_seconds
         return [
             future

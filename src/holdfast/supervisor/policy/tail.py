@@ -1,7 +1,8 @@
-"""Files that grow, sent to the script: `python -m holdfast.supervisor.policy.tail`, on their host.
+"""Sends the growth of files to the script: `python -m holdfast.supervisor.policy.tail`, on the host
+of the files.
 
-The script names the files and, later, those to which nothing is added any more. A file that is not
-there yet is waited for. Sending waits while the script does not read, so nothing is dropped.
+The script names the files and, later, those that grow no more. A file that does not exist yet is
+waited for. Sending waits while the script does not read, so nothing is dropped.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ _LOOK_BACK_BYTES = 1 << 20
 
 
 class GrowingFile:
-    """One file, read on from where it was left."""
+    """One file, read on from where the last reading ended."""
 
     def __init__(self, rank: int, path: str, lines: int) -> None:
         self.rank = rank
@@ -26,8 +27,8 @@ class GrowingFile:
         self._offset = find_last_lines(self._path, lines)
 
     def read(self) -> bytes:
-        """Read what was added, up to `CHUNK_BYTES`. A file that is shorter than before was begun
-        anew."""
+        """Return the bytes added since the last reading, up to `CHUNK_BYTES`. A file that is
+        shorter than before is read from its beginning."""
         with contextlib.suppress(OSError), self._path.open("rb") as file:
             if os.fstat(file.fileno()).st_size < self._offset:
                 self._offset = 0
@@ -39,7 +40,7 @@ class GrowingFile:
 
 
 def find_last_lines(path: Path, count: int) -> int:
-    """Find the offset at which the last `count` lines of a file begin; 0 without a file."""
+    """Return the offset at which the last `count` lines of a file begin; 0 without a file."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -52,12 +53,12 @@ def find_last_lines(path: Path, count: int) -> int:
 
 
 def send_growth(queue: MessageQueue, files: list[GrowingFile]) -> None:
-    """Send what is added to the files until all are over."""
+    """Send the growth of the files until all are over."""
     order: Any = queue.recv_future()
     while files:
         grew = False
         for file in list(files):
-            over = file.over  # before the look: what came before its end is sent
+            over = file.over  # read first, so that all bytes before the end are sent
             data = file.read()
             if data:
                 queue.send({"rank": file.rank, "data": data})
@@ -75,7 +76,7 @@ def send_growth(queue: MessageQueue, files: list[GrowingFile]) -> None:
 
 
 def main() -> None:
-    """Follow the files of one order."""
+    """Follow the files that one order of the script names."""
     queue = get_message_queue()
     order = queue.recv()
     lines = order["lines"]

@@ -1,7 +1,7 @@
-"""What runs where: groups and processes, joined with the sessions of their hosts.
+"""Groups and processes of a run, joined with the sessions of their hosts.
 
-Any thread may call public functions; they hand their work to the bus's thread, which alone changes
-anything.
+Any thread may call public functions; they queue their work for the bus's thread, which alone
+changes anything.
 
 CREW-1  A manager speaks only for the processes of its own host.
 -       The first end of a process stands; repeated reports change nothing.
@@ -27,7 +27,7 @@ from holdfast.wire.bus import messages as wire
 # A script that goes on at once keeps the interpreter's lock for up to 30 ms, and its launches wait
 # for that.
 _HAND_OVER_SECONDS = 0.02
-MAX_LAUNCH_BYTES = 8 << 20  # of one frame, with room to spare
+MAX_LAUNCH_BYTES = 8 << 20  # the most bytes of one frame, with room to spare
 
 
 class _Request:
@@ -70,13 +70,13 @@ class CrewRoster:
         }
 
     def ask(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Have it done in the bus's thread. Raises ContextClosed after the shutdown."""
+        """Run a function in the bus's thread. Raises ContextClosed after the shutdown."""
         if self.closed:
             raise ContextClosed(self.closed)
         self.bus.call(function, *arguments)
 
     def take_reports(self, host: Host, reports: list[wire.GroupReport]) -> None:
-        """Take in the events of a host from a time without a script."""
+        """Note the events of a host from a time without a script."""
         known = {report.group for report in reports}
         for report in reports:
             if report.group not in host.parts:  # the script has forgotten it
@@ -91,7 +91,7 @@ class CrewRoster:
                 self._say(host, _make_launch(group, index))  # its order died with that script
 
     def take_loss(self, host: Host, error: HoldfastError) -> None:
-        """ROSTER-2: fail every future that was pending on the host."""
+        """Fail every future that was pending on the lost host (ROSTER-2)."""
         for group, index in host.parts.values():
             self._fail_all(group, index, error)
         for number, (request, whose) in list(self._requests.items()):
@@ -107,7 +107,8 @@ class CrewRoster:
     # ---- asked by the script
 
     def create_group(self, number: int, hosts: Sequence[Host], spec: GroupSpec) -> ProcessGroup:
-        """Make the handles and have the launches sent, each as soon as its host is attached."""
+        """Make a group's handles and queue its launches; each is sent as soon as its host is
+        attached."""
         spec = msgspec.structs.replace(spec, env=self.shared_words | spec.env)
         group = ProcessGroup(self, number, hosts, spec)
         if self.closed:
@@ -125,14 +126,15 @@ class CrewRoster:
         return group
 
     def find_host(self, number: int, rank: int) -> Host | None:
-        """Find the host of a group's rank."""
+        """Return the host of a group's rank; None where there is no such rank."""
         group = self.groups.get(number)
         if group is None or rank >= group.world_size:
             return None
         return group.processes[rank].host
 
     def adopt_group(self, group: ProcessGroup, returncodes: Mapping[int, int]) -> None:
-        """Take over an earlier script's group, with the ends it knew. Before the bus starts."""
+        """Take over an earlier script's group, with the returncodes that it knew. Call this before
+        the bus starts."""
         self.groups[group.number] = group
         self.running += group.world_size - len(returncodes)
         for index, host in enumerate(group.hosts):
@@ -193,7 +195,7 @@ class CrewRoster:
             self._say(host, message)
 
     def signal(self, processes: Sequence[Process], number: int, whole_group: bool) -> Future[int]:
-        """Signal many at once; the future's value is how many were there."""
+        """Signal many processes at once; the future's value is how many of them were running."""
         whom = processes[0] if len(processes) == 1 else f"{len(processes)} processes"
         future: Future[int] = Future(f"signal {number}", whom)
         self.ask(self._signal, future, list(processes), number, whole_group)
@@ -216,7 +218,7 @@ class CrewRoster:
             self._say(host, wire.encode_message(order))
 
     def stop(self, processes: Sequence[Process], grace_seconds: float) -> None:
-        """TERM, grace, KILL for many at once."""
+        """End many processes at once: TERM, grace, KILL."""
         self.ask(self._stop, list(processes), grace_seconds)
 
     def _stop(self, processes: list[Process], grace_seconds: float) -> None:
@@ -224,7 +226,7 @@ class CrewRoster:
             self._say(host, wire.encode_message(wire.StopProcesses(group, ranks, grace_seconds)))
 
     def forget(self, group: ProcessGroup) -> None:
-        """Let go of a group."""
+        """Forget a group."""
         if self.closed:
             raise ContextClosed(self.closed)
         if self.groups.pop(group.number, None) is not None:
@@ -248,7 +250,7 @@ class CrewRoster:
         self.changed()
 
     def close(self, error: ContextClosed) -> None:
-        """Fail everything that is still pending. After the bus has ended."""
+        """Fail everything that is still pending. Call this after the bus has ended."""
         for group in list(self.groups.values()):
             for index in range(len(group.hosts)):
                 self._fail_all(group, index, error)
@@ -372,7 +374,8 @@ def _check_launch(group: ProcessGroup) -> None:
 
 
 def _batch(processes: Sequence[Process]) -> list[tuple[Host, int, list[int] | None]]:
-    """Sort by host and group: the ranks meant, None for all that are there."""
+    """Return processes sorted by host and group: (host, group number, ranks), with None for all
+    ranks of the host."""
     ranks: dict[tuple[Host, ProcessGroup], list[int]] = {}
     for process in processes:
         ranks.setdefault((process.host, process.group), []).append(process.rank)

@@ -19,7 +19,7 @@ _CLOSE_SECONDS = 1.0
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that happened. at: Unix seconds. facts: names and values that differ by kind."""
+    """One event. at: Unix seconds. facts: names and values that differ by kind."""
 
     at: float
     kind: str
@@ -27,15 +27,15 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EventLog:
-    """Passes events on. `say` never blocks and never raises: the bus's thread calls it.
+    """Passes events on. `say` never blocks and never raises, because the bus's thread calls it.
 
-    EVENT-1  A paused terminal, a full pipe, a full disk or a slow listener holds up no heartbeat:
-             another thread writes.
+    EVENT-1  A paused terminal, a full pipe, a full disk or a slow listener holds up no heartbeat,
+             because another thread writes.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self.count = 0
-        self._failed = False  # to write, which is logged once
+        self._failed = False  # True once a write failed, which is logged once
         self._listeners: list[Callable[[Event], object]] = []
         self._callbacks = Callbacks()
         try:
@@ -51,7 +51,7 @@ class EventLog:
         self._listeners.append(listener)
 
     def say(self, kind: str, **facts: str | int | float) -> None:
-        """Report that something happened."""
+        """Report an event."""
         self.count += 1
         level = logging.WARNING if kind in _LOSSES else logging.INFO
         if self._file is not None or self._listeners or logger.isEnabledFor(level):
@@ -76,7 +76,7 @@ class EventLog:
                 logger.exception("a listener for events raised")
 
     def close(self) -> None:
-        """Close the file, once the events before are written; wait a second at most."""
+        """Close the file once the earlier events are written; wait a second at most."""
         written = threading.Event()
         self._callbacks.run_soon(self._finish, written)
         written.wait(_CLOSE_SECONDS)

@@ -1,10 +1,11 @@
-"""What can go wrong with a host or a process, as the policy script sees it."""
+"""The failures of hosts and processes that a policy script sees."""
 
 from holdfast.errors import Conflict, HoldfastError, Unavailable
 
 
 class HostLost(Unavailable):
-    """The host is gone, given back, or was given up. `hostname` and `reason` say which and why."""
+    """The host is gone, was given back, or was given up. `hostname` and `reason` name the host and
+    the cause."""
 
     code = "host_lost"
 
@@ -15,7 +16,8 @@ class HostLost(Unavailable):
 
 
 class ProcessFailedToStart(HoldfastError):
-    """The program never ran. `reason` is the kernel's in words, such as "permission denied"."""
+    """The program never ran. `reason` is the kernel's error in words, such as "permission
+    denied"."""
 
     code = "process_failed_to_start"
 
@@ -33,6 +35,6 @@ class ProcessEnded(Conflict):
 
 
 class ContextClosed(Conflict):
-    """The context was shut down; nothing more can be asked of it."""
+    """The context was shut down and takes no more calls."""
 
     code = "context_closed"

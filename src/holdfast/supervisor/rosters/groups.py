@@ -23,7 +23,7 @@ _making = threading.Lock()  # of futures and inboxes: for a few instructions
 
 
 class GroupSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What a group runs; saved with the run, for a script that comes back."""
+    """The program and settings of a group; saved with the run, for a script that comes back."""
 
     args: list[str]
     processes_per_host: int = 1
@@ -35,7 +35,7 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Orders(Protocol):
-    """Carries out a script's orders to processes: the crew's roster."""
+    """The orders of a script to its processes, carried out by the crew's roster."""
 
     def post_send(self, process: Process, cuts: list[Cut]) -> None:
         """Send a message that was cut into parts."""
@@ -44,21 +44,21 @@ class Orders(Protocol):
         """Send a message to all processes of a group."""
 
     def signal(self, processes: Sequence[Process], number: int, whole_group: bool) -> Future[int]:
-        """Signal many at once; the future's value is how many were there."""
+        """Signal many processes at once; the future's value is how many of them were running."""
 
     def stop(self, processes: Sequence[Process], grace_seconds: float) -> None:
-        """TERM, grace, KILL for many at once."""
+        """End many processes at once: TERM, grace, KILL."""
 
     def forget(self, group: ProcessGroup) -> None:
-        """Let go of a group."""
+        """Forget a group."""
 
 
 class Process:
-    """One rank of a group. Its futures fail with `HostLost` when its host goes.
+    """One rank of a group. Its futures fail with `HostLost` when its host is lost.
 
-    Futures and the inbox are made when they are asked for: a group of thousands is made in one go,
-    most of its processes are asked for one thing, and the garbage collector looks at every object.
-    `inbox`, `over`, `exit_code`, `start`, `settle` and `fail` are the library's own.
+    Futures and the inbox are made on first use: a group of thousands is made in one call, most of
+    its processes are asked for one thing, and the garbage collector looks at every object. `inbox`,
+    `over`, `exit_code`, `start`, `settle` and `fail` are the library's own.
     """
 
     __slots__ = (
@@ -79,8 +79,8 @@ class Process:
         self.host = host
         self.rank = rank
         self.local_rank = local_rank
-        # What is known, and what was asked for. The bus's thread writes the first and then looks at
-        # the second; a caller does it the other way round, so one of them settles the future.
+        # Values and futures. The bus's thread writes the value and then looks at
+        # the future; a caller does it the other way round, so one of them settles the future.
         self._start: int | HoldfastError | None = None  # the pid, or why there is none
         self._end: int | HoldfastError | None = None  # the exit code, or why it is not known
         self._pid: Future[int] | None = None
@@ -89,23 +89,23 @@ class Process:
 
     @property
     def world_size(self) -> int:
-        """Processes in the group."""
+        """Return the number of processes in the group."""
         return self.group.world_size
 
     @property
     def processes_per_host(self) -> int:
-        """Processes of the group on each host."""
+        """Return the number of the group's processes on each host."""
         return self.group.spec.processes_per_host
 
     @property
     def name(self) -> str:
-        """The group's name pattern with the rank filled in."""
+        """Return the group's name pattern with the rank filled in."""
         return name_process(self.group.spec.name, self.rank, self.group.world_size)
 
     @property
     def logfile(self) -> str | None:
-        """Where its output goes, on its host (`{hostname}` in it is known once a manager has come);
-        None is the manager's own output."""
+        """Return the file on its host that the process's output goes to (`{hostname}` in it is
+        filled in once a manager is attached); None for the manager's own output."""
         log = self.group.spec.log
         if log is None:
             return None
@@ -120,7 +120,8 @@ class Process:
         return f"<Process {self.name} rank {self.rank}/{self.world_size} {self._returncode!r}>"
 
     def pid(self) -> Future[int]:
-        """Its pid on its host. Fails with `ProcessFailedToStart` if the program never ran."""
+        """Return a future for the process's pid on its host. It fails with `ProcessFailedToStart`
+        if the program never ran."""
         future = self._pid
         if future is None:
             with _making:
@@ -131,11 +132,12 @@ class Process:
         return future
 
     def returncode(self) -> Future[int]:
-        """How it ended, once its whole tree is gone: the exit code, or minus the signal that ended
-        it.
+        """Return a future for the process's end, once its whole tree is gone: the exit code, or
+        minus the signal that ended it.
 
-        What the first process leaves running when it exits gets TERM at once and KILL 2 s later.
-        Fails with `ProcessFailedToStart`, and with `HostLost` when the end can no longer be known.
+        Processes that the first process leaves running when it exits get TERM at once and KILL 2 s
+        later. The future fails with `ProcessFailedToStart`, and with `HostLost` when the end can no
+        longer be known.
         """
         future = self._returncode
         if future is None:
@@ -147,36 +149,36 @@ class Process:
         return future
 
     def send(self, message: Any) -> None:
-        """Send a value (see `encode_value` for what may be in it); it waits there until the process
-        takes it.
+        """Send a value (see `encode_value` for the values allowed). The value waits on the host
+        until the process reads it.
 
         Raises:
             HostLost: at once, when the host is lost already.
-            ValidationError: the value holds something that cannot be sent.
+            ValidationError: the value holds a part that cannot be sent.
         """
         if self.host.connection_lost():
             raise self.host.make_error()
         self.group.orders.post_send(self, cut_parts(encode_value(message)))
 
     def recv(self, filter: Filter | None = None) -> Future[Any]:
-        """Return a future for the next message that `filter` takes (any, when None); others wait
-        for another `recv`.
+        """Return a future for the next message that `filter` accepts (any, when None); other
+        messages wait for another `recv`.
 
-        The filter may be called in the bus's thread: it must be short and must not wait. Fails with
-        `ProcessEnded` or `HostLost` when the process is over and no such message came.
+        The filter may be called in the bus's thread: it must be short and must not wait. The future
+        fails with `ProcessEnded` or `HostLost` when the process is over and no such message came.
         """
         return receive_one(self.inbox, filter, "a message", self)
 
     def signal(self, signal: int = SIGTERM, group: bool = True) -> Future[int]:
-        """Send a signal to its process group (or, `group=False`, to it alone).
+        """Send a signal to its process group (or, with `group=False`, to the process alone).
 
-        The future's value is 1, or 0 where it had ended already. One that is still to start gets it
-        as soon as it is there.
+        The future's value is 1, or 0 where the process had ended already. A process that is still
+        to start gets the signal as soon as it runs.
         """
         return self.group.orders.signal([self], int(signal), group)
 
     def end(self, grace_seconds: float = DEFAULT_GRACE_SECONDS) -> Future[int]:
-        """TERM to its whole tree, KILL after the grace. Returns `returncode()`."""
+        """End the whole tree: TERM, then KILL after the grace. Returns `returncode()`."""
         self.group.orders.stop([self], grace_seconds)
         return self.returncode()
 
@@ -184,17 +186,17 @@ class Process:
 
     @property
     def over(self) -> bool:
-        """True once its end is known, or will never be."""
+        """Return True once the process's end is known, or can never be known."""
         return self._end is not None
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended, once that is known."""
+        """Return the exit code, or minus the signal, once it is known."""
         return self._end if isinstance(self._end, int) else None
 
     @property
     def inbox(self) -> Inbox:
-        """Its messages for the script."""
+        """Return the process's messages for the script."""
         inbox = self._inbox
         if inbox is None:
             with _making:
@@ -206,7 +208,7 @@ class Process:
         return inbox
 
     def _make_end_error(self, end: int | HoldfastError) -> HoldfastError:
-        """Make the error for receivers of messages that will not come."""
+        """Return the error for receivers of messages that will not come."""
         if isinstance(end, HoldfastError):
             return end
         return ProcessEnded(f"process {self.name} on host {self.host} ended with {end}")
@@ -214,18 +216,18 @@ class Process:
     # ---- in the bus's thread, or before that starts
 
     def start(self, pid: int) -> None:
-        """Take its pid; the first stands."""
+        """Set the pid; the first one stands."""
         if self._start is None:
             self._start = pid
             if self._pid is not None:
                 self._pid.set_result(pid)
 
     def settle(self, code: int) -> None:
-        """Take its end; the first stands."""
+        """Set the returncode; the first one stands."""
         self._take_end(code)
 
     def fail(self, error: HoldfastError) -> None:
-        """Fail everything that is pending on it."""
+        """Fail everything that is pending on the process."""
         if self._start is None:
             self._start = error
             if self._pid is not None:
@@ -243,7 +245,7 @@ class Process:
 
 
 def _settle(future: Future[int], found: int | HoldfastError | None) -> None:
-    """Settle it with what is known, if anything is."""
+    """Settle a future with the value or error that is known, if any."""
     if isinstance(found, HoldfastError):
         future.set_exception(found)
     elif found is not None:
@@ -272,11 +274,11 @@ class ProcessGroup(Sequence[Process]):
 
     @property
     def name(self) -> str:
-        """The name pattern."""
+        """Return the name pattern."""
         return self.spec.name
 
     def find_processes(self, index: int) -> list[Process]:
-        """The processes of the host with that index."""
+        """Return the processes of the host with that index."""
         per_host = self.spec.processes_per_host
         return self.processes[index * per_host : (index + 1) * per_host]
 
@@ -297,30 +299,31 @@ class ProcessGroup(Sequence[Process]):
         return iter(self.processes)
 
     def signal(self, signal: int = SIGTERM, group: bool = True) -> Future[int]:
-        """Send a signal to all in one call. The future's value is how many were there to get it."""
+        """Send a signal to all processes in one call. The future's value is how many of them were
+        running."""
         return self.orders.signal(self.processes, int(signal), group)
 
     def end(self, grace_seconds: float = DEFAULT_GRACE_SECONDS) -> list[Future[int]]:
-        """TERM to all trees, KILL after the grace. Returns every `returncode()`."""
+        """End all trees: TERM, then KILL after the grace. Returns every `returncode()`."""
         self.orders.stop(self.processes, grace_seconds)
         return [process.returncode() for process in self.processes]
 
     def broadcast(self, message: Any) -> None:
-        """Send a value to every process, by one message per host. Lost hosts are passed over."""
+        """Send a value to every process, by one message per host. Lost hosts are left out."""
         self.orders.post_broadcast(self, cut_parts(encode_value(message)))
 
     def gather(self, filter: Filter | None = None) -> Future[list[Any]]:
-        """Return a future for one message of every process, by rank. It fails as `Process.recv`
-        does as soon as one cannot come.
+        """Return a future for one message of every process, by rank. The future fails as
+        `Process.recv` does as soon as one message cannot come.
 
-        When it fails, is cancelled, or is dropped after a timeout, the messages it had taken wait
-        for the next `recv`.
+        When the future fails, is cancelled, or is dropped after a timeout, the messages that it had
+        taken wait for the next `recv`.
         """
         inboxes = [process.inbox for process in self.processes]
         return Gather(inboxes, filter).begin("a message each", self)
 
     def forget(self) -> None:
-        """Let go of a group that is over: managers and the saved run forget how it ended.
+        """Forget a group that is over: managers and the saved run forget how it ended.
 
         Processes that still run are killed without a grace, and their pending futures fail with
         `ProcessEnded`.

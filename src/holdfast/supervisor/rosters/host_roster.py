@@ -1,19 +1,19 @@
-"""Which hosts are there: the handles of the script joined with the sessions of the fleet.
+"""The hosts of a run: the handles of the script joined with the sessions of the fleet.
 
-Any thread may call public functions; they hand their work to the bus's thread, which alone changes
-anything.
+Any thread may call public functions; they queue their work for the bus's thread, which alone
+changes anything.
 
--         A handle is given a manager once; when that is lost the handle is lost.
+-         A handle is given a manager once; when the manager is lost the handle is lost.
 ROSTER-2  Every future pending on a host is failed when the host is lost, with its name and the
           reason.
 ROSTER-3  A manager that was given back, replaced or lost is never given out again, nor is the
           machine of a replaced one (unless Holdfast decides which machines come back:
           `bars_machines` False).
 ROSTER-4  A lost host counts as cleared on evidence, a goodbye, or after the longest time that its
-          manager, or the warden of one that is frozen, may take to end everything.
+          manager, or the warden of a frozen manager, may take to end everything.
 ROSTER-5  An earlier script may have met a manager in its last instant, after the state was saved: a
           handle that waits, and has a group, goes to the manager that reports its processes; other
-          managers get it only after that one had its time to come back.
+          managers get it only after that manager had its time to come back.
 """
 
 import time
@@ -54,7 +54,7 @@ class HostRoster:
         self.unmet: list[Host] = []  # of an earlier script's groups, manager unknown (ROSTER-5)
         self.expect_until = 0.0
         self.bars_machines = True
-        self.term_grace_seconds = 0.0  # of processes whose manager gets TERM, where that is known
+        self.term_grace_seconds = 0.0  # of processes whose manager gets TERM; 0 if unknown
         self.changed: Callable[[], None] = lambda: None  # the state folder listens
         self.ending = False
         # By manager, until it says goodbye or falls silent.
@@ -68,7 +68,7 @@ class HostRoster:
     # ---- hosts, asked by the script
 
     def request(self, hosts: Sequence[Host]) -> None:
-        """Have these handles attached as managers check in."""
+        """Have these handles attached as managers connect."""
         for host in hosts:
             self.hosts[host.number] = host
         self.crew.ask(self._request, hosts)
@@ -78,7 +78,7 @@ class HostRoster:
         self.crew.ask(self._give_back, hosts, code, reason, bad_machine)
 
     def forgive(self, hostname: str) -> None:
-        """Let a machine that was replaced be given out again."""
+        """Allow a machine that was replaced to be given out again."""
         self.crew.ask(self._forgive, hostname)
 
     def _forgive(self, hostname: str) -> None:
@@ -107,7 +107,7 @@ class HostRoster:
         return peer.facts.hostname not in self.excluded and demand.fits(peer.facts)
 
     def _offer(self, peer: Peer) -> None:
-        """Give a manager to the longest waiting handle it fits, or keep it."""
+        """Attach a manager to the longest waiting handle that it fits, or keep it idle."""
         fitting = [
             (queue[0].number, demand)
             for demand, queue in self._waiting.items()
@@ -131,7 +131,7 @@ class HostRoster:
         self._events.say("host attached", host=peer.facts.hostname, number=host.number)
 
     def _say_held(self, host: Host, peer: Peer) -> None:
-        """Send the orders that the script gave while the host waited."""
+        """Send the orders that the script gave while the host waited for its manager."""
         for message in host.take_held():
             self.fleet.push_ordered(peer, message)
 
@@ -154,7 +154,7 @@ class HostRoster:
         self.changed()
 
     def _exclude(self, host: Host, name: str, reason: str) -> None:
-        """Bar the machine (ROSTER-3), unless other managers or the script share its name."""
+        """Bar the host's machine (ROSTER-3), unless other managers or the script share its name."""
         others = any(
             peer.facts.hostname == name
             and peer is not host.peer
@@ -175,7 +175,8 @@ class HostRoster:
                 del self._waiting[host.demand]
 
     def _tell_end(self, peer: Peer, code: int, reason: str) -> None:
-        """Say it within the session; the manager says goodbye when nothing of it runs."""
+        """Tell a manager to end, within its session; it says goodbye when none of its processes
+        runs."""
         self.closing[peer.identity] = peer
         self.idle.pop(peer.identity, None)
         grace_seconds = self.fleet.rules.kill_grace_seconds
@@ -183,7 +184,7 @@ class HostRoster:
         self.fleet.push(peer, encode_message(order))
 
     def end_all(self, code: int, reason: str) -> None:
-        """Tell every manager to end, waiting ones too. In the bus's thread."""
+        """Tell every manager to end, idle ones too. Call this in the bus's thread."""
         self.ending = True
         for host in list(self.hosts.values()):
             if not host.connection_lost():
@@ -200,7 +201,8 @@ class HostRoster:
             self._tell_end(peer, code, reason)
 
     def when_closed(self, future: Future[None]) -> None:
-        """Settle `future` once every manager told to end has gone. In the bus's thread."""
+        """Settle `future` once every manager told to end has gone. Call this in the bus's
+        thread."""
         self._when_closed.append(future)
         self._check_closed()
 
@@ -211,7 +213,8 @@ class HostRoster:
                 future.set_result(None)
 
     def adopt(self, host: Host) -> None:
-        """Take over an earlier script's handle, after its groups. Before the bus starts."""
+        """Take over an earlier script's handle, after its groups. Call this before the bus
+        starts."""
         self.hosts[host.number] = host
         if host.connection_lost():
             self._await_clearing(host)
@@ -225,7 +228,8 @@ class HostRoster:
     # ---- told by the bus
 
     def take_came(self, peer: Peer, hello: ManagerHello) -> None:
-        """Give a manager the handle that it served for an earlier script, or offer it to others."""
+        """Attach a manager to the handle that it served for an earlier script, or offer it to
+        others."""
         if self.ending:
             self._tell_end(peer, EXIT_RETURNED, "the script is done")
             return
@@ -246,7 +250,8 @@ class HostRoster:
         self._say_held(host, peer)  # after the launches that died with the earlier script
 
     def _find_by_processes(self, hello: ManagerHello) -> Host | None:
-        """Find the handle of a manager that reports its processes (ROSTER-5)."""
+        """Return the handle of a manager that reports the handle's processes (ROSTER-5); None where
+        there is none."""
         for report in hello.groups:
             ranks = [entry.rank for entry in report.running]
             ranks += [entry.rank for entry in report.ended]
@@ -260,7 +265,8 @@ class HostRoster:
         return None
 
     def take_end_of_bus(self, reason: str) -> None:
-        """Every host is lost, and nothing can be asked any more."""
+        """Mark every host as lost, because the bus process ended and no order can reach a
+        manager."""
         self.crew.closed = reason
         for host in list(self.hosts.values()):
             if not host.connection_lost():
@@ -270,7 +276,7 @@ class HostRoster:
         self.changed()
 
     def take_silent(self, peer: Peer, seconds: float) -> None:
-        """A manager fell silent: it is lost (FLEET-1)."""
+        """Mark a manager that fell silent as lost (FLEET-1)."""
         host = self._drop_peer(peer, f"nothing was heard of it for {seconds:.1f} s")
         if host is not None:
             self._await_clearing(host)
@@ -282,7 +288,7 @@ class HostRoster:
         for message in messages:
             action = actions.get(type(message))
             if action is not None:
-                if host is not None:  # else it was given back, and its processes with it
+                if host is not None:  # else the host was given back, and its processes with it
                     action(host, message)
             elif isinstance(message, Bye):
                 self.fleet.bar(peer.identity, message.code, "it had said goodbye")
@@ -294,7 +300,7 @@ class HostRoster:
                 self.crew.refused["out of place"] += 1
 
     def _drop_peer(self, peer: Peer, reason: str) -> Host | None:
-        """Forget a manager that is gone. Return the handle that it serves, or served."""
+        """Forget a manager that is gone. Returns the handle that it served, or None."""
         self.idle.pop(peer.identity, None)
         if self.closing.pop(peer.identity, None) is not None:
             self._check_closed()
@@ -306,7 +312,8 @@ class HostRoster:
         return host
 
     def _await_clearing(self, host: Host) -> None:
-        """Count from now the longest time in which its processes may still run (ROSTER-4)."""
+        """Start to count the longest time in which the lost host's processes may still run
+        (ROSTER-4)."""
         rules = self.fleet.rules
         silence = rules.loss_seconds + EXCUSE_SECONDS  # SILENCE-3
         longest = max(silence + rules.orphan_grace_seconds, FROZEN_SECONDS)
@@ -319,7 +326,7 @@ class HostRoster:
             host.clear()
 
     def close(self) -> None:
-        """Fail everything that is still pending. After the bus has ended."""
+        """Fail everything that is still pending. Call this after the bus has ended."""
         error = ContextClosed(
             "the context was shut down: whether anything runs on the host is not known"
         )
@@ -328,7 +335,8 @@ class HostRoster:
         self.crew.close(error)
 
     def turn(self, now: float) -> float:
-        """Do what is due: give up expected hosts that did not come, and call hosts cleared."""
+        """Do the work that is due: give up expected hosts that did not come, and mark lost hosts as
+        cleared."""
         if self.fleet.left:
             left, self.fleet.left = set(self.fleet.left), []
             for host in [host for host in self._uncleared if host.identity in left]:
@@ -356,7 +364,8 @@ class HostRoster:
         return _FOREVER
 
     def _lose(self, host: Host, reason: str, *, said: str = "host lost") -> None:
-        """End the script's connection to a host; `said` is the event, another where it wanted so."""
+        """End the script's connection to a host. said: the kind of the event, where it is not "host
+        lost"."""
         self._await_clearing(host)
         error = host.lose(reason)
         self._events.say(said, host=error.hostname, number=host.number, reason=reason)

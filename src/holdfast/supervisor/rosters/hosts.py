@@ -1,4 +1,4 @@
-"""A host, as the policy script holds it."""
+"""A host, as the policy script sees it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Demand(msgspec.Struct, frozen=True):
-    """What a machine must offer to be given to a handle."""
+    """The GPUs, labels and names that a machine must have to be attached to a handle."""
 
     gpus: int = 0
     labels: tuple[tuple[str, str], ...] = ()
@@ -26,11 +26,11 @@ class Demand(msgspec.Struct, frozen=True):
 
     @staticmethod
     def make(gpus: int, labels: Mapping[str, str] | None, exclude: Any) -> Demand:
-        """Sort labels, so that equal demands compare equal."""
+        """Make a demand with sorted labels, so that equal demands compare equal."""
         return Demand(gpus, tuple(sorted((labels or {}).items())), frozenset(exclude))
 
     def fits(self, facts: MachineFacts) -> bool:
-        """True where the machine offers all of it."""
+        """Return True where the machine meets the whole demand."""
         return (
             facts.gpus >= self.gpus
             and facts.hostname not in self.exclude
@@ -39,12 +39,12 @@ class Demand(msgspec.Struct, frozen=True):
 
 
 class Host:
-    """A handle: there at once, attached to a machine when a manager checks in, lost for good when
+    """A handle: there at once, attached to a machine when a manager connects, lost for good when
     that manager is.
 
     Only the bus's thread changes it. `demand`, `peer` (the manager's session), `identity` (the
-    manager's, also while a script that came back waits for it) and `parts` (by group number: the
-    group, and the host's index in it) are the library's own.
+    manager's identity, also while a script that came back waits for it) and `parts` (group number →
+    the group, and the host's index in it) are the library's own.
     """
 
     def __init__(self, number: int, demand: Demand) -> None:
@@ -58,7 +58,7 @@ class Host:
         self._lost: Future[float] = Future("the loss", self, shared=True)
         self._cleared: Future[float] = Future("the end of all that runs there", self, shared=True)
         self._reason: str | None = None
-        self._held: list[bytes] = []  # encoded messages for when it is attached
+        self._held: list[bytes] = []  # encoded messages to send once the host is attached
         self._usage: HostUsage | None = None
 
     def __str__(self) -> str:
@@ -71,42 +71,43 @@ class Host:
         return f"<Host {self.number} {self._facts.hostname if self._facts else ''} {state}>"
 
     def hostname(self) -> Future[str]:
-        """The machine's name, once a manager checked in."""
+        """Return a future for the machine's name, known once a manager is attached."""
         return self._hostname
 
     def time_connection_lost(self) -> Future[float]:
-        """When the host was lost or given back (Unix time). Pending while it is neither."""
+        """Return a future for when the host was lost or given back (Unix time). It is pending while
+        the host is neither."""
         return self._lost
 
     def time_cleared(self) -> Future[float]:
-        """When nothing of this run can run there any more (Unix time), which is later than the
-        loss: its manager said goodbye, or the time is over in which manager and warden end
-        everything by themselves (25 s after a loss, or `orphan_grace` and 19 s). Wait for it before
-        starting ranks that must never overlap with those of the lost host.
-        """
+        """Return a future for when no process of this run can run on the host any more (Unix time).
+        That is later than the loss: the host's manager said goodbye, or the time is over in which
+        manager and warden end everything by themselves (25 s after a loss, or `orphan_grace` and 19
+        s). Wait for it before starting ranks that must never overlap with those of the lost
+        host."""
         return self._cleared
 
     def connection_lost(self) -> bool:
-        """True once the host is lost, given back or replaced. It never comes back."""
+        """Return True once the host is lost, given back or replaced. It never comes back."""
         return self._reason is not None
 
     @property
     def lost_reason(self) -> str | None:
-        """Why the host is lost; None while it is not."""
+        """Return why the host is lost; None while it is not."""
         return self._reason
 
     @property
     def attached(self) -> bool:
-        """True while a manager serves this handle."""
+        """Return True while a manager serves this handle."""
         return self.peer is not None
 
     @property
     def facts(self) -> MachineFacts | None:
-        """Name, address, CPUs, GPUs, memory and labels; None until a manager checked in."""
+        """Return name, address, CPUs, GPUs, memory and labels; None until a manager is attached."""
         return self._facts
 
     def usage(self) -> HostUsage | None:
-        """The latest sample the manager sent of load, memory and every process tree."""
+        """Return the manager's latest sample of load, memory and every process tree."""
         return self._usage
 
     # ---- the library's own, in the bus's thread or before that starts
@@ -121,7 +122,7 @@ class Host:
             self._hostname.set_result(facts.hostname)
 
     def attach(self, peer: Peer) -> None:
-        """Belong to this manager from now on."""
+        """Attach the handle to this manager."""
         self.peer = peer
         self.identity = peer.identity
         self._facts = peer.facts
@@ -129,12 +130,12 @@ class Host:
         self._hostname.set_result(peer.facts.hostname)
 
     def hold(self, message: bytes) -> None:
-        """Keep a message for when it is attached, unless it is lost."""
+        """Keep a message until the host is attached; drop it where the host is lost."""
         if self._reason is None:
             self._held.append(message)
 
     def take_held(self) -> list[bytes]:
-        """Hand over the messages that were kept."""
+        """Remove and return the messages that were kept."""
         held, self._held = self._held, []
         return held
 
@@ -143,7 +144,7 @@ class Host:
         self._usage = usage
 
     def lose(self, reason: str) -> HostLost:
-        """Become lost; return the error for everything that was pending on it."""
+        """Mark the host as lost; return the error for everything that was pending on it."""
         self._reason = reason
         error = self.make_error()
         if self.peer is not None:
@@ -155,11 +156,11 @@ class Host:
         return error
 
     def clear(self) -> None:
-        """Say that nothing of this run can run there any more."""
+        """Settle `time_cleared`, because no process of this run can run there any more."""
         self._cleared.set_result(time.time())
 
     def close(self, error: HoldfastError) -> None:
-        """Fail its futures, because nothing is learned of it any more."""
+        """Fail the host's futures, because nothing more will be known of it."""
         for future in (self._hostname, self._lost, self._cleared):
             future.set_exception(error)
 

@@ -1,14 +1,14 @@
 """The state folder, from which a script that is started again knows the run.
 
 STATE-1  The file is replaced whole (written, synced, renamed), so a script that dies in the middle
-         leaves the one before.
+         leaves the earlier file.
 -        One script per folder: an flock, which the kernel releases however its holder dies.
 STATE-3  A state that could not be written is written as soon as that is possible, also if nothing
          changes meanwhile.
 
-Managers tell pids and returncodes again when they come back; the file holds the keys, the port, the
-handles and what groups are made of. A group that no manager got is launched again from it; a
-process that is in no file is ended.
+Managers report pids and returncodes again when they come back; the file holds the keys, the port,
+the handles and the specs of groups. A group in the file whose launch never reached a manager is
+launched again from the file; a process whose group is not in the file is ended.
 """
 
 import contextlib
@@ -39,7 +39,8 @@ _RETRY_SECONDS = 1.0
 
 
 class SavedHost(msgspec.Struct, frozen=True, kw_only=True):
-    """One handle. identity "" is one that waits; reason is why it is lost."""
+    """One handle. identity: the manager's identity; empty for a handle that waits for one. reason:
+    why the handle is lost, or None."""
 
     number: int
     demand: Demand
@@ -49,7 +50,8 @@ class SavedHost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavedGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """One group: its hosts by number, and how those ended that did."""
+    """One group. hosts: the numbers of its hosts. returncodes: rank → returncode, for the ranks
+    that have ended."""
 
     number: int
     spec: GroupSpec
@@ -70,7 +72,8 @@ class SavedRun(msgspec.Struct, kw_only=True):
     excluded: dict[str, str] = {}
 
     def check(self) -> None:
-        """Raise LookupError or ValueError where it contradicts itself, as an edited file may."""
+        """Raise LookupError or ValueError where the saved run contradicts itself, as an edited file
+        may."""
         numbers = set()
         for host in self.hosts:
             bytes.fromhex(host.identity)
@@ -83,7 +86,7 @@ class SavedRun(msgspec.Struct, kw_only=True):
                 raise LookupError(f"group {group.number} names hosts or ranks that are not there")
 
     def revive(self, roster: HostRoster, crew: CrewRoster) -> None:
-        """Make the handles of the earlier script again. Before the bus starts."""
+        """Make the handles of the earlier script again. Call this before the bus starts."""
         hosts: dict[int, Host] = {}
         for state in self.hosts:
             host = hosts[state.number] = Host(state.number, state.demand)
@@ -97,11 +100,11 @@ class SavedRun(msgspec.Struct, kw_only=True):
             roster.adopt(host)
 
     def update(self, roster: HostRoster, crew: CrewRoster) -> None:
-        """Read the present from the handles. They change meanwhile: each is read once, copies are
-        made first.
+        """Copy the present state from the handles. They change meanwhile: each is read once, and
+        collections are copied first.
 
-        Ends are read before hosts: a process that has ended had a manager, so the file never tells
-        of an end on a host that still waits for one.
+        Ends are read before hosts: a process that has ended had a manager, so the file never shows
+        an end on a host that still waits for one.
         """
         groups = list(crew.groups.values())
         self.groups = [_describe_group(group) for group in groups]
@@ -137,10 +140,10 @@ def _describe_group(group: ProcessGroup) -> SavedGroup:
 
 
 class StateFolder:
-    """The locked folder, and the thread that writes the file soon after something changed."""
+    """The locked folder, and the thread that writes the file soon after a change."""
 
     def __init__(self, path: Path) -> None:
-        """Make (0700) and lock it. Raises Conflict when another script has it."""
+        """Make the folder (0700) and lock it. Raises Conflict when another script has it."""
         self.path = path.absolute()
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -166,7 +169,7 @@ class StateFolder:
         self._thread = threading.Thread(target=self._run, name="holdfast-state", daemon=True)
 
     def load(self) -> SavedRun | None:
-        """Read the run that was left here, if any. Raises ValidationError if it is unreadable."""
+        """Read the saved run, if any. Raises ValidationError if it is unreadable."""
         try:
             data = (self.path / STATE_FILE).read_bytes()
         except FileNotFoundError:
@@ -186,16 +189,16 @@ class StateFolder:
             ) from error
 
     def keep(self, state: SavedRun, roster: HostRoster, crew: CrewRoster) -> None:
-        """Begin to write whenever something changed."""
+        """Begin to write the file after each change."""
         self._held = (state, roster, crew)
         self._thread.start()
 
     def mark(self) -> None:
-        """Note that something changed."""
+        """Note that the state changed."""
         self._wake.set()
 
     def save(self) -> None:
-        """Write it now. Raises Unavailable where the disk does not take it."""
+        """Write the file now. Raises Unavailable where the disk does not accept it."""
         if self._held is None:
             return
         with self._saving:
@@ -231,14 +234,14 @@ class StateFolder:
             self._ended.wait(_RETRY_SECONDS if failed else _SAVE_SECONDS)
 
     def remove(self) -> None:
-        """Remove the saved run, which is over."""
+        """Remove the saved run, because the run is over."""
         with self._saving:
             self._closed = True
             for name in (STATE_FILE, "manager-key"):
                 (self.path / name).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Release the folder's lock."""
         with self._saving:
             self._closed = True
         self._wake.set()

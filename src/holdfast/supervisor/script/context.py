@@ -35,23 +35,18 @@ _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 class Context:
     """One policy script over any number of hosts. A context manager; `shutdown` ends everything.
 
-    bind, port: where managers dial; port 0 takes a free one (the same again with a state folder).
-    advertise: this machine's address as managers reach it; found out when None.
-    log_format: where a process's output goes, with `{name}`, `{rank}` and `{hostname}`; None is the
-    manager's own output.
-    log_interval: seconds between status lines in the log "holdfast.supervisor"; None is none.
-    state_dir: a folder of this run. A script started again with it finds its hosts and running
-    groups.
-    orphan_grace: seconds for which managers keep their processes when the script is gone; needs a
-    state folder.
-    heartbeat: seconds between two, each way; three missed in a row are a loss. A large fleet on few
-    cores may want longer.
-    encrypt: False speaks plain TCP, on loopback only unless `allow_plain_network`.
-    key_file: where the managers' key is written (0600); None is the state folder, or a temporary
-    one.
-    event_file: JSON lines of everything that happens.
-    metrics_port: serve `render_metrics()` at http://metrics_bind:metrics_port/metrics; 0 takes a
-    free port, None serves nothing.
+    bind, port: the address that managers dial; port 0 takes a free one (the same again with a state
+    folder). advertise: this machine's address as managers reach it; None to find it out.
+    log_format: the file of a process's output, with `{name}`, `{rank}` and `{hostname}`; None for
+    the manager's own output. log_interval: seconds between status lines in the log
+    "holdfast.supervisor"; None for none. state_dir: a folder of this run. A script started again
+    with it finds its hosts and running groups. orphan_grace: seconds for which managers keep their
+    processes when the script is gone; needs a state folder. heartbeat: seconds between two
+    heartbeats, each way; three missed in a row are a loss. A large fleet on few cores may want
+    longer. encrypt: False for plain TCP, on loopback only unless `allow_plain_network`. key_file:
+    the file that the managers' key is written to (0600); None for the state folder, or a temporary
+    one. event_file: the file for JSON lines of every event. metrics_port: serve `render_metrics()`
+    at http://metrics_bind:metrics_port/metrics; 0 takes a free port, None serves nothing.
 
     In a script that `holdfast supervise` runs, Holdfast sets port, address and keys over these
     arguments, and decides which machines come back.
@@ -62,7 +57,7 @@ class Context:
     Raises:
         ValidationError: settings that do not go together, or a file or folder that cannot be read
         or written.
-        Unavailable: the port cannot be had.
+        Unavailable: the port cannot be bound.
         Conflict: another script uses the state folder.
     """
 
@@ -120,9 +115,11 @@ class Context:
         labels: Mapping[str, str] | None = None,
         exclude: Iterable[str] = (),
     ) -> list[Host]:
-        """Ask for `n` hosts: handles at once, attached in the order in which managers check in.
+        """Request `n` hosts. Returns handles at once; they are attached in the order in which
+        managers connect.
 
-        gpus: at least that many each. labels: all of them. exclude: machine names not wanted.
+        gpus: the least number of GPUs of each host. labels: labels that each must have. exclude:
+        names of machines that are not wanted.
         """
         if n < 0:
             raise ValidationError(f"{n} hosts cannot be asked for", field="n")
@@ -144,7 +141,7 @@ class Context:
         """Give hosts up for others: their managers exit with `EXIT_REPLACED` (72), so that a
         cluster scheduler replaces the machines. Returns as many new handles, with the same demands.
 
-        The machines are not handed out again, should a new manager check in from one
+        The machines are not given out again, should a new manager connect from one
         (`forgive_machine` lifts that); a machine that runs several managers of this run, and the
         script's own, are not barred.
         """
@@ -155,11 +152,11 @@ class Context:
         return fresh
 
     def forgive_machine(self, hostname: str) -> None:
-        """Let a machine that was replaced be handed out again."""
+        """Allow a machine that was replaced to be given out again."""
         self._run.roster.forgive(hostname)
 
     def hosts(self) -> list[Host]:
-        """Every handle that is not lost, an earlier script's included."""
+        """Return every handle that is not lost, an earlier script's included."""
         every = list(self._run.roster.hosts.values())
         return [host for host in every if not host.connection_lost()]
 
@@ -179,9 +176,9 @@ class Context:
 
         Hosts need not be attached yet: each starts its part when it is. Each process has the
         manager's environment, `env`, and torchrun's RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE.
-        `{rank}` in `name` is padded with zeros; without a name the group has one of its own,
-        `g1p{rank}` and so on. simulate: managers only pretend, and the processes end with 0 at once
-        (`host.simulated`).
+        `{rank}` in `name` is padded with zeros; a group without a name gets a unique one,
+        `g1p{rank}` and so on. simulate: True for processes that managers only simulate and that end
+        with 0 at once (`host.simulated`).
         """
         chosen = list(hosts)
         for host in chosen:
@@ -223,13 +220,13 @@ class Context:
     ) -> Reduction:
         """Run `map(input)` in a process on each host, and merge the results by `reduce(a, b)`.
 
-        Each host merges what its `width` children in a tree report, so that neither the script nor
-        any host reads more than that. The order of merges is not fixed. Functions are those of a
-        file's top level, which every host finds under the same path, or `FILE:NAME`; inputs and
-        results are what messages may hold. Hosts that are not attached, do not answer within
-        `timeout` seconds, or whose function raises, are in `missing`, with the reason. python: of
-        the processes, this one unless named; it needs Holdfast and msgspec, and `env` may bring
-        them.
+        Each host merges the reports of its `width` children in a tree, so that neither the script
+        nor any host reads more than that. The order of merges is not fixed. Functions must stand at
+        a file's top level, which every host finds under the same path, or be given as `FILE:NAME`;
+        inputs and results are values that messages may hold. Hosts that are not attached, do not
+        answer within `timeout` seconds, or whose function raises, are in `missing`, with the
+        reason. python: the interpreter of the processes, by default this one; it needs Holdfast and
+        msgspec, and `env` may provide them.
         """
         return map_and_reduce(
             self.create_process_group,
@@ -244,19 +241,21 @@ class Context:
         )
 
     def groups(self) -> list[ProcessGroup]:
-        """Every group that was not forgotten, an earlier script's included."""
+        """Return every group that was not forgotten, an earlier script's included."""
         return list(self._run.crew.groups.values())
 
     def signal(
         self, processes: Iterable[Process], signal: int = SIGTERM, group: bool = True
     ) -> Future[int]:
-        """Send a signal to processes in one call; the value is how many were there to get it."""
+        """Send a signal to processes in one call; the future's value is how many of them were
+        running."""
         return self._run.crew.signal(list(processes), int(signal), group)
 
     def end(
         self, processes: Iterable[Process], grace_seconds: float = DEFAULT_GRACE_SECONDS
     ) -> list[Future[int]]:
-        """TERM to whole trees, KILL after the grace, in one call. Returns every `returncode()`."""
+        """End whole trees in one call: TERM, then KILL after the grace. Returns every
+        `returncode()`."""
         chosen = list(processes)
         self._run.crew.stop(chosen, grace_seconds)
         return [process.returncode() for process in chosen]
@@ -265,24 +264,25 @@ class Context:
 
     @property
     def port(self) -> int:
-        """Where managers dial."""
+        """Return the port that managers dial."""
         return self._run.bus.port
 
     @property
     def given_hosts(self) -> int | None:
-        """How many hosts `holdfast supervise` gives this run; None without it."""
+        """Return how many hosts `holdfast supervise` gives this run; None without it."""
         return self._given.hosts if self._given is not None else None
 
     @property
     def address(self) -> str:
-        """What managers on other machines dial."""
+        """Return the address that managers on other machines dial."""
         where = self._run.advertise
         return f"tcp://[{where}]:{self.port}" if ":" in where else f"tcp://{where}:{self.port}"
 
     def manager_command(self, address: str | None = None) -> list[str]:
-        """The command that starts a host manager for this context: by hand, with `srun`, over ssh.
+        """Return the command that starts a host manager for this context: by hand, with `srun`,
+        over ssh.
 
-        The key file it names must be readable there; else pass its content in
+        The key file that it names must be readable there; else pass its content in
         HOLDFAST_SUPERVISOR_KEY.
         """
         url = address or self.address
@@ -299,7 +299,7 @@ class Context:
         return self._run.local.start(self.manager_command(self._loopback()) + more, n)
 
     def start_simulated_hosts(self, n: int, processes: int = 1) -> list[int]:
-        """Start `n` simulated hosts in so many processes here, for tests of scale."""
+        """Start `n` simulated hosts in `processes` processes here, for tests of scale."""
         return self._run.local.start_simulated(self.manager_command(self._loopback()), n, processes)
 
     def _loopback(self) -> str:
@@ -310,12 +310,12 @@ class Context:
     # ---- seeing
 
     def status(self) -> Status:
-        """Counts of hosts and processes, rates and loop times, now."""
+        """Return the present counts of hosts and processes, rates and loop times."""
         return self._run.status_line.read()
 
     @property
     def metrics_port(self) -> int | None:
-        """Where metrics are served; None where they are not."""
+        """Return the port that metrics are served on; None where they are not."""
         return self._run.metrics.port if self._run.metrics is not None else None
 
     def render_metrics(self) -> str:
@@ -329,19 +329,19 @@ class Context:
     # ---- the end
 
     def shutdown(self, timeout: float | None = None) -> bool:
-        """End every process (TERM, 5 s, KILL) and every manager, and wait for them. True if all
-        said goodbye in time.
+        """End every process (TERM, 5 s, KILL) and every manager, and wait for them. Returns True if
+        all said goodbye in time.
 
         Every handle is lost, every pending future fails, later calls raise ContextClosed. A state
-        folder is emptied: the run is over. Returns at once if the context was closed before.
+        folder is emptied, because the run is over. Returns at once if the context was closed
+        before.
         """
         return self._run.shutdown(timeout)
 
     def detach(self) -> None:
         """Leave without ending anything: managers keep their processes for `orphan_grace`, and the
         next script with the same state folder goes on. Without a grace they end by themselves when
-        they notice. Pending futures fail with ContextClosed.
-        """
+        they notice. Pending futures fail with ContextClosed."""
         self._run.detach()
 
     def __enter__(self) -> Context:
@@ -362,7 +362,8 @@ class Context:
 def _take_given(
     given: GivenRun, port: int, bind: str, advertise: str | None, encrypt: bool
 ) -> tuple[int, str, str, bool]:
-    """Return (port, bind, advertise, encrypt) as given; warn where the script says otherwise."""
+    """Return (port, bind, advertise, encrypt) as Holdfast sets them; warn where the script's own
+    differ."""
     chosen = given.choose_bind(bind)
     changed = [f"port {given.port}"] if port not in (0, given.port) else []
     changed += [f"address {given.address}"] if advertise not in (None, given.address) else []
@@ -377,7 +378,7 @@ def _take_given(
 
 
 def _check_asked(homeless: bool, private: bool, bind: str, heartbeat: float) -> None:
-    """Refuse impossible settings. homeless: orphans that no later script could find."""
+    """Refuse impossible settings. homeless: True for orphans that no later script could find."""
     if homeless:
         raise ValidationError(
             "orphan_grace needs a state_dir: without one no script can come back", field="state_dir"

@@ -1,8 +1,8 @@
-"""A forked child of the script, which has a copy of the run without the bus's thread.
+"""Handling of forked children of the script, which have a copy of the run without the bus's thread.
 
-FORK-1  The child of a script ends nothing and says nothing in its name. It keeps neither the lock
-        of the state folder nor a connection: held by a worker that outlives the script, they would
-        lock the next script out and keep managers waiting.
+FORK-1  A child of a script ends nothing and sends nothing in the script's name. It keeps neither
+        the lock of the state folder nor a connection: held by a worker that outlives the script,
+        they would lock the next script out and keep managers waiting.
 """
 
 import contextlib
@@ -14,10 +14,10 @@ from typing import Protocol
 
 
 class Disownable(Protocol):
-    """A run, as far as a fork goes."""
+    """A run that a forked child can leave to its parent."""
 
     def disown(self) -> None:
-        """Leave it to the parent."""
+        """Leave the run to the parent."""
 
 
 _open: weakref.WeakSet[Disownable] = weakref.WeakSet()
@@ -35,7 +35,8 @@ def _leave_to_parent() -> None:
 
 
 def close_ports(ports: Collection[int]) -> None:
-    """Close every TCP socket of this process with such a local port, listening or connected."""
+    """Close every TCP socket of this process with one of these local ports, listening or
+    connected."""
     for name in os.listdir("/proc/self/fd"):
         fd = int(name)
         with contextlib.suppress(OSError):

@@ -1,5 +1,5 @@
-"""Tell the agent, inside a job of Holdfast, what the run has counted so far: the controller shows
-the sums of all runs among its own metrics."""
+"""Reports the counts of the run to the agent, inside a job of Holdfast: the controller shows the
+sums of all runs among its own metrics."""
 
 import contextlib
 import socket
@@ -13,8 +13,8 @@ INTERVAL_SECONDS = 5.0
 
 
 class JobCounts:
-    """Says totals from a thread, every few seconds; outside of a job, never. A word that the
-    agent's socket does not take is made good by the next."""
+    """Reports totals from a thread, every few seconds; outside a job, never. The next report makes
+    up for one that the agent's socket does not accept."""
 
     def __init__(self, environ: Mapping[str, str], read: Callable[[], Counts]) -> None:
         self._task = environ.get(TASK_VARIABLE, "")
@@ -23,12 +23,12 @@ class JobCounts:
         self._stop = threading.Event()
 
     def start(self) -> None:
-        """Begin to say them."""
+        """Begin to report."""
         if self._task and self._path:
             threading.Thread(target=self._run, name="holdfast-counts", daemon=True).start()
 
     def stop(self) -> None:
-        """Say no more."""
+        """Stop reporting."""
         self._stop.set()
 
     def _run(self) -> None:

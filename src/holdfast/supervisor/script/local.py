@@ -19,7 +19,7 @@ class LocalManagers:
         self._descriptor_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def start(self, command: list[str], n: int) -> list[int]:
-        """Start `n`, each under a name of its own. Return their pids."""
+        """Start `n` managers, each under a name of its own. Returns their pids."""
         started = []
         for _ in range(n):
             started.append(self._start([*command, *_PATIENCE, "--name", f"local-{self._count}"]))
@@ -27,7 +27,8 @@ class LocalManagers:
         return started
 
     def start_simulated(self, command: list[str], n: int, processes: int) -> list[int]:
-        """Start `n` simulated hosts, spread over so many processes. Return the pids of these."""
+        """Start `n` simulated hosts, spread over `processes` processes. Returns the pids of
+        these."""
         shares = [n // processes + (index < n % processes) for index in range(processes)]
         start = [*command, *_PATIENCE, "--simulate"]
         return [self._start([*start, str(share)]) for share in shares if share]
@@ -37,12 +38,12 @@ class LocalManagers:
         # them in order.
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
         self.running.append(process)
-        with contextlib.suppress(OSError):  # it is gone already
+        with contextlib.suppress(OSError):  # the process is gone already
             resource.prlimit(process.pid, resource.RLIMIT_NOFILE, self._descriptor_limit)
         return process.pid
 
     def end(self, timeout_seconds: float) -> None:
-        """Wait for all, then send TERM, then KILL."""
+        """Wait for all managers, then send TERM, then KILL."""
         deadline = time.monotonic() + timeout_seconds
         for number in (None, signal.SIGTERM, signal.SIGKILL):
             for process in self.running:

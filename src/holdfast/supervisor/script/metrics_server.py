@@ -15,10 +15,11 @@ _TRIES = 3
 
 
 class MetricsServer:
-    """Serves the text that `render` returns until `close`. Bound when it is made.
+    """Serves the text that `render` returns, until `close`. The port is bound when the server is
+    made.
 
     Raises:
-        Unavailable: the port cannot be had.
+        Unavailable: the port cannot be bound.
     """
 
     def __init__(self, address: str, port: int, render: Callable[[], str]) -> None:
@@ -56,7 +57,8 @@ class _Listener(http.server.ThreadingHTTPServer):
         self.server_address = self.socket.getsockname()
 
     def render(self) -> str:
-        """Render; again if a counter got its first entry while it was read."""
+        """Return the text of `render`, called again where a counter got its first entry
+        meanwhile."""
         for _ in range(_TRIES):
             try:
                 return self._render()
@@ -72,7 +74,7 @@ class _MetricsRequest(http.server.BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answer."""
+        """Answer a scrape."""
         if self.path.partition("?")[0] != "/metrics":
             self.send_error(404, "only /metrics is here")
             return

@@ -1,7 +1,7 @@
 """One run while its script has it open: how it opens, and how it ends or is left.
 
-A run ends by `shutdown`; a script that `detach`es leaves it to the next script, and a forked child
-to its parent (`disown`).
+A run ends by `shutdown`; a script that calls `detach` leaves it to the next script, and a forked
+child leaves it to its parent (`disown`).
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class OpenRun:
         watch_forks(self)
 
     def _load_state(self, encrypt: bool) -> SavedRun | None:
-        """Load an earlier script's run, if its hosts can still be there."""
+        """Load an earlier script's run, if its hosts may still be there."""
         earlier = self._folder.load() if self._folder is not None else None
         if earlier is not None and self._given is not None and earlier.run != self._given.keys.run:
             logger.warning(
@@ -143,7 +143,7 @@ class OpenRun:
         self.group_numbers = itertools.count(first + 1)
 
     def name_group(self, number: int) -> str:
-        """Make the name of a group that the script does not name: no other group of the run has
+        """Return a name for a group that the script does not name: no other group of the run has
         it, so two never share a log file."""
         epoch, count = divmod(number, _NUMBERS_PER_EPOCH)
         return f"g{count}p{{rank}}" if epoch == 1 else f"s{epoch}g{count}p{{rank}}"
@@ -164,7 +164,7 @@ class OpenRun:
         folder.save()
 
     def serve_metrics(self, address: str, port: int | None) -> None:
-        """Serve metrics where the script, or else `holdfast supervise`, asked for it. A taken port
+        """Serve metrics where the script, or else `holdfast supervise`, asked for it. A port in use
         is an error only if the script named it."""
         asked = port is not None
         if not asked and self._given is not None and self._given.metrics:
@@ -185,13 +185,13 @@ class OpenRun:
 
     @property
     def may_come_back(self) -> bool:
-        """True where managers keep their processes for a script that is started again."""
+        """Return True where managers keep their processes for a script that is started again."""
         return self.roster.fleet.rules.orphan_grace_seconds > 0
 
     # ---- the end
 
     def shutdown(self, timeout: float | None) -> bool:
-        """End all processes and managers. True if all said goodbye in time, or earlier."""
+        """End all processes and managers. Returns True if all said goodbye in time, or earlier."""
         if self._closed:
             return True
         kill_grace_seconds = self.roster.fleet.rules.kill_grace_seconds
@@ -231,7 +231,7 @@ class OpenRun:
             self._clean_up()
 
     def leave(self) -> None:
-        """Detach where another script may go on with the run, else end it."""
+        """Detach where another script may continue the run, else end it."""
         if self.may_come_back:
             self.detach()
         else:

@@ -1,7 +1,7 @@
 """The settings that Holdfast gives a policy script which it runs: port, keys, number of hosts.
 
 `holdfast supervise` runs the script with a file named in the environment; for `Context` that file
-stands over the script's own settings, so that a script written for another cluster runs unchanged.
+overrides the script's own settings, so that a script written for another cluster runs unchanged.
 """
 
 import ipaddress
@@ -21,9 +21,10 @@ ANYWHERE = ("*", "0.0.0.0", "::")
 class GivenRun(msgspec.Struct, frozen=True, kw_only=True):
     """One attempt of a supervised job, as its script's context needs it.
 
-    port, address: where managers dial; the address is this machine's as the other hosts reach it.
-    hosts: how many the job has. term_grace_seconds: the time processes have when their manager gets
-    TERM. metrics: where to serve metrics, `PORT` or `ADDRESS:PORT`; empty is nowhere.
+    port, address: the address that managers dial, which is this machine's as the other hosts reach
+    it. hosts: the number of the job's hosts. term_grace_seconds: the time that processes have when
+    their manager gets TERM. metrics: the address at which to serve metrics, `PORT` or
+    `ADDRESS:PORT`; empty for none.
     """
 
     keys: RunKeys
@@ -34,7 +35,8 @@ class GivenRun(msgspec.Struct, frozen=True, kw_only=True):
     metrics: str = ""
 
     def choose_bind(self, bind: str) -> str:
-        """Choose an address to listen on that this machine's manager and the other hosts' reach.
+        """Return an address to listen on that this machine's manager and the other hosts' managers
+        reach.
 
         An address that the script names may belong to another machine at the next attempt, and the
         advertised one need not be one of this machine's own.
@@ -45,7 +47,7 @@ class GivenRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_loopback(address: str) -> bool:
-    """True for addresses that only this machine reaches."""
+    """Return True for addresses that only this machine reaches."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
@@ -58,10 +60,10 @@ def write_given(path: Path, given: GivenRun) -> None:
 
 
 def read_given(environ: Mapping[str, str]) -> GivenRun | None:
-    """Read what Holdfast gives this script; None where Holdfast does not run it.
+    """Read the settings that Holdfast gives this script; None where Holdfast does not run it.
 
     Raises:
-        ValidationError: the file is not there or is no such file.
+        ValidationError: the file is missing or holds no such settings.
     """
     name = environ.get(RUN_VARIABLE)
     if not name:
@@ -77,10 +79,10 @@ def read_given(environ: Mapping[str, str]) -> GivenRun | None:
 
 
 def read_shared_words(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that every process of the run has from the script.
+    """Return the variables that the script sets in the environment of every process.
 
-    The manager of a replaced host runs under a later epoch than the others, which fences its reports
-    and is no business of what runs there.
+    The manager of a replaced host runs under a later epoch than the others. The epoch fences the
+    manager's reports, and concerns no process that runs there.
     """
     return {name: environ[name] for name in (EPOCH_VARIABLE,) if name in environ}
 

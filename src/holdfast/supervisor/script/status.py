@@ -14,15 +14,14 @@ logger = logging.getLogger("holdfast.supervisor")
 
 
 class Status(msgspec.Struct, frozen=True, kw_only=True):
-    """Counts now; rates and times since the last status line (or the start).
+    """The present counts, and rates and times since the last status line (or the start).
 
-    busy_fraction: of the bus's thread. worst_loop_seconds: its longest turn; a heartbeat waits that
-    long at worst.
-    lag_seconds: how far the reading was behind when it was measured last, once a second.
-    messages_dropped: since the start, because they were never received, in the script or in a
-    process.
-    disconnects: since the start; of managers that left or went, of peers that speak no ZeroMQ, and
-    of those cut off because their frame was too large.
+    busy_fraction: the fraction of the time in which the bus's thread was busy. worst_loop_seconds:
+    the longest turn of that thread, which is the longest wait of a heartbeat. lag_seconds: how far
+    the reading was behind when it was measured last, once a second. messages_dropped: the number,
+    since the start, of messages dropped in the script or in a process, because they were never
+    read. disconnects: the number, since the start, of connections that ended: managers that left or
+    went, peers that do not speak ZeroMQ, and peers cut off because their frame was too large.
     """
 
     hosts_attached: int
@@ -93,7 +92,7 @@ class StatusLine:
             load.worst_seconds = 0.0
 
     def read(self) -> Status:
-        """Read the counters while they move: each is true, together they are a moment apart."""
+        """Read the counters while they change: each is true, together they are a moment apart."""
         hosts = list(self._roster.hosts.values())
         crew, load, counted = self._crew, self._bus.load, self._bus.load.counted
         seconds = max(1e-6, time.monotonic() - self._at)
@@ -114,7 +113,7 @@ class StatusLine:
         )
 
     def read_counts(self) -> dict[str, float]:
-        """Read what only grows, since the start."""
+        """Return the counters that only grow, counted since the start."""
         crew, load, counted = self._crew, self._bus.load, self._bus.load.counted
         hosts = list(self._roster.hosts.values())
         return {
@@ -131,7 +130,7 @@ class StatusLine:
         }
 
     def render_metrics(self) -> str:
-        """Render it in Prometheus' text format."""
+        """Render the status in Prometheus' text format."""
         status = self.read()
         prefix = "holdfast_supervisor_"
         gauges = {

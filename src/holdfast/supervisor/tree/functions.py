@@ -24,8 +24,8 @@ def name_function(function: Callable[..., Any] | str) -> str:
     """Name a function so that another process finds it.
 
     Raises:
-        ValidationError: it is no function at the top of a file or module, which a lambda or a
-        function inside of another is not.
+        ValidationError: the value is no function at the top of a file or module. A lambda is none,
+        nor is a function inside another.
     """
     if isinstance(function, str):
         return function
@@ -48,7 +48,8 @@ def name_function(function: Callable[..., Any] | str) -> str:
 
 
 def find_folders() -> list[str]:
-    """Find the folders that this script imports from, beyond what is installed with its Python."""
+    """Return the folders that this script imports from, beyond the packages installed with its
+    Python."""
     installed = tuple(f"{prefix}{os.sep}" for prefix in (sys.prefix, sys.base_prefix))
     folders = (os.path.abspath(folder) for folder in sys.path)
     return [folder for folder in folders if not f"{folder}{os.sep}".startswith(installed)]
@@ -60,7 +61,8 @@ def add_folders(folders: list[str]) -> None:
 
 
 def load_function(name: str) -> Callable[..., Any]:
-    """Load a function that was named elsewhere. Raises ValidationError where it is not here."""
+    """Return the function that another process named. Raises ValidationError where it is not found
+    here."""
     home, _, inner = name.rpartition(":")
     try:
         module = _load_file(home) if home.endswith(".py") else importlib.import_module(home)
@@ -78,7 +80,7 @@ def _load_file(path: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} is no Python file")
-    add_folders([str(Path(path).parent)])  # what it imports from beside itself, as a script does
+    add_folders([str(Path(path).parent)])  # its own folder, from which a script imports, too
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)

@@ -1,4 +1,5 @@
-"""The script's side of a tree: start a node on each host, tell each its place, take one report."""
+"""The script's side of a tree: start a node on each host, send each its place, receive one
+report."""
 
 import contextlib
 import logging
@@ -22,7 +23,8 @@ logger = logging.getLogger("holdfast.supervisor")
 
 
 class Reduction(NamedTuple):
-    """The merged value (None where no host had one), and why hosts are missing from it."""
+    """The result of a tree. value: the merged value; None where no host had one. missing: host →
+    why its part is missing."""
 
     value: Any
     missing: dict[Host, str]
@@ -43,7 +45,8 @@ class GroupMaker(Protocol):
 
 
 def find_parent(index: int, width: int) -> int | None:
-    """Find a node's parent in a tree of that width, numbered from the root, level by level."""
+    """Return a node's parent in a tree of that width, numbered from the root, level by level; None
+    at the root."""
     return (index - 1) // width if index else None
 
 
@@ -73,7 +76,7 @@ def map_and_reduce(
     python: str,
     env: Mapping[str, str] | None,
 ) -> Reduction:
-    """Run `map` on every host and merge what it returns. See `Context.mapreduce`."""
+    """Run `map` on every host and merge the results. See `Context.mapreduce`."""
     chosen = list(hosts)
     given = [None] * len(chosen) if inputs is None else list(inputs)
     if len(given) != len(chosen):
@@ -117,7 +120,7 @@ def _ended(nodes: ProcessGroup) -> Iterator[None]:
 
 
 def _meet(nodes: ProcessGroup, missing: dict[Host, str]) -> dict[Process, int]:
-    """Learn where each node listens."""
+    """Return the port on which each node listens."""
     key = secrets.token_hex(32)
     for node in nodes:
         address = node.host.facts.address if node.host.facts else ""
@@ -147,7 +150,7 @@ def _grow(
     width: int,
     missing: dict[Host, str],
 ) -> Any:
-    """Give each node its place, and take the root's report."""
+    """Send each node its place, and receive the root's report."""
     deepest = measure_depth(len(nodes) - 1, width)
     answer, folders = nodes[0].recv(), find_folders()
     for index, node in enumerate(nodes):

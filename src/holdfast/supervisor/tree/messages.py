@@ -1,4 +1,4 @@
-"""What the script and the nodes of a tree say to each other, as values of `line.values`."""
+"""The messages between the script and the nodes of a tree, as values of `line.values`."""
 
 from typing import Any, TypeVar
 
@@ -11,17 +11,19 @@ Message = TypeVar("Message", bound=msgspec.Struct)
 
 
 class Meeting(msgspec.Struct, frozen=True):
-    """The script's first word: the key of this tree, and the address to listen at."""
+    """The script's first message to a node. key: the key of this tree. address: the address to
+    listen at."""
 
     key: str
     address: str
 
 
 class NodeOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """One node's part. parent: address and port, None at the root. children: how many report here.
-    folders: where the functions import from.
+    """One node's part. parent: address and port of its parent, None at the root. children: the
+    number of nodes that report to this one. folders: the folders that the functions import from.
 
-    seconds: the time for the node's own work; merge_seconds: for its children's, from the start.
+    seconds: the time for the node's own work. merge_seconds: the time for its children's reports,
+    from the start.
     """
 
     number: int
@@ -36,8 +38,8 @@ class NodeOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Partial(msgspec.Struct, kw_only=True):
-    """What is known of a part of the tree: a value (where one of its nodes had one), the numbers of
-    the nodes in it, and why others have none."""
+    """The results of a part of the tree. numbers: the nodes whose results are merged in it. value:
+    the merged value, where one of these nodes had one. failed: node → why its result is missing."""
 
     numbers: list[int] = []
     value: Any = None
@@ -45,12 +47,12 @@ class Partial(msgspec.Struct, kw_only=True):
 
 
 def plain(message: msgspec.Struct) -> dict[str, Any]:
-    """Put a message in plain values. What a function was given or returned stays as it is."""
+    """Return a message as plain values. Arguments and results of functions stay as they are."""
     return {name: getattr(message, name) for name in message.__struct_fields__}
 
 
 def read_message(value: Any, kind: type[Message]) -> Message:
-    """Read a message from plain values. Raises ValidationError."""
+    """Decode a message from plain values. Raises ValidationError."""
     try:
         return msgspec.convert(value, kind)
     except UNREADABLE as error:

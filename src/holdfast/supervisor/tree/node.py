@@ -1,10 +1,10 @@
 """One node of a tree, on its host: `python -m holdfast.supervisor.tree.node`.
 
-It runs the function, takes the reports of its children, merges all of them, and passes one report
-up. Connections must show the tree's key, and bring bytes of `line.values` only.
+It runs the function, receives the reports of its children, merges all of them, and sends one report
+to its parent. Connections must show the tree's key, and bring bytes of `line.values` only.
 
-A node passes on what it has when its time is over, even if its own function or a child has not
-ended.
+-       A node reports the results that it has when its time is over, even if its own function or a
+        child has not ended.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _BACKLOG = 128
 
 
 class Node:
-    """What this node has heard so far, its own result included."""
+    """The results that this node has received so far, its own included."""
 
     def __init__(self, order: NodeOrder) -> None:
         self._order = order
@@ -84,7 +84,7 @@ class Node:
             self._changed.notify_all()
 
     def wait(self) -> Partial:
-        """Wait for everything, or for the end of the time; return what there is."""
+        """Wait for all results, or for the end of the time; return those that came."""
         order = self._order
         began = time.monotonic()
         own_until, all_until = began + order.seconds, began + order.merge_seconds
@@ -113,8 +113,9 @@ class Node:
 
 
 def listen(address: str, key: bytes) -> Listener:
-    """Listen where the other hosts reach this one. An advertised address need not be one of the
-    machine's own; then every address is listened on, for connections that have the key."""
+    """Listen at the address where the other hosts reach this one. An advertised address need not be
+    one of the machine's own; then the node listens on every address, for connections that have the
+    key."""
     try:
         return Listener((address, 0), backlog=_BACKLOG, authkey=key)
     except OSError:
@@ -122,7 +123,7 @@ def listen(address: str, key: bytes) -> Listener:
 
 
 def main() -> None:
-    """Do one host's part."""
+    """Run one host's node."""
     queue = get_message_queue()
     meeting = read_message(queue.recv(), Meeting)
     key = bytes.fromhex(meeting.key)

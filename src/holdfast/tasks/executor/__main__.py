@@ -18,7 +18,7 @@ _EXIT_SECONDS = 5.0
 
 
 def main() -> int:
-    """Run calls until there is a reason to go; return the exit status."""
+    """Run calls until there is a reason to end; return the exit status."""
     env = os.environ
     path = env.get("HOLDFAST_APP_PATH")
     if path:
@@ -42,7 +42,7 @@ def main() -> int:
 
 
 def end_soon(status: int) -> None:
-    """Exit after a while even where a thread or an exit handler of the user's own does not end."""
+    """Exit after a while even where a thread or an exit handler of the user's code does not end."""
 
     def end() -> None:
         time.sleep(_EXIT_SECONDS)

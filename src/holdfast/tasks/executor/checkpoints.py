@@ -12,8 +12,8 @@ from holdfast.wire.calls import CallSave
 
 
 class HostedCheckpoint:
-    """What the attempts of one call leave for the next, whichever host that runs on. folder: of
-    bytes between executor and agent."""
+    """The checkpoint of one call, which its next attempt reads, whichever host that runs on.
+    folder: the folder through which executor and agent pass the bytes."""
 
     def __init__(self, line: AgentLine, folder: Path, batch: int, position: int) -> None:
         self._line, self._folder = line, folder
@@ -21,10 +21,11 @@ class HostedCheckpoint:
         self._lock = threading.Lock()
 
     def save(self, data: bytes) -> None:
-        """Keep `data` in place of what was kept before, and return when it is on record.
+        """Keep `data` in place of the last checkpoint, and return when it is on record.
 
-        A controller that is away is waited for a while; then a line in the log says that the next
-        attempt starts from an older one. Raises ValidationError where it is refused.
+        The call waits for a while for a controller that is away; then a line in the log says that
+        the next attempt starts from an older checkpoint. Raises ValidationError where the data is
+        refused.
         """
         save = CallSave(*self._place, hashlib.sha256(data).hexdigest())
         path = self._folder / save.file_name
@@ -41,8 +42,8 @@ class HostedCheckpoint:
             print(text, file=sys.stderr)
 
     def load(self) -> bytes | None:
-        """Return what was kept, None where nothing was. Raises Unavailable where that cannot be had
-        now."""
+        """Return the last checkpoint, None where there is none. Raises Unavailable where it cannot
+        be fetched now."""
         save = CallSave(*self._place)
         with self._lock:
             done = self._line.move_checkpoint(save)

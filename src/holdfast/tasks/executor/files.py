@@ -1,10 +1,11 @@
 """The files of an app, as they were when this executor imported them.
 
 CODE-1  A call runs the code as it is when the call is handed out: an executor that imported another
-        version of a file of its app's folder is replaced before its next batch. A file is another
-        where its time, its size or its inode is.
-CODE-2  Of a file of that folder that was changed in the second of its compilation, or lately, no
-        bytecode is read or written, because the check of bytecode compares whole seconds and sizes.
+        version of a file of its app's folder is replaced before its next batch. A file counts as
+        another version where its time, its size or its inode differs.
+CODE-2  No bytecode is read or written for a file of that folder that was changed in the second of
+        its compilation, or recently, because the check of bytecode compares whole seconds and
+        sizes.
 """
 
 import contextlib
@@ -20,10 +21,10 @@ from typing import Any
 
 YOUNG_SECONDS = 2.0
 FAILED_SECONDS = 5.0
-"""So long a failed import is told to calls; after it another executor tries anew, because what was
-missing may have been installed outside of the app's folder."""
+"""How long a failed import is reported to calls. After that another executor tries anew, because
+the missing part may have been installed outside the app's folder."""
 _GRAIN_SECONDS = 0.01
-"""Of the times of a file system."""
+"""The resolution of a file system's times."""
 
 State = tuple[int, int, int]
 _NONE: State = (0, 0, 0)
@@ -31,7 +32,7 @@ _CHANGED: State = (-1, -1, -1)
 
 
 class AppFiles:
-    """Files by path, with their state at their import. folder: the app's, "" without one."""
+    """Files by path, with their state at their import. folder: the app's folder, "" without one."""
 
     def __init__(self, folder: str) -> None:
         self._folders = {f"{path.rstrip('/')}/" for path in (folder, os.path.realpath(folder))}
@@ -61,22 +62,23 @@ class AppFiles:
             self._files.setdefault(file, read_state(file))
 
     def forget_failure(self) -> None:
-        """A function was found all the same: what failed is not needed."""
+        """Forget the noted failure, because a function was found all the same."""
         self._failed_at = None
 
     def changed(self) -> bool:
-        """Whether a file that was noted is another by now, or an import failed a while ago."""
+        """Return whether a noted file has changed by now, or an import failed a while ago."""
         old = self._failed_at is not None and time.monotonic() - self._failed_at > FAILED_SECONDS
         return old or any(read_state(file) != before for file, before in self._files.items())
 
     def is_own(self, file: str) -> bool:
-        """Whether a file is of the app's folder, and of no package that is installed there."""
+        """Return whether a file belongs to the app's folder, and to no package that is installed
+        there."""
         inside = bool(self._folder) and file.startswith(tuple(self._folders))
         return inside and "/site-packages/" not in file
 
 
 def read_state(file: str) -> State:
-    """Return what tells two versions of a file apart."""
+    """Return the values by which two versions of a file differ."""
     try:
         found = os.stat(file)
     except OSError:
@@ -85,7 +87,8 @@ def read_state(file: str) -> State:
 
 
 def _read_imported(file: str, since: float) -> State:
-    """Return a file's state; one that was changed since its import began may be another already."""
+    """Return a file's state at its import. A file that changed since the import began gets a state
+    that no later reading equals, because the imported version is unknown."""
     state = read_state(file)
     changed_at = state[0] / 1e9
     return _CHANGED if since - _GRAIN_SECONDS <= changed_at <= time.time() else state
@@ -109,7 +112,7 @@ class _AppLoader(SourceFileLoader):
 
 
 def find_modules_of(folder: str) -> None:
-    """Have modules be found in an app's folder first, and loaded as they are now."""
+    """Have Python search an app's folder first for modules, and load them as they are now."""
     details = (
         (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES),
         (_AppLoader, SOURCE_SUFFIXES),

@@ -28,7 +28,7 @@ _OWN = os.path.dirname(__file__)
 
 
 class CallRefused(Exception):
-    """A call that can have no result here. `error` says why."""
+    """A call that can have no result here. `error` holds the reason."""
 
     def __init__(self, error: CallError) -> None:
         super().__init__(error.message)
@@ -36,15 +36,15 @@ class CallRefused(Exception):
 
 
 class CoroutineRunner:
-    """An `asyncio.Runner` from the first coroutine on, because importing asyncio is a third of an
-    executor's start, and most never run one."""
+    """Runs coroutines by an `asyncio.Runner` that is made for the first one, because importing
+    asyncio is a third of an executor's start, and most executors never run a coroutine."""
 
     def __init__(self) -> None:
         self._runner: asyncio.Runner | None = None
 
     def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Run it to its end, and cancel what it left, as `asyncio.run` does; on the loop of those
-        before it, because a model may hold things of that loop."""
+        """Run a coroutine to its end, and cancel the tasks that it left, as `asyncio.run` does. All
+        coroutines run on one loop, because a model may hold objects of that loop."""
         if self._runner is None:
             import asyncio
 
@@ -55,8 +55,8 @@ class CoroutineRunner:
             self._clear(self._runner)
 
     def _clear(self, runner: "asyncio.Runner") -> None:
-        """Cancel the tasks that are left. A loop that was closed, or goes on to stop, is not used
-        again."""
+        """Cancel the tasks that are left. A loop that was closed, or that a pending call would
+        stop, is not used again."""
         import asyncio
 
         loop = runner.get_loop()
@@ -73,7 +73,7 @@ class CoroutineRunner:
                 loop.close()
 
     def close(self) -> None:
-        """End what the coroutines left running."""
+        """End the tasks that coroutines left running."""
         runner, self._runner = self._runner, None
         if runner is not None:
             runner.close()
@@ -103,7 +103,7 @@ class FunctionTable:
         self._files = files
 
     def knows(self, name: str) -> bool:
-        """Whether it was looked for before."""
+        """Return whether the function was looked up before."""
         return name in self._found
 
     def find(self, name: str) -> HostedFunction:
@@ -149,8 +149,8 @@ class FunctionTable:
 
 
 def say_why(error: BaseException) -> str:
-    """Return the last line of an import's traceback, and for a module that is missing where it was
-    looked for."""
+    """Return the last line of an import's traceback; for a missing module also the folders that
+    were searched."""
     why = f"{_say(_name_kind, error)}: {_say(str, error)}"[:MAX_MESSAGE_CHARS]
     if not isinstance(error, ModuleNotFoundError):
         return why
@@ -165,7 +165,7 @@ def _refuse(kind: str, message: str, trace: str = "", *, unable: bool = False) -
 
 
 def describe_error(error: BaseException) -> CallError:
-    """Return an exception that left a function, as it is told."""
+    """Return an exception that left a function as the error of its call."""
     if isinstance(error, CallRefused):
         return error.error
     return CallError(
@@ -189,7 +189,7 @@ def _say(read: Callable[[BaseException], str], error: BaseException) -> str:
 
 
 def describe_trace(error: BaseException) -> str:
-    """Return a traceback without the executor's own frames, its end where it is long."""
+    """Return a traceback without the executor's own frames; only its end where it is long."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN):
         trace = trace.tb_next

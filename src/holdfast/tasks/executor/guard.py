@@ -1,14 +1,15 @@
 """The one place through which the code of the user is entered: imports, loaders, unloaders, calls,
 and the texts of their errors.
 
-USER-1  What leaves the code of the user, SystemExit and KeyboardInterrupt among it, is told to its caller
-        here and ends no executor.
-USER-2  What the code of the user changed of its process is as before when the next is entered: the
-        folder, the umask, handlers and masks of signals, an alarm, stdout and stderr, context
-        variables, the limit of recursion. What an import sets up stays, because all calls of the
-        app rely on it; the handlers of TERM and INT are the executor's in any case.
-USER-3  A process that a call forked reacts to signals as it would elsewhere, and ends where it would
-        return into the executor.
+USER-1  An exception that leaves the code of the user, SystemExit and KeyboardInterrupt among them,
+        is returned or raised to the caller here and ends no executor.
+USER-2  The state of the process that the code of the user changed is restored before other code of
+        the user is entered: the folder, the umask, handlers and masks of signals, an alarm, stdout
+        and stderr, context variables, the limit of recursion. The state that an import sets up
+        stays, because all calls of the app rely on it; the handlers of TERM and INT are the
+        executor's in any case.
+USER-3  A process that a call forked reacts to signals as it would elsewhere, and ends where it
+        would return into the executor.
 """
 
 import contextlib
@@ -34,14 +35,16 @@ _CHANGERS: tuple[tuple[Any, str], ...] = (
     (signal, "signal"), (signal, "alarm"), (signal, "setitimer"), (signal, "pthread_sigmask"),
     (sys, "setrecursionlimit"), (faulthandler, "dump_traceback_later"),
 )  # fmt: skip
-"""What changes the state of a process. Each notes that it was called, because to ask for that state
-after each call would cost more than most of Holdfast's own work for a short one."""
+"""The functions that change the state of a process. Each is wrapped to note that it was called,
+because reading that state after each call would cost more than most of Holdfast's own work for a
+short call."""
 _SUPPORTS = (os.supports_fd, os.supports_dir_fd, os.supports_follow_symlinks)
 T = TypeVar("T")
 
 
 class UserGuard:
-    """Enters the code of the user, and puts its process in order after it. Of the main thread.
+    """Enters the code of the user, and restores the state of its process after it. Used by the main
+    thread only.
 
     stop: called at TERM. forked: called in each process that is forked.
     """
@@ -60,9 +63,9 @@ class UserGuard:
             setattr(module, name, self._note_calls(getattr(module, name)))
 
     def run(self, work: Callable[..., T], *args: Any, sets_up: bool = False) -> T:
-        """Return what `work(*args)` returns, which runs in a context of its own; raise what it raises.
+        """Run `work(*args)` in a context of its own; return its result, or raise its exception.
 
-        sets_up: what it leaves of its process is how later calls find it.
+        sets_up: True where later calls keep the state of the process that `work` leaves.
         """
         if self._inside:  # a loader within a call: its process is put in order after that
             return contextvars.copy_context().run(work, *args)
@@ -81,14 +84,15 @@ class UserGuard:
             if sets_up:
                 self._note_state()
             if self._changed or time.perf_counter() - began > _LONG_SECONDS:
-                self._restore()  # after a long one in any case: C code may have changed something
+                self._restore()  # after a long call in any case: C code may have changed the state
             out, err = self.streams
             same = sys.stdout is out and sys.stderr is err
             if not (same and _is_open(out) and _is_open(err)):
                 self._restore_streams()
 
     def shield(self, whose: str, work: Callable[[], object]) -> BaseException | None:
-        """Run `work`; where it raises, print that with whose code it was, and return it."""
+        """Run `work`. Where it raises, print the exception with the name in `whose`, and return
+        it."""
         try:
             self.run(work)
         except BaseException as error:
@@ -100,7 +104,7 @@ class UserGuard:
     # ---- the process
 
     def _note_calls(self, change: Callable[..., Any]) -> Callable[..., Any]:
-        """Return the same function, that also notes that it was called."""
+        """Return a wrapper of a function that also notes that it was called."""
 
         @functools.wraps(change)
         def noted(*args: Any, **kwargs: Any) -> Any:
@@ -113,8 +117,8 @@ class UserGuard:
         return noted
 
     def _note_state(self) -> None:
-        """Take the state of the process as what calls begin with."""
-        with contextlib.suppress(OSError):  # the folder may be gone: the one before stays
+        """Note the state of the process as the state in which every call begins."""
+        with contextlib.suppress(OSError):  # the folder may be gone: the process stays where it is
             fd = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             if self._folder >= 0:
                 os.dup2(fd, self._folder, inheritable=False)
@@ -130,7 +134,7 @@ class UserGuard:
         self._recursion = sys.getrecursionlimit()
 
     def _restore(self) -> None:
-        sys.setrecursionlimit(self._recursion)  # first, because what follows needs it
+        sys.setrecursionlimit(self._recursion)  # first, because the steps below need the limit
         if not self._has_alarm:
             signal.alarm(0)
         for number, handler in self._handlers.items():
@@ -140,7 +144,7 @@ class UserGuard:
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         faulthandler.cancel_dump_traceback_later()
         os.umask(self._umask)
-        with contextlib.suppress(OSError):  # it closed files that are not its own
+        with contextlib.suppress(OSError):  # the user's code closed files that are not its own
             os.fchdir(self._folder)
             for saved, fd in zip(self._outputs, _OUTPUTS, strict=True):
                 os.dup2(saved, fd)
@@ -163,7 +167,8 @@ class UserGuard:
             raise KeyboardInterrupt
 
     def _begin_child(self) -> None:
-        """Make a forked process one that ends at signals (USER-3)."""
+        """Give a forked process the default handlers of signals, so that signals end it
+        (USER-3)."""
         self._forked = True
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -173,7 +178,7 @@ class UserGuard:
 def _is_open(stream: MarkedStream) -> bool:
     try:
         return not stream.closed
-    except ValueError:  # it was detached
+    except ValueError:  # the stream was detached
         return False
 
 

@@ -1,14 +1,14 @@
-"""What an executor has in hand: batches to run, and the ends that are not on record yet.
+"""The batches that an executor holds: calls to run, and the ends that are not on record yet.
 
-The runner's thread takes calls and puts ends; the line's thread takes frames and makes them. They
-share it without a lock: each value is written by one of them, and those that both write are deques
-and dicts, whose single operations are whole under the interpreter.
+The runner's thread takes calls and adds ends; the line's thread reads frames and makes them. They
+share the batches without a lock: each value is written by one of them, and values that both write
+are deques and dicts, whose single operations are atomic under the interpreter.
 
-HAND-1  An end is kept until its agent says that it is on record, and told again whole to every new
-        agent. A batch counts as held until all of its ends are on record.
-HAND-2  What is in hand never waits for long: where one call runs for more than `LONG_SECONDS`, or
-        waits for another call, the calls behind it are given back, and none is taken before its end.
-        Which of the two threads gets a call is decided under a lock.
+HAND-1  An end is kept until its agent confirms that it is on record, and sent again whole to every
+        new agent. A batch counts as held until all of its ends are on record.
+HAND-2  A call in hand never waits for long: where one call runs for more than `LONG_SECONDS`, or
+        waits for another call, the calls behind it are given back, and none is accepted before its
+        end. Which of the two threads gets a call is decided under a lock.
 """
 
 import threading
@@ -31,22 +31,23 @@ from holdfast.wire.calls import (
 )
 
 MAX_ENDS_BYTES = 8 * 1024 * 1024
-"""Of one frame, beside one last end."""
+"""The most bytes of ends in one frame, plus one last end."""
 FEW_CALLS = 32
-"""A smaller batch than was asked for was all that waited; larger ones may have been cut."""
+"""The largest batch that counts as small. A smaller batch than was asked for shows that no more
+calls waited; a larger batch may have been cut."""
 _MEAN_WEIGHT = 0.1
 
 LONG_SECONDS = 1.0
-"""So long a call may run before what is in hand behind it is given back."""
+"""How long a call may run before the calls in hand behind it are given back."""
 
-Said = tuple[int, str | None, int, list[tuple[int, int]], str, list[int]]
-"""What the agent was told of: calls wanted, model loaded, models known, calls given back, why it is
-busy, batches held."""
+Reported = tuple[int, str | None, int, list[tuple[int, int]], str, list[int]]
+"""The values that the last frame told the agent: calls wanted, model loaded, models known, calls
+given back, why the executor is busy, batches held."""
 
 
 class HeldBatch:
-    """A batch and how far it is. cursor: of the next call. stop: where those begin that were given
-    back. ends: those not on record."""
+    """A batch and its progress. cursor: the position of the next call. stop: the first position
+    that was given back. ends: the ends that are not on record."""
 
     __slots__ = ("batch", "cancelled", "cursor", "dropped", "ends", "recorded", "stop")
 
@@ -61,12 +62,13 @@ class HeldBatch:
 
     @property
     def left(self) -> int:
-        """How many calls have not begun."""
+        """Return how many calls have not begun."""
         return 0 if self.dropped else self.stop - self.cursor
 
 
 class Hand:
-    """All batches. gpus: devices of the executor. news: set when the runner may have work."""
+    """All batches of an executor. gpus: the number of its devices. news: an event, set when the
+    runner may have work."""
 
     def __init__(self, task: str, gpus: int) -> None:
         self._task, self._gpus = task, gpus
@@ -74,7 +76,7 @@ class Hand:
         self._waiting: deque[HeldBatch] = deque()
         self._unsent: deque[tuple[int, CallEnd]] = deque()
         self._loads: deque[ModelLoad] = deque()
-        self._said: Said = (-1, None, 0, [], "", [])
+        self._reported: Reported = (-1, None, 0, [], "", [])
         self._taking = threading.Lock()
         self._returned: dict[int, int] = {}  # batch -> the first position that was given back
         self._waits_for: list[str] = []  # calls that the running call waits for, by its threads
@@ -85,8 +87,8 @@ class Hand:
         self.mean_seconds = 0.0
         self.loaded: str | None = None
         self.models: dict[str, ModelLimits] = {}
-        self.defers = False  # what it wants next can wait for a moment
-        self.open = False  # it wants calls
+        self.defers = False  # the next request for calls can wait for a moment
+        self.open = False  # the executor accepts calls
         self.leaving = False
         self.cancelled: str | None = None  # the running call, and why
 
@@ -102,7 +104,7 @@ class Hand:
         return None
 
     def begin_call(self, held: HeldBatch) -> int | None:
-        """Take the batch's next call; return its position, None where it has none that is left."""
+        """Begin the batch's next call; return its position, None where no call is left."""
         with self._taking:
             if held.left <= 0:
                 return None
@@ -114,26 +116,27 @@ class Hand:
             return position
 
     def leave_call(self) -> None:
-        """No call runs."""
+        """Note that no call runs."""
         with self._taking:
             self.running = self._began_at = None
             self._waits_for.clear()
 
     def begin_waiting(self, call: str) -> None:
-        """The running call waits for another: what is in hand behind it is given back (HAND-2)."""
+        """Note that the running call waits for another; the calls in hand behind it are given back
+        (HAND-2)."""
         with self._taking:
             if self.running is not None:
                 self._waits_for.append(call)
 
     def end_waiting(self, call: str) -> None:
-        """The running call goes on."""
+        """Note that the running call goes on."""
         with self._taking:
             if call in self._waits_for:
                 self._waits_for.remove(call)
-                self.defers = True  # it may wait again in a moment
+                self.defers = True  # the call may wait again in a moment
 
     def end_call(self, held: HeldBatch, end: CallEnd) -> None:
-        """Take the end of a call."""
+        """Add the end of a call."""
         if not held.dropped:
             held.ends[end.position] = end
             self._unsent.append((held.batch.id, end))
@@ -142,34 +145,35 @@ class Hand:
         self.mean_seconds = mean + _MEAN_WEIGHT * (seconds - mean) if mean else seconds
 
     def note_load(self, load: ModelLoad) -> None:
-        """Take how long a model's loading took."""
+        """Note how long a model's loading took."""
         self._loads.append(load)
 
     @property
     def in_hand(self) -> int:
-        """Calls that have not ended."""
+        """Return the number of calls that have not ended."""
         return sum(held.left for held in list(self._waiting)) + (self.running is not None)
 
     @property
     def hungry(self) -> bool:
-        """Whether it could take calls, and has not said so yet."""
-        return self._said[0] == 0 and self._choose_want() > 0
+        """Return whether the executor can take more calls and has not asked for them yet."""
+        return self._reported[0] == 0 and self._choose_want() > 0
 
     @property
     def unrecorded(self) -> bool:
-        """Whether an end is not on record."""
+        """Return whether an end is not on record."""
         return any(held.ends for held in list(self._held.values()))
 
     @property
     def unsent(self) -> bool:
-        """Whether an end was not told."""
+        """Return whether an end was not sent."""
         return bool(self._unsent)
 
     # ---- the line's side
 
     @property
     def busy(self) -> str:
-        """Why it takes no calls beside the one that runs, "" where it does."""
+        """Return why the executor takes no calls beside the one that runs; "" where it does take
+        some."""
         waits_for, began_at = self._waits_for[-1:], self._began_at
         if waits_for:
             return waits_for[0]
@@ -178,8 +182,8 @@ class Hand:
 
     @property
     def busy_in(self) -> float | None:
-        """In how many seconds the running call, or the next one, may have run for long; None where
-        there is none, or it has already."""
+        """Return in how many seconds the running call, or the next one, will have run for
+        `LONG_SECONDS`; None where there is none, or it has already."""
         began_at = self._began_at
         if began_at is None:
             return LONG_SECONDS if self.in_hand else None
@@ -187,7 +191,7 @@ class Hand:
         return left if left >= 0 else None
 
     def give_back(self) -> None:
-        """Give back what is in hand behind a call that keeps it waiting (HAND-2)."""
+        """Give back the calls in hand behind a call that keeps them waiting (HAND-2)."""
         if not self._returns or not self.busy:
             return
         with self._taking:
@@ -197,12 +201,12 @@ class Hand:
                     self._returned[held.batch.id] = held.stop
 
     def take(self, frame: AgentFrame) -> None:
-        """Take what the agent says."""
+        """Act on a frame of the agent."""
         if frame.takes:
             self._returns = RETURNS in frame.takes
         for batch in frame.batches:
             # There were no more: to ask at once again would only hold up the ends of these.
-            self.defers = len(batch.calls) < min(self._said[0], FEW_CALLS)
+            self.defers = len(batch.calls) < min(self._reported[0], FEW_CALLS)
             if batch.id not in self._held:
                 held = self._held[batch.id] = HeldBatch(batch)
                 self._waiting.append(held)
@@ -210,7 +214,7 @@ class Hand:
             held_one = self._held.get(batch_id)
             if held_one is not None and held_one.ends.pop(position, None) is not None:
                 held_one.recorded += 1
-                # One that was given back in part is dropped, once that is on record.
+                # A batch given back in part is dropped once the return is on record.
                 if held_one.recorded == len(held_one.batch.calls):
                     del self._held[batch_id]
         for batch_id in frame.dropped:
@@ -236,8 +240,8 @@ class Hand:
             self.cancelled = "it was taken back"
 
     def make_hello(self) -> ExecutorFrame:
-        """Return what a new agent must know. Ends not on record are told again in the frames that
-        follow (HAND-1)."""
+        """Return the first frame for a new agent. Ends not on record are sent again in the frames
+        that follow (HAND-1)."""
         self._unsent.clear()
         held = list(self._held.copy().values())
         for one in held:
@@ -248,15 +252,16 @@ class Hand:
         return msgspec.structs.replace(frame, task=self._task, hello=True, batches=batches)
 
     def make_frame(self, *, full: bool = False) -> ExecutorFrame | None:
-        """Return what is new since the last frame, None where nothing is. full: one in any case."""
+        """Return a frame with the news since the last one, None where there is none. full: True to
+        return a frame in any case."""
         self.give_back()
         busy, running = self.busy, self.running
         want, loaded, held = self._choose_want(), self.loaded, list(self._held)
         returned = list(self._returned.items())
-        said: Said = (want, loaded, len(self.models), returned, busy, held)
-        if not full and not self._unsent and not self._loads and self._can_wait(said):
+        report: Reported = (want, loaded, len(self.models), returned, busy, held)
+        if not full and not self._unsent and not self._loads and self._can_wait(report):
             return None
-        self._said, self.defers = said, False
+        self._reported, self.defers = report, False
         return ExecutorFrame(
             held=held,
             ends=self._take_ends(),
@@ -270,16 +275,16 @@ class Hand:
             busy_batch=running[0].batch.id if busy and running is not None else 0,
         )
 
-    def _can_wait(self, said: Said) -> bool:
-        """Whether this is nothing new, or only that a batch was taken and more could be, or that the
-        running call went on just now."""
-        _, *state, busy, _ = said
-        _, *state_before, busy_before, _ = self._said
+    def _can_wait(self, report: Reported) -> bool:
+        """Return whether a frame can wait: nothing is new, or only that a batch was begun and more
+        could be taken, or that the running call went on just now."""
+        _, *state, busy, _ = report
+        _, *state_before, busy_before, _ = self._reported
         goes_on = busy in ("", busy_before)
-        return said == self._said or (self.defers and state == state_before and goes_on)
+        return report == self._reported or (self.defers and state == state_before and goes_on)
 
     def _take_ends(self) -> list[BatchEnds]:
-        """Return as many ends as a frame may hold."""
+        """Remove and return as many ends as a frame may hold."""
         ends: dict[int, list[CallEnd]] = {}
         size = 0
         while self._unsent and size < MAX_ENDS_BYTES:

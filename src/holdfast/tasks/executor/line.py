@@ -1,11 +1,11 @@
 """The line to the agent: a Unix stream socket and the thread that serves it.
 
 LINE-2  The runner makes no system call for a short call: the thread looks for ends every
-        `FLUSH_SECONDS` while there are any, and is woken only when it sleeps, when the next batch is
-        wanted, or when nothing is left to run. An agent that is away or frozen holds up no call.
--       What an agent of an earlier version would ignore is not waited for: an agent says in the first
-        frame of a connection what it carries, and one that says nothing at all is given
-        `GREETING_SECONDS`.
+        `FLUSH_SECONDS` while there are any, and is woken only when it sleeps, when the next batch
+        is wanted, or when nothing is left to run. An agent that is away or frozen holds up no call.
+-       The executor does not wait for an answer that an agent of an earlier version never gives: an
+        agent lists in the first frame of a connection the requests that it carries out, and an
+        agent that sends no such frame has `GREETING_SECONDS`.
 """
 
 import contextlib
@@ -37,59 +37,61 @@ _READ_BYTES = 1 << 18
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(AgentFrame).decode
 
-Asked = tuple[str, str] | CallSave
-"""What the agent is asked to carry: a blob (its way and its SHA-256), or a checkpoint."""
+Transfer = tuple[str, str] | CallSave
+"""A transfer that the agent is asked for: of a blob (direction and SHA-256), or of a checkpoint."""
 
 
 class AgentLine:
-    """Keeps the agent and the hand in step, over agents that come and go."""
+    """Exchanges frames between the agent and the executor's batches, while agents come and go."""
 
     def __init__(self, address: str, hand: Hand, taken: Callable[[AgentFrame], None]) -> None:
         self._address, self._hand, self._taken = address, hand, taken
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._socket: socket.socket | None = None
         self._reader = FrameReader()
-        self._asked: dict[Asked, threading.Event] = {}
-        self._unasked: list[Asked] = []
-        self._answers: dict[Asked, BlobDone | SaveDone] = {}
-        self._takes: frozenset[str] | None = None  # of the agent at the other end, once it spoke
+        self._transfers: dict[Transfer, threading.Event] = {}
+        self._unsent: list[Transfer] = []
+        self._answers: dict[Transfer, BlobDone | SaveDone] = {}
+        self._takes: frozenset[str] | None = None  # requests that the agent carries out
         self._greets_by = 0.0
         self._is_cut = False
         self.looks = False  # the thread looks by itself soon
 
     def start(self) -> None:
-        """Serve from now on."""
+        """Start the thread that serves the line."""
         threading.Thread(target=self._serve, name="holdfast-line", daemon=True).start()
 
     def wake(self) -> None:
-        """Have the thread look now."""
-        with contextlib.suppress(BlockingIOError):  # it was woken often enough
+        """Wake the thread."""
+        with contextlib.suppress(BlockingIOError):  # a full eventfd: the thread wakes
             os.eventfd_write(self._wake_fd, 1)
 
     def move_blob(self, way: str, sha256: str) -> str | None:
-        """Have the agent fetch or keep a blob; wait. Returns why that failed, or None."""
+        """Have the agent fetch or keep a blob, and wait for that. Returns why it failed, or
+        None."""
         return self._ask((way, sha256)).error
 
     def move_checkpoint(self, save: CallSave) -> SaveDone:
-        """Have the agent carry a checkpoint; wait."""
+        """Have the agent keep or fetch a checkpoint, and wait for the answer."""
         done = self._ask(save)
         assert isinstance(done, SaveDone)
         return done
 
     def cut(self) -> None:
-        """Carry nothing any more: this is a process that a call forked, without the thread."""
+        """Stop all transfers, in a process that a call forked, which has no thread to serve
+        them."""
         self._is_cut = True
 
-    def _ask(self, asked: Asked) -> BlobDone | SaveDone:
+    def _ask(self, asked: Transfer) -> BlobDone | SaveDone:
         if self._is_cut:
             if isinstance(asked, CallSave):
                 return SaveDone(save=asked, error=CUT)
             return BlobDone(sha256=asked[1], error=CUT)
-        done = self._asked[asked] = threading.Event()
-        self._unasked.append(asked)
+        done = self._transfers[asked] = threading.Event()
+        self._unsent.append(asked)
         self.wake()
         done.wait()
-        del self._asked[asked]
+        del self._transfers[asked]
         return self._answers.pop(asked)
 
     # ---- the thread
@@ -102,7 +104,7 @@ class AgentLine:
                 pause = _AGAIN_SECONDS[0]
                 self._talk()
             except (OSError, ValidationError, *UNREADABLE):
-                pass  # the agent went, or was replaced: it is called again
+                pass  # the agent ended, or was replaced: connect again
             if self._socket is not None:
                 self._socket.close()
                 self._socket = None
@@ -115,7 +117,7 @@ class AgentLine:
         self._socket, self._reader = line, FrameReader()
         line.connect(self._address)
         self._takes, self._greets_by = None, time.monotonic() + GREETING_SECONDS
-        self._unasked = list(self._asked)
+        self._unsent = list(self._transfers)
         self._send(self._hand.make_hello())
 
     def _talk(self) -> None:
@@ -130,27 +132,28 @@ class AgentLine:
             if self._socket.fileno() in ready:
                 self._read()
             self._refuse_uncarried()
-            asked, self._unasked = self._unasked, []
+            asked, self._unsent = self._unsent, []
             frame = self._hand.make_frame(full=bool(asked))
             self.looks = frame is not None
             if frame is not None:
-                self._send(add_asked(frame, asked))
+                self._send(add_transfers(frame, asked))
             elif self._hand.unsent or self._hand.defers:
-                self.looks = True  # it came between the two, or is told later
+                self.looks = True  # an end that came meanwhile is seen now, or sent later
                 self._hand.defers = False
 
     def _choose_pause(self) -> float | None:
-        """Return for how many milliseconds nothing has to be looked at."""
+        """Return for how many milliseconds the thread may sleep; None for as long as nothing wakes
+        it."""
         if self.looks:
             return 1000 * FLUSH_SECONDS
         until = [] if (left := self._hand.busy_in) is None else [1000 * left + 1.0]
-        if self._asked and self._takes is None:
+        if self._transfers and self._takes is None:
             until.append(max(1.0, 1000 * (self._greets_by - time.monotonic())))
         return min(until, default=None)
 
     def _refuse_uncarried(self) -> None:
-        """Answer what the agent will not."""
-        for asked in list(self._asked):
+        """Answer the requests that the agent does not carry out."""
+        for asked in list(self._transfers):
             if isinstance(asked, CallSave) and (why := self._explain_uncarried()):
                 self._take_answer(asked, SaveDone(save=asked, error=why))
 
@@ -176,8 +179,8 @@ class AgentLine:
             self._hand.take(frame)
             self._taken(frame)
 
-    def _take_answer(self, asked: Asked, answer: BlobDone | SaveDone) -> None:
-        done = self._asked.get(asked)
+    def _take_answer(self, asked: Transfer, answer: BlobDone | SaveDone) -> None:
+        done = self._transfers.get(asked)
         if done is not None:
             self._answers[asked] = answer
             done.set()
@@ -187,8 +190,8 @@ class AgentLine:
         self._socket.sendall(encode_frame(_encode(frame)))
 
 
-def add_asked(frame: ExecutorFrame, asked: Sequence[Asked]) -> ExecutorFrame:
-    """Return a frame that also asks for blobs and checkpoints to be carried."""
+def add_transfers(frame: ExecutorFrame, asked: Sequence[Transfer]) -> ExecutorFrame:
+    """Return a frame that also asks for transfers of blobs and checkpoints."""
     if not asked:
         return frame
     blobs = [one for one in asked if not isinstance(one, CallSave)]

@@ -1,4 +1,5 @@
-"""Where this executor is, written into shared memory at each call: no message, no system call."""
+"""The position of this executor's running call, written into shared memory at each call: no
+message, no system call."""
 
 import mmap
 import os
@@ -12,10 +13,11 @@ _SEQUENCE = struct.Struct("<Q").pack_into
 
 
 class PlaceWriter:
-    """The place file. Its sequence is odd while it is written, so that no reader takes half of it."""
+    """The file of the position. Its sequence number is odd during a write, so that no reader uses
+    half of it."""
 
     def __init__(self, path: str) -> None:
-        """Raises OSError."""
+        """Map the file into memory. Raises OSError."""
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             self._memory = mmap.mmap(fd, PLACE_BYTES)
@@ -28,7 +30,7 @@ class PlaceWriter:
         self.write(0, 0, PHASE_IDLE)
 
     def write(self, batch: int, position: int, phase: int, *, begins: bool = False) -> None:
-        """Say where it is. begins: another call began."""
+        """Write the position. begins: True where another call began."""
         if begins:
             self._calls = (self._calls + 1) & 0xFFFF_FFFF
         self.phase, self._batch, self._position = phase, batch, position
@@ -39,5 +41,5 @@ class PlaceWriter:
         _SEQUENCE(self._memory, 0, self._sequence)
 
     def change_phase(self, phase: int) -> None:
-        """Say that another phase of the same call began."""
+        """Write that another phase of the same call began."""
         self.write(self._batch, self._position, phase)

@@ -1,10 +1,10 @@
-"""Calls, one after the other, and when the process goes.
+"""Runs calls, one after the other, and decides when the process ends.
 
-EXEC-1  A process that ends by itself does so between two calls, with status 0, after the ends it
-        has are told: it was idle for long, it was told to leave, it ran its number of calls, it
-        holds more memory than it may, a file of its app was changed (CODE-1), an import failed, or
-        an exception left its GPU unusable. Its status is 1 where it could not run its last call.
-EXEC-2  The end of a call that ran while the process was told to stop (TERM) and raised is not told:
+EXEC-1  A process that ends by itself does so between two calls, with status 0, after its ends were
+        sent: it was idle for long, it was told to leave, it ran its number of calls, it holds more
+        memory than it may, a file of its app was changed (CODE-1), an import failed, or an
+        exception left its GPU unusable. Its status is 1 where it could not run its last call.
+EXEC-2  The end of a call that ran while the process was told to stop (TERM) and raised is not sent:
         the stop made it raise, and the call is run again elsewhere.
 """
 
@@ -58,8 +58,9 @@ _encode_error = msgspec.json.Encoder().encode
 
 
 class RunnerPlaces(msgspec.Struct, frozen=True, kw_only=True):
-    """app: imported ahead, where it is a module. path: the folder it is in. blobs: large values on
-    their way. files: folders of calls."""
+    """The app and the folders of an executor. app: the module to import before the first call, if
+    it is one. path: the folder that the app is in. blobs: the folder of large values in transfer.
+    files: the folder of calls' files."""
 
     app: str
     path: str
@@ -103,7 +104,7 @@ class CallRunner:
         self._hand.news.set()
 
     def run(self) -> int:
-        """Run calls until there is a reason to go. Returns the exit status."""
+        """Run calls until there is a reason to end. Returns the exit status."""
         self._line.start()
         self._import_app()
         self._hand.open = True
@@ -126,30 +127,31 @@ class CallRunner:
         return self._say_unable() if unable else 0
 
     def _say_unable(self) -> int:
-        """Have the agent know that this host cannot run the app (ABLE-1). Returns the status."""
+        """Report to the agent that this host cannot run the app (ABLE-1). Returns the status."""
         print(f"[holdfast] {' '.join(self._unable.split())}", file=self._guard.streams[1])
         self._place.write(0, 0, PHASE_UNABLE)
         return 1
 
     def close(self) -> None:
-        """End what the coroutines of calls left running."""
+        """End the tasks that coroutines of calls left running."""
         self._guard.shield("what a coroutine of a call left running", self._coroutines.close)
 
     def _cut_child(self) -> None:
-        """In a process that a call forked: the place and the line are its parent's."""
+        """Cut off a process that a call forked, because the place file and the line belong to its
+        parent."""
         SHELF.loading, SHELF.loaded = (lambda name: None), (lambda name, seconds: None)
         self._forked = True
         self._line.cut()
 
     def _import_app(self) -> None:
-        """Import the app ahead of the first call. Its errors are told by the calls that meet them; a
-        process that ends here never had one, and its agent says so."""
+        """Import the app ahead of the first call. The calls that meet an error of the import report
+        it; an executor that ends in the import has run no call, and its agent reports that."""
         self._place.write(0, 0, PHASE_LOADING)
         app, since = self._places.app, time.time()
         try:
             self._guard.run(importlib.import_module, app, sets_up=True)
         except BaseException as error:
-            # An app need not be a module: its functions may be of another.
+            # An app need not be a module: its functions may be in another one.
             if not (isinstance(error, ModuleNotFoundError) and error.name == app):
                 self._files.note_failure(error)
         self._files.note_imports(since)
@@ -173,7 +175,8 @@ class CallRunner:
         return read_resident_bytes() > limits.memory_bytes
 
     def _wait(self, idle_seconds: float) -> bool:
-        """Wait for calls; unload a model that is not used. False when it was idle for long."""
+        """Wait for calls; unload a model that is not used. Returns False when the executor was idle
+        for long."""
         hand, limits = self._hand, self._limits
         if hand.next_batch() is not None:
             return True
@@ -201,7 +204,7 @@ class CallRunner:
             self._hand.news.clear()
 
     def _hear(self, frame: AgentFrame) -> None:
-        """On the line's thread: a cancelled call sees it at once."""
+        """Act on a frame, on the line's thread: a cancelled call learns of it at once."""
         context = self._context
         if context is not None and self._hand.cancelled is not None:
             context.cancel(self._hand.cancelled)
@@ -212,7 +215,7 @@ class CallRunner:
         calls, hand = held.batch.calls, self._hand
         model = held.batch.model
         if model is not None and model != SHELF.name:
-            self._drop_model()  # before the first call, because that is not to pay for an unloader
+            self._drop_model()  # before the first call, whose time must not include an unloader's
         while not self._must_go() and (position := hand.begin_call(held)) is not None:
             end: CallEnd | None
             try:
@@ -293,7 +296,8 @@ class CallRunner:
         return self._write(hosted, hosted.run(args, kwargs, self._coroutines))
 
     def _note_unable(self, failure: BaseException) -> None:
-        """Note a function that cannot be run here; after an import that failed another process tries."""
+        """Note a function that cannot be run here. After a failed import, another process tries
+        it."""
         if isinstance(failure, CallRefused) and failure.error.unable:
             self._unable = failure.error.message
             self._leaves = self._leaves or failure.error.kind != NOT_A_TASK
@@ -307,7 +311,7 @@ class CallRunner:
         return self._guard.run(self._functions.find, name, sets_up=True)
 
     def _describe(self, failure: BaseException) -> str:
-        """Return the error of a call as text, however its exception behaves."""
+        """Return the error of a call as text, even where its exception's own code raises."""
         try:
             error = self._guard.run(describe_error, failure)
         except BaseException:  # no memory, or a signal
@@ -316,12 +320,12 @@ class CallRunner:
         return _encode_error(error).decode()
 
     def _note_device(self, failure: BaseException, error: CallError) -> None:
-        """Note whether this process can use its GPU no more after such an exception."""
+        """Note whether this process can no longer use its GPU after such an exception."""
         if not isinstance(failure, HoldfastError | CallRefused):
             self._broken = self._broken or any(w in error.message for w in _BROKEN_DEVICE)
 
     def _free_model(self, name: str, work: Callable[[], object]) -> None:
-        """Run what unloads a model; what it raises is in the log, and fails no call."""
+        """Run the function that unloads a model. Its exception is logged, and fails no call."""
         failure = self._guard.shield(f"the unloader of model {name}", work)
         if failure is not None:
             self._describe(failure)
@@ -361,7 +365,7 @@ class CallRunner:
         wanted()
 
     def _drop_model(self) -> None:
-        """Unload the model, in the time that its loading may take."""
+        """Unload the model, within the time limit of its loading."""
         if SHELF.name is not None:
             self._place.write(0, 0, PHASE_LOADING)
             SHELF.drop()
@@ -405,12 +409,13 @@ def _end_uncalled(position: int, reason: str) -> CallEnd:
 
 
 def _refuse(error: HoldfastError) -> CallRefused:
-    """Return the refusal of a call that no other attempt would mend."""
+    """Return the refusal of a call that would fail in every other attempt, too."""
     return CallRefused(CallError(kind=type(error).__name__, message=error.message, invalid=True))
 
 
 def read_resident_bytes() -> int:
-    """Resident memory of this process, without the pages of mapped files, which the kernel drops."""
+    """Return the resident memory of this process, without the pages of mapped files, which the
+    kernel can drop."""
     with open("/proc/self/statm") as file:
         _, resident, of_files, *_ = map(int, file.read().split())
     return (resident - of_files) * resource.getpagesize()

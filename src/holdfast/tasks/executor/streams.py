@@ -1,9 +1,10 @@
-"""Stdout and stderr of an executor. Before the first output of each call stands a line that names
-it, so that the log of the executor can be told apart; a call that prints nothing costs nothing.
+"""Stdout and stderr of an executor. A line that names the call stands before the first output of
+each call, so that the calls can be told apart in the executor's log; a call that prints nothing
+costs nothing.
 
-PRINT-1  What a call wrote has left the process when the write returns, whole lines or not, because
-          the process may end in the next instruction, and a program that the call starts writes to
-          the same log.
+PRINT-1  The output of a call has left the process when the write returns, whole lines or not,
+         because the process may end in the next instruction, and a program that the call starts
+         writes to the same log.
 """
 
 import _posixsubprocess
@@ -16,8 +17,8 @@ from typing import Any
 
 from holdfast.core.calls.marks import make_mark
 
-# What starts a child that may write, besides a fork. Each is wrapped, because a hook of the
-# interpreter's audit events would make every call of `id` slower.
+# The functions, besides fork, that start a child which may write. Each is wrapped, because a hook
+# of the interpreter's audit events would make every call of `id` slower.
 _STARTS: tuple[tuple[Any, str], ...] = (
     (os, "system"),
     (os, "posix_spawn"),
@@ -39,7 +40,8 @@ class MarkedStream(io.TextIOWrapper):
         self._call = (set_id, index, attempt)
 
     def write(self, text: str) -> int:
-        """Write; the number of characters does not count the line that names the call."""
+        """Write text. The number of characters returned does not count the line that names the
+        call."""
         if not text:
             return 0
         if self._call is not None:
@@ -53,7 +55,7 @@ class MarkedStream(io.TextIOWrapper):
         return len(text)
 
     def announce(self) -> None:
-        """Name the call now, because something else is about to write for it."""
+        """Name the call now, because another program is about to write for it."""
         if self._call is not None:
             (set_id, index, attempt), self._call = self._call, None
             gap = "\n" if self._midline else ""
@@ -63,7 +65,7 @@ class MarkedStream(io.TextIOWrapper):
 
     @property
     def buffer(self) -> Any:
-        """The bytes below, for a call that writes them itself."""
+        """Return the binary stream below, for a call that writes bytes itself."""
         self.announce()
         return super().buffer
 

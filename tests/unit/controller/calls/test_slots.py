@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast.controller.runtime.calls.slots import SlotsDesk
+from holdfast.controller.runtime.calls.slots import WantedSlots
 from holdfast.core.calls.executors import make_executor_spec
 from holdfast.core.calls.values import Family, FunctionSpec
 from holdfast.moves.values import NewJob
@@ -21,7 +21,7 @@ def make_rig() -> Rig:
     return made[0]
 
 
-async def begin(rig: Rig) -> SlotsDesk:
+async def begin(rig: Rig) -> WantedSlots:
     """One slot, held by an idle executor that was started ahead for one of two apps."""
     await rig.host("h1", slots=1, labels={"app/one": "yes", "app/two": "yes"})
     spec = make_executor_spec(ONE, ahead=True)
@@ -30,7 +30,7 @@ async def begin(rig: Rig) -> SlotsDesk:
     key = await rig.key("e1")
     await rig.sync()
     await rig.sync(live=[key], started=[key])
-    return SlotsDesk(rig.store, lambda: rig.now.timestamp())
+    return WantedSlots(rig.store, lambda: rig.now.timestamp())
 
 
 def test_an_executor_submitted_ahead_claims_a_slot_once_calls_wait_for_it() -> None:

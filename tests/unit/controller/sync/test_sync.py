@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.controller.loops.admit import AdmitLoop
-from holdfast.controller.runtime.wakes import HostLine
+from holdfast.controller.runtime.wakes import HostPolls
 from holdfast.core.causes import Watchdog
 from holdfast.core.facts import Trip
 from holdfast.core.ids import TaskKey
@@ -225,7 +225,7 @@ async def test_an_offer_that_no_poll_hears_is_made_again(
 ) -> None:
     poll = asyncio.create_task(agent.sync(wait=5.0))
     await waits(poll, served)
-    monkeypatch.setattr(HostLine, "give", lambda *_: None)  # it hung up a moment ago
+    monkeypatch.setattr(HostPolls, "answer", lambda *_: None)  # it hung up a moment ago
     job = await served.submit()
     poll.cancel()
     assert (await agent.take()).key.job_id == job["id"]

@@ -37,14 +37,15 @@ log = logging.getLogger("holdfast.controller")
 
 SILENCE_SECONDS = 30.0
 LEAST_BYTES = 64 * 1024
-"""A sender of less than `LEAST_BYTES` in `SILENCE_SECONDS` (2 kB/s) is cut off: it is gone, or it
-keeps a connection and a file busy for nothing."""
+"""A sender that delivers less than `LEAST_BYTES` in `SILENCE_SECONDS` (2 kB/s) is cut off: it is
+gone, or it keeps a connection and a file busy for nothing."""
 SHA_HEADER = "Holdfast-Sha256"
 _SHA = re.compile(r"[0-9a-f]{64}")
 
 
 class Announced(msgspec.Struct, frozen=True):
-    """What the sender announces. None: not announced, so not checked."""
+    """The size and checksum that the headers of an upload announce. A field that is None was not
+    announced, and is not checked."""
 
     size: int | None
     sha256: str | None
@@ -54,7 +55,7 @@ def read_announcement(call: ApiCall, limit_bytes: int, *, need_sha: bool) -> Ann
     """Read the headers of an upload.
 
     Raises:
-        TooLarge: it is over the limit; no byte of it was read.
+        TooLarge: the announced size is over the limit; no byte of the body was read.
         ValidationError: the checksum is malformed, or missing where `need_sha`.
     """
     length, sha = call.header("content-length"), call.header(SHA_HEADER.lower())
@@ -80,9 +81,10 @@ def too_large(limit_bytes: int) -> TooLarge:
 
 
 class Upload:
-    """One body on its way into the blob store. `size` and `digest` are of what came so far.
+    """One request body on its way into the blob store. `size` and `digest` cover the bytes received
+    so far.
 
-    refuse: makes the error for one over the limit.
+    refuse: a function that makes the error for a body over the limit.
     """
 
     def __init__(
@@ -101,12 +103,12 @@ class Upload:
 
     @property
     def digest(self) -> bytes:
-        """The SHA-256 of what came."""
+        """Return the SHA-256 of the bytes received so far."""
         return self._hash.digest()
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the body, piece by piece. Raises an error where it is not what was announced
-        (CKPT-4)."""
+        """Yield the body, piece by piece. Raises an error where the body differs from its
+        announcement (CKPT-4)."""
         loop, more, waited, came = asyncio.get_running_loop(), True, 0.0, 0
         while more:
             began = loop.time()  # the blob store's time is not the sender's
@@ -176,8 +178,8 @@ def note_added(controller: Controller, key: TaskKey, added: CheckpointAdded) -> 
 
 
 def drop_blobs(controller: Controller, blobs: Collection[str]) -> None:
-    """Delete blobs that no row names any more, in the background. The sweep deletes later what
-    cannot be deleted now."""
+    """Delete, in the background, blobs that no row names any more. The sweep deletes later any blob
+    whose deletion fails here."""
     if blobs:
         controller.background.start(_drop(controller, list(blobs)))
 

@@ -31,7 +31,8 @@ JobId = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class AgentCheckpointQuery(Query, frozen=True, kw_only=True):
-    """The task. incarnation: the host's, as in every sync. number: which checkpoint to fetch."""
+    """The task whose checkpoint is sent or fetched. incarnation: the host's incarnation, as in
+    every sync. number: the number of the checkpoint to fetch."""
 
     job: JobId
     rank: Rank
@@ -42,7 +43,8 @@ class AgentCheckpointQuery(Query, frozen=True, kw_only=True):
 
 
 class CheckpointQuery(Query, frozen=True, kw_only=True):
-    """A rank's newest checkpoint, its newest of an epoch, or one by its number. step: for PUT."""
+    """A rank's newest checkpoint, its newest of an epoch, or one by its number. step: the training
+    step of an uploaded checkpoint (PUT only)."""
 
     rank: Rank = 0
     epoch: Number | None = None
@@ -51,7 +53,8 @@ class CheckpointQuery(Query, frozen=True, kw_only=True):
 
 
 class WhichCheckpointsQuery(Query, frozen=True, kw_only=True):
-    """The checkpoints of one rank, or one; absent means all."""
+    """The checkpoints to delete: one rank's, or the one with this number; with neither, all of the
+    job."""
 
     rank: Rank | None = None
     number: Number | None = None
@@ -94,7 +97,8 @@ async def get_agent_checkpoint(call: ApiCall) -> Response:
 
 
 async def skip_agent_checkpoint(call: ApiCall) -> Response:
-    """Offer a task of this host the checkpoint before, because it cannot use this one (SAVE-4)."""
+    """Offer a task of this host the checkpoint before the last one offered, because the task cannot
+    use the last one (SAVE-4)."""
     controller, host = call.controller, call.host
     assert host is not None
     said = await call.body(wire.CheckpointSkip)
@@ -129,8 +133,8 @@ async def put_checkpoint(call: ApiCall) -> Response:
     if query.number is not None:
         raise ValidationError("a checkpoint's number is given by the server", field="query.number")
     controller, job = call.controller, await find_job(call)
-    # What will be refused should not be sent. A supervised job's ranks have epochs of their own,
-    # which the store checks.
+    # Checked first, because bytes that will be refused should not be sent. A supervised job's ranks
+    # have epochs of their own, which the store checks.
     if not job.spec.supervised:
         check_by_hand(
             job.id,

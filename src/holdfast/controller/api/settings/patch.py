@@ -13,9 +13,9 @@ from holdfast.wire.api import SettingsPatch
 async def read_settings_patch(
     call: ApiCall, level: Scope, *, default: SettingsPatch | None = None
 ) -> tuple[dict[str, Value], list[str]]:
-    """Return what to set and what to unset. `default` stands for an absent body. Raises
-    ValidationError for an unknown setting or one that `level` does not have, a value that it cannot
-    take, and a name in both."""
+    """Return the settings to set and the names to unset. default: the patch that stands for an
+    absent body. Raises ValidationError for an unknown setting, a setting that `level` does not
+    have, a value that a setting cannot take, and a name in both parts."""
     patch = await call.body(SettingsPatch, default=default)
     changes = check_layer(patch.set, level)
     for name in patch.unset:

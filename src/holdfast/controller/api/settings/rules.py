@@ -30,7 +30,7 @@ async def put_rules(call: ApiCall) -> Response:
 
 
 async def try_rules(call: ApiCall) -> Response:
-    """Classify a described end by the rules in force or by others."""
+    """Classify a described end by the rules in force, or by rules that the request brings."""
     trial = await call.body(RulesTrial)
     if trial.exit_code is not None and trial.signal is not None:
         raise ValidationError(

@@ -9,7 +9,7 @@ log = logging.getLogger("holdfast.loops")
 LOOK_SECONDS = 2.0
 LEAST_SECONDS = 0.02
 ABSENT_SECONDS = 90.0
-"""So long the client of an open set may be silent; it says every 20 s that it is there."""
+"""How long the client of an open set may be silent; it reports its presence every 20 s."""
 ABSENT_LOOK_SECONDS = 15.0
 
 
@@ -50,7 +50,8 @@ class CallsLoop(Loop):
         return {name: count for name, count in counts.items() if count}
 
     async def _close_absent(self, now: datetime, since: datetime | None) -> int:
-        """Close sets whose clients went away; none before all had time to come back to a new leader."""
+        """Close sets whose clients went away. No set is closed before all clients had time to come
+        back to a new leader."""
         patience = timedelta(seconds=ABSENT_SECONDS)
         looked = self._looked_at
         early = looked is not None and now - looked < timedelta(seconds=ABSENT_LOOK_SECONDS)

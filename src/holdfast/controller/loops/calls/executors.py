@@ -1,7 +1,7 @@
-"""Calls that wait → executors, submitted as jobs; admission places them as it does any other.
+"""Calls that wait → executors, submitted as jobs; admission places them like any other job.
 
-The number is decided by `core.calls.plan`. A round writes under the lead (LEAD-3) and reads what is
-live anew each time, so neither a killed leader nor two of them start the same executor twice.
+The number is decided by `core.calls.plan`. A round writes under the lead (LEAD-3) and reads anew
+which executors live, so neither a killed leader nor two of them start the same executor twice.
 """
 
 import logging
@@ -32,12 +32,12 @@ log = logging.getLogger("holdfast.loops")
 MAX_EXECUTORS = 10_000
 MAX_ENDED = 20
 MOST_LENT = 64
-"""Executors without a slot of their own, for each host: each is a process."""
+"""The most executors without a slot of their own per host, because each is a process."""
 WITHDRAWN = "no call waits for it any more"
 
 
 class ExecutorsLoop(Loop):
-    """Wakes when calls are submitted, and every two seconds."""
+    """Starts and withdraws executors. Wakes when calls are submitted, and every two seconds."""
 
     name = "executors"
     topic = "executors"
@@ -81,7 +81,8 @@ class ExecutorsLoop(Loop):
     def _find_needs(
         self, feeds: Sequence[Feed], live: Sequence[JobRecord], apps: Iterable[str]
     ) -> list[CallsNeed]:
-        """Return what waits, by family; also those that only have executors, or are kept ahead."""
+        """Return the need of each family with waiting calls, with executors, or with executors to
+        be kept ahead of calls."""
         kept = [Family(app=app, queue="cpu") for app in apps]
         known = {job.spec.executor: read_family(job.spec, job.queue) for job in live}
         known |= {family.name: family for family in kept}
@@ -92,13 +93,13 @@ class ExecutorsLoop(Loop):
             name = feed.family.name
             ready[name] += feed.ready
             oldest[name] = max(oldest.get(name, 0.0), feed.head_age_seconds)
-        desk = self._controller.calls
+        calls = self._controller.calls
         return [
             CallsNeed(
                 family=family,
                 ready=ready[name],
                 head_age_seconds=oldest.get(name, 0.0),
-                mean_seconds=desk.mean_seconds(name),
+                mean_seconds=calls.mean_seconds(name),
             )
             for name, family in known.items()
         ]
@@ -151,7 +152,7 @@ class ExecutorsLoop(Loop):
         return states
 
     async def _submit(self, plan: FamilyPlan) -> int:
-        """Submit the executors of one plan; a refusal is kept for `why`."""
+        """Submit the executors of one plan, and keep the reason of a refusal for `why`."""
         name, refusals = plan.family.name, self._controller.calls.refusals
         specs = [
             *(make_executor_spec(plan.family, ahead=True) for _ in range(plan.ahead)),
@@ -172,7 +173,7 @@ class ExecutorsLoop(Loop):
         return len(jobs)
 
     async def _withdraw(self, plan: FamilyPlan, live: Sequence[JobRecord]) -> int:
-        """Cancel executors without a place, those that were submitted last first."""
+        """Cancel executors without a place, the most recently submitted first."""
         queued = [
             job
             for job in live  # the newest first

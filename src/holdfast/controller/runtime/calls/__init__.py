@@ -1,1 +1,1 @@
-"""What one replica heard of calls and executors. All of it can be lost."""
+"""The recent reports of calls and executors to one replica. All of it can be lost."""

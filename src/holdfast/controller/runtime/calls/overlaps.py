@@ -1,13 +1,14 @@
-"""What overlaps between two requests of a host: said again because the answer was still on its way.
+"""Requests of one host that overlap: the later one repeats reports because the answer to the
+earlier one was still on its way.
 
-OVERLAP-1  A batch that was handed out after a request came is held by its executor as far as that
-           request goes: it cannot name it yet, and it asks for these calls, not for others beside
-           them. A later request that does not name it gets it again.
-OVERLAP-2  An end that was recorded is answered for without the store: it is final.
-OVERLAP-3  An executor that is over is handed nothing: what it asked for before may come after its
-           last report, which gave back its calls, and its lease lasts until its task's end is told.
-           A batch that is handed to it would lie for `CLOSING_SECONDS`, and a call be charged that
-           never began.
+OVERLAP-1  A batch handed out after a request arrived counts as held by its executor for that
+           request: the executor cannot name the batch yet, and asks for these very calls, not for
+           others beside them. A later request that does not name the batch gets it again.
+OVERLAP-2  An end that was recorded is confirmed without asking the store, because it is final.
+OVERLAP-3  An executor that has ended is handed nothing. A request that it made earlier may arrive
+           after its last report, which gave back its calls, and its lease lasts until its task's
+           end is reported. A batch handed to it would lie for `CLOSING_SECONDS`, and a call that
+           never began would be charged.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,20 +21,23 @@ from holdfast.store.port.calls.calls import ExecutorTurn, ExecutorTurned
 from holdfast.wire.calls import BatchEnds, ExecutorReport
 
 _MAX_BATCHES = 8
-"""Of one executor; two are in flight."""
+"""The most batches remembered for one executor; two are in flight."""
 _MAX_OVER = 1000
 
 
 class Overlap:
-    """What was answered to one executor lately."""
+    """The recent answers to one executor."""
 
     def __init__(self) -> None:
-        self._handed: dict[int, tuple[int, int]] = {}  # in which exchange, and how many calls
+        self._handed: dict[
+            int, tuple[int, int]
+        ] = {}  # batch → its exchange and its number of calls
         self._recorded: dict[int, set[int]] = {}
 
     def trim(self, turn: ExecutorTurn, arrived: int) -> tuple[ExecutorTurn, list[tuple[int, int]]]:
-        """Return the turn as the store need see it, and ends that were recorded before. arrived: how
-        many exchanges there had been when its request came."""
+        """Return the part of the turn that the store must see, and the ends in it that were
+        recorded before, as batch and position. arrived: the number of exchanges made when the
+        turn's request arrived."""
         report = turn.report
         on_way = {
             batch: size
@@ -64,7 +68,7 @@ class Overlap:
         return fresh, repeated
 
     def note(self, turned: ExecutorTurned, exchange: int) -> None:
-        """Note the store's answer in an exchange, by its number."""
+        """Note the store's answer. exchange: the number of the exchange that brought it."""
         for batch in turned.batches:
             self._handed[batch.id] = exchange, len(batch.calls)
         for number, position in turned.recorded:
@@ -76,7 +80,7 @@ class Overlap:
 
 
 class OverExecutors:
-    """The executors whose last report came lately."""
+    """The executors whose last report came recently."""
 
     def __init__(self) -> None:
         self._keys: dict[TaskKey, None] = {}
@@ -85,13 +89,14 @@ class OverExecutors:
         return key in self._keys
 
     def note(self, reports: Iterable[ExecutorReport]) -> None:
-        """Note those of which this is the last report, before it is on record."""
+        """Note the executors whose last report is among these, before it is on record."""
         self._keys |= dict.fromkeys(r.key for r in reports if r.closing is not None)
         while len(self._keys) > _MAX_OVER:
             del self._keys[next(iter(self._keys))]
 
     def trim(self, turn: ExecutorTurn) -> ExecutorTurn:
-        """Return the turn without what it asks for, where its executor is over (OVERLAP-3)."""
+        """Return the turn; where its executor has ended, without its request for calls
+        (OVERLAP-3)."""
         report = turn.report
         if not report.want or report.key not in self._keys:
             return turn
@@ -99,7 +104,7 @@ class OverExecutors:
 
 
 def add_recorded(turned: ExecutorTurned, repeated: Sequence[tuple[int, int]]) -> ExecutorTurned:
-    """Return an answer that takes the repeated ends as recorded too."""
+    """Return an answer that lists the repeated ends as recorded too."""
     if not repeated:
         return turned
     return msgspec.structs.replace(turned, recorded=(*turned.recorded, *repeated))

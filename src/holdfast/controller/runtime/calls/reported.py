@@ -1,7 +1,8 @@
-"""What this replica heard of executors lately. All of it can be lost.
+"""The recent reports of executors to this replica. All of it can be lost.
 
-The length of calls tells the executors' loop how many are of use, and the models in memory are shown
-with their hosts. Another replica may have heard more: neither is more than a hint.
+The length of calls tells the executors' loop how many executors are of use, and the models in
+memory are shown with their hosts. Another replica may have received more reports, so both are only
+hints.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -9,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 import msgspec
 
 from holdfast.controller.runtime.calls.overlaps import OverExecutors, Overlap, add_recorded
-from holdfast.controller.runtime.calls.slots import SlotsDesk
+from holdfast.controller.runtime.calls.slots import WantedSlots
 from holdfast.controller.runtime.hosts.group_commit import GroupCommit
 from holdfast.controller.runtime.metrics import Metrics
 from holdfast.controller.runtime.outages import Outages
@@ -21,14 +22,14 @@ from holdfast.store.port.store import Store
 from holdfast.wire.calls import ExecutorReport
 
 FRESH_SECONDS = 90.0
-"""Three of the longest polls."""
+"""The age up to which a report counts: three of the longest polls."""
 WORKED_SECONDS = 600.0
 _SMOOTHING = 0.3
 _MAX_EXECUTORS = 20_000
 
 
 class HeardExecutor(msgspec.Struct, frozen=True):
-    """An executor as it was last heard of. since: when it was heard of first."""
+    """An executor as it was last reported. at, since: when it was reported last and first."""
 
     host_id: str
     family: str
@@ -38,8 +39,8 @@ class HeardExecutor(msgspec.Struct, frozen=True):
     since: float
 
 
-class Told(msgspec.Struct, frozen=True):
-    """What an executor was told that is repeated until it acts."""
+class ExecutorInstructions(msgspec.Struct, frozen=True):
+    """The instructions of one executor, which each answer repeats until it acts."""
 
     cancelled: frozenset[tuple[int, int]] = frozenset()
     killed: frozenset[tuple[int, int]] = frozenset()
@@ -47,12 +48,13 @@ class Told(msgspec.Struct, frozen=True):
 
 
 def must_be_judged(report: ExecutorReport) -> bool:
-    """Return whether a policy decides what becomes of a call."""
+    """Return whether the retry policy must decide about a call of the report: one that failed, or
+    that its closing executor gave up."""
     failed = any(end.error for each in report.ends for end in each.ends)
     return failed or report.closing is not None
 
 
-class CallsDesk:
+class ReportedCalls:
     """Hands turns of executors to the store, many in one transaction, and notes what they tell."""
 
     def __init__(
@@ -69,9 +71,9 @@ class CallsDesk:
         self._clock = clock
         self._means: dict[str, float] = {}
         self._executors: dict[TaskKey, HeardExecutor] = {}
-        self._told: dict[TaskKey, Told] = {}
+        self._instructions: dict[TaskKey, ExecutorInstructions] = {}
         self._worked: dict[tuple[str, str], float] = {}  # family and host: when a call ended well
-        self.slots = SlotsDesk(store, clock)
+        self.slots = WantedSlots(store, clock)
         self.refusals: dict[str, str] = {}
         """Family → why the store refused its executors."""
         self.exchanges = 0
@@ -89,7 +91,7 @@ class CallsDesk:
         self, waiting: Sequence[tuple[ExecutorTurn, int]]
     ) -> Sequence[ExecutorTurned]:
         judged = any(must_be_judged(turn.report) for turn, _ in waiting)
-        # What only asks for calls, or tells of results, waits for no read of policies.
+        # A report that only asks for calls or brings results waits for no read of policies.
         settings = await (self._settings.current() if judged else self._settings.recent())
         self._over.note(turn.report for turn, _ in waiting)
         overlaps = [self._overlaps.setdefault(t.report.key, Overlap()) for t, _ in waiting]
@@ -122,7 +124,7 @@ class CallsDesk:
             self._means[turn.family] = mean
         if turned.lost or report.key in self._over:
             self._executors.pop(report.key, None)
-            self._told.pop(report.key, None)
+            self._instructions.pop(report.key, None)
             self._overlaps.pop(report.key, None)
         else:
             self._keep(turn)
@@ -130,7 +132,9 @@ class CallsDesk:
     def _keep(self, turn: ExecutorTurn) -> None:
         if len(self._executors) >= _MAX_EXECUTORS:
             self._executors = {k: e for k, e in self._executors.items() if self._is_fresh(e)}
-            self._told = {k: told for k, told in self._told.items() if k in self._executors}
+            self._instructions = {
+                key: given for key, given in self._instructions.items() if key in self._executors
+            }
             self._overlaps = {k: o for k, o in self._overlaps.items() if k in self._executors}
         report, now = turn.report, self._clock()
         before = self._executors.get(report.key)
@@ -140,20 +144,24 @@ class CallsDesk:
         )
 
     def is_news(self, report: ExecutorReport, turned: ExecutorTurned, *, leave: bool) -> bool:
-        """Return whether the executor was not told yet to leave, or of these cancelled calls: it
-        hears of them at once, and then with the next thing there is to say. A new agent was told
-        nothing, and what an answer that was lost said is said again."""
-        told = Told(frozenset(turned.cancelled), frozenset(turned.killed), leave)
-        before = Told() if report.fresh else self._told.get(turned.key, Told())
-        if told == Told():
-            self._told.pop(turned.key, None)
+        """Return whether the answer carries an instruction to the executor for the first time: to
+        leave, or to cancel or kill a call. The host's request is answered at once then; later
+        answers repeat the instruction until the executor acts. A new agent (`report.fresh`) has
+        received none."""
+        given = ExecutorInstructions(frozenset(turned.cancelled), frozenset(turned.killed), leave)
+        before = ExecutorInstructions()
+        if not report.fresh:
+            before = self._instructions.get(turned.key, before)
+        if given == ExecutorInstructions():
+            self._instructions.pop(turned.key, None)
         else:
-            self._told[turned.key] = told
-        known = told.cancelled <= before.cancelled and told.killed <= before.killed
-        return not (known and told.leave <= before.leave)
+            self._instructions[turned.key] = given
+        known = given.cancelled <= before.cancelled and given.killed <= before.killed
+        return not (known and given.leave <= before.leave)
 
     def find_working(self, family: str) -> frozenset[str]:
-        """Return the hosts where calls of the family ended well lately, as far as was heard here."""
+        """Return the hosts where calls of the family ended well recently, according to the reports
+        to this replica."""
         now = self._clock()
         self._worked = {
             place: at for place, at in self._worked.items() if now - at < WORKED_SECONDS
@@ -165,12 +173,13 @@ class CallsDesk:
         return self._means.get(family, 0.0)
 
     def known_seconds(self, job_ids: Collection[str]) -> float:
-        """Return for how long this replica has heard of these executors; 0 where of none."""
+        """Return the seconds since the first report of any of these executors; 0 where none
+        reported."""
         found = [heard.since for key, heard in self._executors.items() if key.job_id in job_ids]
         return self._clock() - min(found) if found else 0.0
 
     def find_executors(self, family: str) -> dict[str, HeardExecutor]:
-        """Return job → executor of the family, as far as this replica heard of them lately."""
+        """Return job id → executor of the family, from the recent reports to this replica."""
         return {
             key.job_id: heard
             for key, heard in self._executors.items()
@@ -178,7 +187,7 @@ class CallsDesk:
         }
 
     def count_narrow(self, family: str, feeds: Sequence[Feed]) -> int:
-        """Return how many executors of the family have the memory for none of the calls that wait."""
+        """Return how many executors of the family lack the memory for every call that waits."""
         found = self.find_executors(family).values() if feeds else ()
         return sum(
             not any(fits_executor(feed, heard.loaded, heard.free_gb) for feed in feeds)
@@ -186,7 +195,8 @@ class CallsDesk:
         )
 
     def find_models(self) -> dict[str, list[str]]:
-        """Return host → the models in the memory of its executors, as far as this replica heard."""
+        """Return host id → the models in the memory of its executors, from the reports to this
+        replica."""
         models: dict[str, set[str]] = {}
         for heard in self._executors.values():
             if heard.loaded and self._is_fresh(heard):
@@ -197,5 +207,5 @@ class CallsDesk:
         return self._clock() - heard.at < FRESH_SECONDS
 
     async def close(self) -> None:
-        """Let what is in flight end."""
+        """Wait for the end of the exchanges in progress."""
         await self.turns.close()

@@ -1,4 +1,5 @@
-"""Which executors are asked to leave, because their slot is wanted (`core.calls.leave`)."""
+"""Decides which executors are asked to leave, because others want their slots
+(`core.calls.leave`)."""
 
 import asyncio
 from collections import Counter
@@ -32,22 +33,24 @@ from holdfast.store.port.store import Store
 FRESH_SECONDS = 2.0
 MAX_READ = 1000
 JOBS_READ = 16
-"""Of each queue: those that are next."""
+"""The number of next jobs that are read of each queue."""
 LIMITED_READ = 200
 GIVEN_SECONDS = 10.0
-"""So long no more executors leave for the same job, which takes the room meanwhile."""
+"""The time for which no more executors leave for the same job, because the job takes the freed room
+meanwhile."""
 
 
 class _Given(NamedTuple):
-    """Room that executors of a host give to a job; `left` more of them are to leave."""
+    """Room that executors of a host give to a job. left: how many more of them must leave."""
 
     at: float
     host_id: str
     left: int
 
 
-class SlotsDesk:
-    """What this replica knows of executors that wait for a place, at most `FRESH_SECONDS` old."""
+class WantedSlots:
+    """The executors and jobs that wait for a place, as this replica last read them, at most
+    `FRESH_SECONDS` ago."""
 
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         self._store = store
@@ -65,8 +68,9 @@ class SlotsDesk:
         self._surplus: frozenset[str] = frozenset()
 
     def refresh_behind(self, background: Background, *, jobs: bool) -> None:
-        """Have read again in a moment what is too old, because an end or a batch goes first. jobs:
-        also those that wait for room."""
+        """Read again, in the background and a moment later, the parts that are too old. The caller
+        is not delayed, because it sends an end or a batch first. jobs: True to read the jobs that
+        wait for room, too."""
         old = self._clock() - self._read_at >= FRESH_SECONDS
         if (old or (jobs and not self.knows_jobs)) and not self._reads_behind:
             self._reads_behind = True
@@ -82,14 +86,14 @@ class SlotsDesk:
             self._reads_behind = False
 
     async def refresh(self) -> None:
-        """Read again which executors wait, where what is known is too old."""
+        """Read the waiting executors again, where the last read is too old."""
         if self._clock() - self._read_at < FRESH_SECONDS:
             return
         self._read_at = self._clock()
         only = JobFilter(states=(JobState.QUEUED,), executors="only", limit=MAX_READ)
         queued = await self._store.jobs.list_jobs(only)
         ages = await self._read_ages() if any(is_ahead(job.spec) for job in queued) else {}
-        # One that was submitted ahead is wanted by now, where calls of its family wait.
+        # An executor submitted ahead of calls is needed by now, where calls of its family wait.
         queued = [job for job in queued if not is_ahead(job.spec) or job.spec.executor in ages]
         self._wanted = []
         if not queued:
@@ -105,7 +109,7 @@ class SlotsDesk:
             self._wanted.append(_as_wanted(job, waited, self._running))
 
     async def _read_ages(self) -> dict[str, float]:
-        """Return by family for how long its oldest call waits."""
+        """Return the age of the oldest waiting call of each family, in seconds."""
         ages: dict[str, float] = {}
         for feed in await self._store.calls.read_feeds():
             name = feed.family.name
@@ -113,7 +117,8 @@ class SlotsDesk:
         return ages
 
     async def refresh_lent(self) -> None:
-        """Read again which executors run on slots that waiting ones lend, where that is too old."""
+        """Read again which executors run on slots lent by waiting executors, where the last read is
+        too old."""
         if self._clock() - self._lent_at < FRESH_SECONDS:
             return
         self._lent_at = self._clock()
@@ -123,11 +128,11 @@ class SlotsDesk:
         self._surplus = frozenset(sorted(lent)[waiting:])
 
     def is_surplus(self, job_id: str) -> bool:
-        """Return whether the slot that the executor was lent is wanted by the one that lent it."""
+        """Return whether the executor runs on a lent slot whose lender wants it back."""
         return job_id in self._surplus
 
     def gives_way(self, spec: JobSpec, host: HostRecord, *, idle: bool) -> bool:
-        """Return whether this executor's slot is to be given to another family."""
+        """Return whether this executor's slot goes to another family."""
         if not self._wanted:
             return False
         labels = host.able_labels
@@ -143,11 +148,11 @@ class SlotsDesk:
 
     @property
     def knows_jobs(self) -> bool:
-        """Whether it was read lately which jobs wait for room."""
+        """Return whether the jobs that wait for room were read recently."""
         return self._clock() - self._jobs_at < FRESH_SECONDS
 
     async def refresh_jobs(self) -> None:
-        """Read again which jobs wait for room, where what is known is too old."""
+        """Read the jobs that wait for room again, where the last read is too old."""
         if self.knows_jobs:
             return
         self._jobs_at = now = self._clock()
@@ -182,8 +187,8 @@ class SlotsDesk:
         ]
 
     def yields_to_job(self, spec: JobSpec, host_id: str, beside: Sequence[JobSpec] = ()) -> bool:
-        """Return whether an idle executor's room is to be given to a job that waits for it. beside:
-        the other idle ones of its host, whose room it may need, too."""
+        """Return whether an idle executor gives its room to a waiting job. beside: the other idle
+        executors of its host, whose room the job may need, too."""
         waiting = [job for job in self._jobs if self._wants_room(job.job_id, host_id)]
         found = find_job_for_room(waiting, self._queues, host_id, spec, beside) if waiting else None
         if found is None:

@@ -1,1 +1,1 @@
-"""What one replica does with the syncs of its hosts: batches, joins, orders."""
+"""One replica's handling of its hosts' syncs: batches, joins, orders."""

@@ -1,4 +1,5 @@
-"""Syncs that arrive together go to the store together, with the operators' rules in force."""
+"""Group commit of syncs: those that arrive together go to the store together, with the operators'
+rules in force."""
 
 import time
 from collections.abc import Sequence

@@ -1,11 +1,13 @@
-"""Group commit: what arrives during a store call goes together in the next one.
+"""Group commit: items that arrive during a store call go together in the next one.
 
-BATCH-1  What comes while no store call is in flight goes at once; it waits for no others.
-BATCH-2  One call is in flight. A sender is in it at most once, and what it sends goes in the order it
-         came.
-BATCH-3  One bad member does not make its neighbours fail: a batch that fails while the store answers
-         is taken again one by one.
-BATCH-4  The members of a batch weigh no more together than one call can serve, unless it has only one.
+BATCH-1  An item that arrives while no store call is in flight is sent at once; it waits for no
+         others.
+BATCH-2  One call is in flight. A sender has at most one item in it, and the items of a sender go in
+         the order in which they came.
+BATCH-3  One bad item does not make its neighbours fail: a batch that fails while the store answers
+         is sent again one item at a time.
+BATCH-4  The items of a batch weigh no more together than one call can serve, unless the batch has
+         only one item.
 """
 
 import asyncio
@@ -25,11 +27,12 @@ B = TypeVar("B")
 
 
 class GroupCommit(Generic[A, B]):
-    """Gathers what many senders hand in, for one store call.
+    """Gathers the items of many senders for one store call.
 
-    noun: what is handed in, for the log. sender_of: its sender's name. send: the store call, an
-    answer for each. renews: it carries the renewals of leases (`Outages`). weigh: what one of them
-    asks of a store call, of which a batch has `most`.
+    noun: the word for an item in the log. sender_of: returns the name of an item's sender. send:
+    makes the store call and returns an answer for each item. renews: True where items carry
+    renewals of leases (`Outages`). weigh: returns the load that an item puts on a store call. most:
+    the largest load of one batch.
     """
 
     def __init__(
@@ -54,8 +57,8 @@ class GroupCommit(Generic[A, B]):
         self._call: asyncio.Task[None] | None = None
 
     async def submit(self, item: A) -> B:
-        """Return the store's answer to `item`. Raises Unavailable when the store is away: it may
-        have been taken, and sending it again is right."""
+        """Return the store's answer to `item`. Raises Unavailable when the store is away: the item
+        may have been applied all the same, and sending it again is safe."""
         answer: asyncio.Future[B] = asyncio.get_running_loop().create_future()
         self._pending.append((item, answer))
         if self._call is None:
@@ -83,14 +86,14 @@ class GroupCommit(Generic[A, B]):
             self._pending.clear()
 
     def _take_batch(self) -> list[tuple[A, asyncio.Future[B]]]:
-        """Take what goes together now."""
+        """Remove the next batch from the waiting items and return it."""
         batch: list[tuple[A, asyncio.Future[B]]] = []
         senders: set[str] = set()
         left: deque[tuple[A, asyncio.Future[B]]] = deque()
         weight = 0
         while self._pending and len(batch) < MAX_BATCH:
             item, answer = waiting = self._pending.popleft()
-            if answer.done():  # its caller has gone
+            if answer.done():  # the sender has gone
                 continue
             sender = self._sender_of(item)
             if sender in senders:

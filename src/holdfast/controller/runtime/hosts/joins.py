@@ -18,9 +18,9 @@ REMEMBER_SECONDS = 600.0
 class Joins:
     """Registers new hosts.
 
-    The answer may be lost on its way when the token is spent already. So for some minutes the same
-    token with the same claim is given the same answer again, by this replica; on another replica
-    the operator makes another token.
+    The answer that carries a host's key may be lost after the token was spent. So for some minutes
+    this replica gives the same token with the same claim the same answer again. On another replica
+    the token counts as used, and the operator makes a new one.
     """
 
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
@@ -33,10 +33,12 @@ class Joins:
         self, digest: bytes, request: RegisterRequest, live_seconds: float
     ) -> tuple[str, str]:
         """Spend the join token with this hash on a new host; return the host's id and its key.
-        live_seconds: as in `check_takeover`.
+        live_seconds: the silence up to which a host of the same name counts as alive, as in
+        `check_takeover`.
 
         Raises:
-            Unauthorized: it is no join token, is over, was used, or is for another host.
+            Unauthorized: the secret is no join token, or the token has expired, was used,
+            or is for another host.
             Conflict: the host's name is in use.
         """
         store, now = self._store, self._clock()
@@ -62,7 +64,7 @@ class Joins:
                 )
             if token.used_at is not None or token.revoked_at is not None:
                 raise _refuse(token, request, _say_why_over(token))
-            # A token of a pool is bound to the host that is to come, under any name that it gives.
+            # A pool's token is bound to the host that the pool ordered, under any name it registers.
             host_id = token.host_id or await self._choose_host_id(request.facts.name, live_seconds)
             if await store.tokens.use_join_token(digest) is None:
                 raise _refuse(token, request, _say_why_over(token))
@@ -75,7 +77,7 @@ class Joins:
 
     async def _choose_host_id(self, name: str, live_seconds: float) -> str:
         """Return a new id, or the id of a silent or ended host of this name. Raises Conflict where
-        that host lives."""
+        the host of this name is alive."""
         try:
             host = await self._store.hosts.get_host(name)
         except NotFound:
@@ -87,7 +89,8 @@ class Joins:
 
 
 def _say_why_over(token: TokenRecord) -> str:
-    """Say why a join token was not taken. One that is good by its record expired since."""
+    """Return why a join token was refused. A token whose record shows no reason has just
+    expired."""
     if token.revoked_at is not None:
         return f"was revoked at {token.revoked_at:%Y-%m-%d %H:%M:%S} UTC"
     if token.used_at is not None:
@@ -97,7 +100,8 @@ def _say_why_over(token: TokenRecord) -> str:
 
 
 def _refuse(token: TokenRecord, request: RegisterRequest, why: str) -> Unauthorized:
-    """Return the refusal of a join token, and log it, because a stranger may have found it."""
+    """Return the refusal of a join token, and log it, because a stranger may have found the
+    token."""
     name = request.facts.name
     log.warning(
         "a machine that calls itself %s is not let in: join token %s %s", name, token.id, why

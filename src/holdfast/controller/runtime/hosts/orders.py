@@ -1,7 +1,7 @@
 """Launch orders: a job's spec, its place, and for a gang the peers and the rendezvous.
 
-The places of a gang's ranks are worked out once for all its hosts, and sent once in each answer:
-sending them with every order would make a start cost the square of the number of ranks.
+The places of a gang's ranks are worked out once for all its hosts, and sent once in each answer,
+because sending them with every order would make a start cost the square of the number of ranks.
 """
 
 import zlib
@@ -20,8 +20,8 @@ _FIRST_GUESSED_PORT, _GUESSED_PORTS = 20_000, 10_000
 
 
 class GangLayout:
-    """The ranks of one attempt of a gang, host by host, ordered by their first ranks as torchrun
-    counts hosts."""
+    """The ranks of one attempt of a gang, host by host. Hosts are ordered by their first ranks, as
+    torchrun numbers them."""
 
     def __init__(self, job_id: str, epoch: int, seats: Sequence[GangSeat]) -> None:
         self.seats = seats
@@ -41,8 +41,8 @@ class GangLayout:
         )
 
     def place(self, offer: TaskOffer, *, shared: bool, shares_ports: bool) -> dict[str, Any]:
-        """Return the fields of an order about its rank's place. shared: the answer's `gangs` have
-        the peers. shares_ports: see `SyncRequest`."""
+        """Return the fields of an order that describe its rank's place. shared: True where the
+        answer's `gangs` carry the peers. shares_ports: see `SyncRequest`."""
         first, host_id = self.seats[0], offer.task.host_id
         mine = self.hosts[host_id]
         one_each = len(mine) > 1 and all(len(seat.devices) == 1 for seat in mine)
@@ -59,7 +59,8 @@ class GangLayout:
         }
 
     def _guess_port(self) -> int:
-        """A port for the ranks of one host whose agent is too old to find one for all of them."""
+        """Return a port for the ranks of one host, for an agent too old to find a free one
+        itself."""
         words = f"{self.gang.job_id}:{self.gang.epoch}"
         return _FIRST_GUESSED_PORT + zlib.crc32(words.encode()) % _GUESSED_PORTS
 
@@ -101,8 +102,8 @@ async def make_orders(
     shares_orders: bool = False,
 ) -> list[wire.LaunchOrder]:
     """Return the launch orders of offered tasks, with the newest checkpoint of each rank that ran
-    before. shared: the answer's `gangs` have the peers, and the orders do not. shares_ports,
-    shares_orders: see `SyncRequest`."""
+    before. shared: True where the answer's `gangs` carry the peers and the orders do not.
+    shares_ports, shares_orders: see `SyncRequest`."""
     again = [
         (o.task.key.job_id, o.task.key.rank)
         for o in offers
@@ -163,7 +164,7 @@ def _make_order(
 
 
 def _describe_executor(job: OfferedJob, settings: Settings) -> dict[str, Any]:
-    """Return the fields of an order that starts an executor; none for another job."""
+    """Return the fields of an order that starts an executor; an empty dict for another job."""
     if not job.spec.executor:
         return {}
     return {

@@ -7,10 +7,12 @@ import math
 
 
 class Allowance:
-    """How many may go now. What is unused adds up to one second's worth, and at least to one. It is
-    spent before a store is asked, and given back where fewer went.
+    """A token bucket: the number of retries that may go now. Unused tokens add up to one second's
+    worth, and at least to one. Tokens are spent before the store is asked, and added back where
+    fewer retries went.
 
-    rate: per second; None is no limit. Times are any clock's seconds that never run backwards.
+    rate: retries per second; None is no limit. Times are in seconds of any clock that never runs
+    backwards.
     """
 
     def __init__(self) -> None:
@@ -19,7 +21,7 @@ class Allowance:
         self._limited = False
 
     def refill(self, rate: float | None, now: float) -> int | None:
-        """Return how many may go at `now`, or None for any number."""
+        """Return how many retries may go at `now`, or None for any number."""
         before, self._at = self._at, now
         self._limited = rate is not None
         if rate is None:
@@ -31,10 +33,10 @@ class Allowance:
         return math.floor(self._tokens + 1e-9)
 
     def spend(self, count: int) -> None:
-        """Note that `count` went."""
+        """Spend `count` tokens; a negative count adds them back."""
         if self._limited:
             self._tokens -= count
 
     def wait_seconds(self, rate: float | None) -> float:
-        """Return the seconds from the last refill until one more may go."""
+        """Return the seconds from the last refill until one more retry may go."""
         return 0.0 if rate is None else max(0.0, (1.0 - self._tokens) / rate)

@@ -1,4 +1,5 @@
-"""When the retries that this replica decided are due: hints that wake the loop which dispatches."""
+"""The due times of retries that this replica decided: hints that wake the loop which dispatches
+them."""
 
 import heapq
 from collections.abc import Callable

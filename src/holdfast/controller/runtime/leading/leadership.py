@@ -1,10 +1,12 @@
-"""Since when this replica leads, by the store's time: silence is counted from there.
+"""The time since which this replica leads, by the store's clock: silence of hosts counts from
+there.
 
--       `since` is the store's time at which this replica began to lead, or at which the last outage
-        was over, or to which its clock was set: LEASE-4 and LEASE-5 count from it.
-LEAD-4  `hears_since` is the store's time from which hosts could be heard all along: `since`, or the
-        end of the last pause of this replica or of its store. A host that could not be heard is not
-        silent.
+- `since` is the store's time at which this replica began to lead, or at which the last outage was
+  over, or to which the store's clock was set: LEASE-4 and LEASE-5 count from it.
+
+LEAD-4  `hears_since` is the store's time from which hosts could be heard without a gap: `since`, or
+        the end of the last pause of this replica or of its store. A host that could not be heard is
+        not silent.
 """
 
 import logging
@@ -17,11 +19,12 @@ from holdfast.store.port.store import Store
 
 log = logging.getLogger("holdfast.controller")
 MAX_PAUSE_SECONDS = 10.0
-"""Two intervals of the slowest loop that reads the time: longer ago, this replica itself had paused."""
+"""Two intervals of the slowest loop that reads the time. A longer gap between two readings means
+that this replica itself had paused."""
 
 
 class Leadership:
-    """The count of one replica. `since` is None while another replica leads."""
+    """The start of one replica's leadership. `since` is None while another replica leads."""
 
     def __init__(self, store: Store, clock: Callable[[], float], outages: Outages) -> None:
         self._store = store
@@ -35,12 +38,13 @@ class Leadership:
 
     @property
     def since(self) -> datetime | None:
-        """The store's time from which silence counts, or None."""
+        """Return the store's time from which silence counts, or None."""
         return self._since
 
     @property
     def hears_since(self) -> datetime | None:
-        """The store's time since which hosts were heard without a pause (LEAD-4), or None."""
+        """Return the store's time since which hosts were heard without a pause (LEAD-4), or
+        None."""
         if self._since is None or self._resumed is None:
             return self._since
         return max(self._since, self._resumed)
@@ -56,7 +60,7 @@ class Leadership:
             self.begin(await self._store.now())
 
     def end(self) -> None:
-        """Count nothing: another replica may lead."""
+        """Forget the count, because another replica may lead."""
         self._since = None
 
     def _restart(self) -> None:
@@ -65,8 +69,8 @@ class Leadership:
         self._restarts = True
 
     async def read_time(self) -> datetime:
-        """Return the store's time, for loops that judge silence by it. Where its clock was set, the
-        count begins anew (LEASE-5)."""
+        """Return the store's time, for loops that judge silence by it. Where the store's clock was
+        set, the count begins anew (LEASE-5)."""
         before = self._clock()
         at = await self._store.now()
         self._outages.note_success()  # ends a long outage first, so that the old count is gone (LEASE-4)

@@ -1,20 +1,20 @@
-"""Why the last admission passed jobs over, for `why`."""
+"""The reasons why the last admission passed jobs over, for `why`."""
 
 from collections.abc import Iterable, Mapping
 
 
 class Refusals:
-    """Job id → the reason, of the last round of admission on this replica."""
+    """Job id → the reason, from the last round of admission on this replica."""
 
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}
 
     def replace(self, reasons: Mapping[str, str]) -> None:
-        """Keep the reasons of a round over the whole queues instead."""
+        """Replace all reasons by those of a round over the whole queues."""
         self._reasons = dict(reasons)
 
     def renew(self, considered: Iterable[str], reasons: Mapping[str, str]) -> None:
-        """Keep the reasons of a round that considered these jobs alone."""
+        """Replace the reasons of the jobs that a round considered, and keep the others."""
         for job_id in considered:
             self._reasons.pop(job_id, None)
         self._reasons.update(reasons)

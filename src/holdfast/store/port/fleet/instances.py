@@ -21,8 +21,8 @@ class FleetStore(PoolStore, Protocol):
 
     RENT-6  A host and its instance are on record before a provider is asked for a machine, and stay
             there until a listing confirms that it is gone.
-    CYCLE-1 A host in error is given no work and its leases are renewed no more. Its tasks are freed
-            when its machine is gone, or when no lease is left (LEASE-3).
+    CYCLE-1  A host in error is given no work and its leases are renewed no more. Its tasks are freed
+             when its machine is gone, or when no lease is left (LEASE-3).
     """
 
     async def read_snapshot(
