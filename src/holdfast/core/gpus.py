@@ -25,7 +25,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GpuTelemetry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One device as it was `age_seconds` before it was told of. None: the driver does not say."""
+    """A reading of one device, `age_seconds` old when it was reported. None: the driver does not
+    say."""
 
     index: Annotated[int, Meta(ge=0, le=1023)]
     memory_total_bytes: MemoryBytes = 0

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class JobState(StrEnum):
-    """Where a job is. `waiting` always carries why and until when."""
+    """The state of a job. A `waiting` job always carries why and until when."""
 
     WAITING = "waiting"
     QUEUED = "queued"
@@ -18,12 +18,12 @@ class JobState(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """True when only a person's `retry` can make the job go on."""
+        """Return whether only a person's `retry` can make the job go on."""
         return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
 class TaskState(StrEnum):
-    """Where one rank of the current attempt is."""
+    """The state of one rank of the current attempt."""
 
     BLOCKED = "blocked"
     RESERVED = "reserved"
@@ -35,12 +35,13 @@ class TaskState(StrEnum):
 
     @property
     def holds_lease(self) -> bool:
-        """True while the task occupies its host: until its end is *confirmed* (GANG-3)."""
+        """Return whether the task occupies its host, which lasts until its end is *confirmed*
+        (GANG-3)."""
         return self in (TaskState.RESERVED, TaskState.RUNNING, TaskState.PREEMPTING)
 
 
 class AttemptState(StrEnum):
-    """Where one execution of the whole job is."""
+    """The state of one execution of the whole job."""
 
     RESERVED = "reserved"
     RUNNING = "running"
@@ -59,7 +60,7 @@ class Outcome(StrEnum):
 
 
 class HostState(StrEnum):
-    """Where a host is. Only `active` hosts are given new work."""
+    """The state of a host. Only `active` hosts get new work."""
 
     SPAWNING = "spawning"
     PREFLIGHT = "preflight"
@@ -71,7 +72,7 @@ class HostState(StrEnum):
 
 
 class InstanceState(StrEnum):
-    """Where the rental of one machine is: what was asked of its provider, and what it answered."""
+    """The state of the rental of one machine: what its provider was asked, and what it answered."""
 
     INTENDED = "intended"  # on record; the provider was not asked yet
     ASKED = "asked"  # the provider was asked; whether a machine was made is not known
@@ -81,8 +82,8 @@ class InstanceState(StrEnum):
 
 
 class AgentTaskState(StrEnum):
-    """Where a task is inside its agent. A sync calls it `starting` until the work itself has begun,
-    `running` until its end is reported, then `ended`."""
+    """The state of a task inside its agent. A sync reports it as `starting` until the work itself
+    has begun, as `running` until its end is reported, then as `ended`."""
 
     ORDERED = "ordered"  # its order is on disk
     FETCHING = "fetching"  # the checkpoint it starts from is fetched
@@ -90,18 +91,18 @@ class AgentTaskState(StrEnum):
     RUNNING = "running"
     ENDING = "ending"  # its processes are gone; the facts of its end are gathered
     SAVING = "saving"  # its end waits for the upload of its checkpoints
-    REPORTED = "reported"  # its end is told in every sync
+    REPORTED = "reported"  # every sync reports its end, until the controller acknowledges it
     ACKNOWLEDGED = "acknowledged"  # the controller has its end; its logs are still shipped
     DONE = "done"  # nothing of it is needed any more
 
     @property
     def live(self) -> bool:
-        """True until the end is told."""
+        """Return whether the end of the task is not reported yet."""
         return self in _LIVE
 
     @property
     def end_heard(self) -> bool:
-        """True once the end is known, told or not."""
+        """Return whether the guardian has reported the end of the task to the agent."""
         return self not in _UNENDED
 
 

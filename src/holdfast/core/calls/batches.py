@@ -17,11 +17,12 @@ AHEAD_SECONDS = 1.0
 def choose_want(mean_seconds: float, in_hand: int, gpus: int) -> int:
     """Return how many calls to ask for.
 
-    mean_seconds: of recent calls, 0 before the first has ended. in_hand: calls that the executor
-    has and has not ended, the running one included.
+    mean_seconds: mean duration of the executor's recent calls, 0 before the first has ended.
+    in_hand: number of calls that the executor has received and not ended, the running one included.
+    gpus: number of GPUs of the executor.
     """
     if mean_seconds <= 0:
-        return 0 if in_hand else 1  # nothing is known of them yet
+        return 0 if in_hand else 1  # the duration of a call is not known yet
     if mean_seconds <= BATCH_SECONDS:
         batch = int(min(MAX_BATCH_CALLS, BATCH_SECONDS / mean_seconds))
         return batch if in_hand <= batch else 0

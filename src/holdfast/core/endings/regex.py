@@ -23,16 +23,17 @@ from holdfast.errors import ValidationError
 MAX_LINE_CHARS = 1000
 MAX_PATTERN_CHARS = 500
 WIDE = 4
-"""A repeat of more than this counts as one without end."""
+"""A repeat of more than this many times counts as one without end."""
 MAX_WAYS = 32
-"""Of choices that do not grow with the line: alternatives and short repeats."""
+"""Most choices whose number does not grow with the line: alternatives and short repeats."""
 
 _REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT)
 _SAMPLES = [chr(code) for code in range(128)] + list("\x85\xa0ßéΩ٣中\u2028😀")
 
 
 class Cost(NamedTuple):
-    """open: repeats in a row that can stop anywhere. ways: choices of a number that stays."""
+    """The cost of a part of an expression. open: number of open repeats in a row (see the module).
+    ways: number of choices that does not grow with the line."""
 
     open: int
     ways: int
@@ -196,7 +197,7 @@ def _may_overlap(body: list[Any], rest: list[Any], ignore_case: bool) -> bool:
 
 
 def _first(items: list[Any], ignore_case: bool) -> frozenset[str]:
-    """Which of the sample characters a match of `items` can begin with."""
+    """Return the sample characters with which a match of `items` can begin."""
     found: frozenset[str] = frozenset()
     for code, argument in items:
         if code is op.AT:
@@ -243,7 +244,7 @@ def _may_be_empty(items: list[Any]) -> bool:
 
 
 def _matches(code: Any, argument: Any, char: str) -> bool:
-    """Whether one character fits one element that takes a character."""
+    """Return whether a character matches an element that stands for one character."""
     if code is op.LITERAL:
         return bool(ord(char) == argument)
     if code is op.NOT_LITERAL:

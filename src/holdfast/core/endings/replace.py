@@ -46,11 +46,12 @@ _NEVER_RAN = ("asked", "checkpoint")  # rules of a failed start; by any other it
 
 
 class Replacement(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a member.
+    """The decision on a fallen member.
 
-    go_on: another host takes over after `delay_seconds`; False: the job falls with it.
-    bar_host: never use its host again in this attempt; otherwise its earlier hosts come last.
-    start_failures: in a row, with this one. parked: only a person gives it a host (MEMBER-5).
+    go_on: another host takes over after `delay_seconds`; False: the whole job falls. charges: the
+    rank's charges afterwards. bar_host: its host is not used again in this attempt; otherwise hosts
+    that it had are used last. start_failures: its failed starts in a row, this one included.
+    parked: it gets a host only when a person says so (MEMBER-5).
     """
 
     go_on: bool
@@ -88,7 +89,8 @@ def plan_replacement(
 
 
 def find_member_cause(task: TaskRecord, rules: Sequence[OperatorRule]) -> Classified:
-    """Return why a member fell: why it was stopped by itself, else what its facts say."""
+    """Return why a member fell: the reason for which Holdfast stopped this member alone, else the
+    cause that its facts show."""
     if task.state is not TaskState.PREEMPTED or task.stop_cause is None:
         return classify_fallen(task.facts, rules, member=True)
     message = task.stop_reason or str(task.stop_cause)
@@ -98,12 +100,13 @@ def find_member_cause(task: TaskRecord, rules: Sequence[OperatorRule]) -> Classi
 
 
 def _is_proof(task: TaskRecord, rules: Sequence[OperatorRule]) -> bool:
-    """Return whether its end is evidence against its host, even where the script noticed first."""
+    """Return whether the task's end is evidence against its host, even where the script gave the
+    host up first."""
     return task.facts is not None and classify(task.facts, rules).rule in PROOF_AGAINST_HOST
 
 
 class _MemberCase:
-    """One member's fall, with what every decision about it shares."""
+    """The fall of one member, with the fields that are the same in every decision on it."""
 
     def __init__(
         self, job: JobRecord, task: TaskRecord, found: Classified, *, is_proof: bool
@@ -161,7 +164,7 @@ class _MemberCase:
         return msgspec.structs.replace(plan, start_failures=failures, parked=parked)
 
     def give_up(self, budget: Budget, why: str) -> Replacement:
-        """End the job with it."""
+        """End the whole job, because this member cannot be replaced."""
         return self._make(False, budget, why, 0.0, False)
 
     def _make(

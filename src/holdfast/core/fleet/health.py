@@ -32,8 +32,8 @@ _SERVED = (HostState.ACTIVE, *_LEAVING)
 def pass_over(
     view: PoolView, silence_seconds: float, dead_seconds: float, wanted: bool
 ) -> PoolView:
-    """Mark the hosts that admission passes over (POOL-3). wanted: something waits that the pool's
-    hosts could run; while nothing does, an idle host is not judged (POOL-1)."""
+    """Mark the hosts that admission passes over (POOL-3). wanted: jobs wait that the pool's hosts
+    could run; while none does, an idle host is left alone (POOL-1)."""
     changed = {}
     for host in view.hosts:
         if host.state is not HostState.ACTIVE or not (wanted or host.leases):
@@ -50,7 +50,8 @@ def promote(view: PoolView) -> Stepped:
 
 
 def check_health(view: PoolView, queued: int) -> Stepped:
-    """Find hosts that fell silent with work, are stuck, or are gone. queued: what waits for the pool."""
+    """Find hosts that fell silent while there is work, are stuck, or are gone. queued: number of
+    jobs that wait for the pool."""
     return _judge_hosts(view, lambda spec, host: _judge_health(spec, host, queued), _SERVED)
 
 
@@ -66,7 +67,7 @@ def free_tasks(view: PoolView) -> Stepped:
 
 
 def end_host(host: FleetHost) -> list[Action]:
-    """Return what ends a host that is over: its tasks are freed, its machine is given back."""
+    """Return the actions that free the tasks of a host that is over and end its machine."""
     actions: list[Action] = []
     why = host.gone or host.reason or _END_REASONS.get(host.state, "no longer wanted")
     fenced = not host.leases or host.instance is InstanceState.GONE
@@ -78,7 +79,7 @@ def end_host(host: FleetHost) -> list[Action]:
 
 
 def retire(host: FleetHost) -> FleetHost:
-    """Return the host as the next steps count it: still paid for, and of no other use."""
+    """Return the host as the next steps of the cycle count it: still paid for, and of no use."""
     ending = InstanceState.ENDING if host.is_paid else InstanceState.GONE
     state = HostState.ERROR if host.leases else HostState.TERMINATED
     return msgspec.structs.replace(host, state=state, instance=ending)

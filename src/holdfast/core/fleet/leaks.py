@@ -1,4 +1,5 @@
-"""What a provider's listing means for what is on record, and the other way round.
+"""Compare a provider's listing of machines with the instances on record, to find lost and leaked
+ones.
 
 LEAK-1  A machine that is listed under an intent on record is adopted, also if the answer to its creation
         was lost. A second machine of one intent, and one of an intent that is over or
@@ -28,14 +29,14 @@ UNKNOWN_SIGHTINGS = 2
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a listing means. adopted: host → ref. seen: host → the machine's state. said: host → the
-    provider's words about a machine that starts.
+    """The conclusions from a listing, by host id where nothing else is said.
 
-    words: host → `Machine.lost`, where the provider says that it takes the machine away.
-    lost: host → why, where the machine is there and costs money, and its provider says that it will
-    not serve again. missing: hosts whose machine is not listed, and not believed gone. gone: host → why.
-    missed: hosts whose creation made nothing. reap: refs of machines to end, and why. unknown: why
-    places could not be looked at.
+    adopted: the ref of a machine that belongs to the host. seen: the listed machine's state.
+    said: the provider's message about a machine that starts. words: `Machine.lost`, where the
+    provider takes the machine away. lost: why a machine that still costs money will not serve
+    again. gone: why the machine is believed gone. missing: hosts whose machine is not listed and
+    not yet believed gone. missed: hosts for which the provider made no machine. reap: ref → why
+    that machine is to be ended. unknown: for each place that could not be looked at, the reason.
     """
 
     adopted: dict[str, str]
@@ -55,7 +56,7 @@ def read_listing(
 ) -> Findings:
     """Compare the record, every host that is not gone, with one whole listing of the provider.
 
-    sightings: how often each ref was listed before without being known.
+    sightings: ref → number of earlier listings that showed this machine while no record knew it.
     """
     unknown = [machine for machine in machines if machine.state is MachineState.UNKNOWN]
     places = tuple(machine.ref for machine in unknown)

@@ -45,8 +45,8 @@ class PoolsRead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_pools(text: str, environment: Mapping[str, str]) -> PoolsRead:
-    """Return every pool of a TOML text, as the environment changes it. A variable that is empty is
-    none, because containers are given such for what is not set.
+    """Return every pool of a TOML text, with the environment's changes. An empty variable counts as
+    not set, because containers are given empty variables for settings that nobody set.
 
     Raises:
         ValidationError: names the pool, the key and what would do.
@@ -117,9 +117,9 @@ def _read_pool(
 def make_pool(
     name: str, values: Mapping[str, Any], sources: Mapping[str, str] = MappingProxyType({})
 ) -> PoolSpec:
-    """Make a pool of values as a file, a flag or a variable gives them: times also as "5m".
+    """Make a pool of values from a file, flags or variables, where times may be written as "5m".
 
-    sources: the variables that values are from, by key.
+    sources: key → the environment variable that gave its value, for messages.
 
     Raises:
         ValidationError: names the pool, the key and what would do.

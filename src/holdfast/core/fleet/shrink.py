@@ -21,7 +21,7 @@ from holdfast.core.states import HostState, InstanceState
 
 
 def scale_down(view: PoolView, needs: Sequence[Need]) -> tuple[PoolView, list[Action]]:
-    """Choose what is given back, and return the pool without it."""
+    """Choose the hosts that are given back, and return the pool without them."""
     if view.paused is not None:
         return view, []
     spent = is_spent(view)

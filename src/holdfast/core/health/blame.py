@@ -1,4 +1,4 @@
-"""Whether a host is to blame for the failures on it.
+"""judge_hosts(…): which hosts are set aside because failures or checks speak against them.
 
 BLAME-1  A failure speaks against a host only where the same job then succeeded elsewhere, and only by
          its program: one that fails so on two jobs or more here, and on no more hosts than
@@ -35,14 +35,14 @@ MAX_ASIDE_SECONDS = 24 * 3600.0
 
 
 class HostStanding(msgspec.Struct, frozen=True, kw_only=True):
-    """What speaks for and against one active or quarantined host, within the window.
+    """The evidence for and against one active or quarantined host, within the window.
 
-    jobs: those that failed here and then succeeded elsewhere. programs: of each of them
-    (`name_program`). passed, failed: tasks that ended here. verdicts: of its checks, the newest first.
-    blames: how often it was set aside already.
-    aside: for what it is set aside now; "" where it is not, or an operator did it.
-    aside_left_seconds: until its probation.
-    pool_hosts, pool_aside: of its pool, the active and quarantined hosts, and those quarantined.
+    jobs: ids of jobs that failed here and then succeeded elsewhere. programs: the program of each
+    of these jobs (`name_program`). passed, failed: number of tasks that ended well or badly here.
+    verdicts: the verdicts of its checks, the newest first. check_message: the newest check's
+    sentence. blames: how often it has been set aside. aside: the evidence for which it is set aside
+    now; "" where it is not, or an operator quarantined it. aside_left_seconds: time until its
+    probation. pool_hosts: active and quarantined hosts of its pool; pool_aside: quarantined ones.
     """
 
     host_id: str
@@ -62,12 +62,13 @@ class HostStanding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def most_aside(self) -> int:
-        """How many hosts of its pool may be aside at once (BLAME-5)."""
+        """Return how many hosts of its pool may be set aside at once (BLAME-5)."""
         return max(1, int(self.pool_hosts * MAX_ASIDE_SHARE))
 
 
 class SetAside(msgspec.Struct, frozen=True, kw_only=True):
-    """Quarantine the host, with the evidence; for `seconds`, where time alone lets it back."""
+    """A decision to quarantine a host. kind, reason, jobs: the evidence. seconds: how long, where
+    it comes back by time alone."""
 
     host_id: str
     kind: Literal["jobs", "checks"]
@@ -77,7 +78,7 @@ class SetAside(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LetBack(msgspec.Struct, frozen=True, kw_only=True):
-    """Release the host from the quarantine that these decisions put it in."""
+    """A decision to release a host from the quarantine that a `SetAside` put it in."""
 
     host_id: str
     reason: str

@@ -56,7 +56,7 @@ MAX_HOLDERS = 16
 
 
 class _Quotas:
-    """What projects may still start while a plan is made."""
+    """The quotas that projects have left while a plan is made."""
 
     def __init__(self, quotas: Mapping[str, QuotaLeft]) -> None:
         self._jobs = {name: q.jobs for name, q in quotas.items() if q.jobs is not None}
@@ -92,14 +92,14 @@ def plan_admission(
 ) -> AdmissionPlan:
     """Place `candidates` in their order (priority, then age).
 
-    headroom: how many more jobs each queue may run; a queue that is missing has no limit. quotas:
-    the same for projects, in jobs and GPUs (QUOTA-2: a retried attempt counts too). shares: of every
-    project that has a share or live jobs; empty where no project has one. Jobs within their
-    project's share come first, each group in its order (SHARE-1).
-    running: the tasks that hold room; None where they were not read, and the plan then says whether
-    it needs them.
-    hold_back_seconds: see ADMIT-4; None: never. lowest_preemptible: the lowest priority among jobs
-    that may be preempted or are being stopped; None without any, or with preemption off.
+    headroom: number of further jobs that each queue may run; a missing queue has no limit. quotas:
+    number of further jobs and GPUs of each project (QUOTA-2: a retried attempt counts too).
+    shares: by project, for every project with a share or live jobs; empty where no project has a
+    share. Jobs within their project's share come first, each group in its order (SHARE-1).
+    running: the tasks that hold room; None where they were not read, and the plan then reports
+    whether it needs them. hold_back_seconds: see ADMIT-4; None: room is never held back.
+    lowest_preemptible: the lowest priority among jobs that may be preempted or are being stopped;
+    None without such jobs, or with preemption off.
     """
     plan = _Admission(
         hosts, headroom, quotas, shares, running, hold_back_seconds, lowest_preemptible
@@ -149,8 +149,8 @@ class _Admission:
         self._needs_running = False
 
     def borrows(self, job: Candidate) -> bool:
-        """Whether the job would hold more than its project's share; never without shares, nor for a
-        member of a job that runs already."""
+        """Return whether the job would hold more than its project's share; False without shares,
+        and for a member of a job that runs already."""
         return bool(self._shares) and job.member is None and not self._shares.owns(job)
 
     def consider(self, job: Candidate) -> None:
@@ -222,7 +222,8 @@ class _Admission:
         self._refusals[job.job_id] = held
 
     def _make_room(self, job: Candidate, *, may_preempt: bool, may_reclaim: bool) -> None:
-        """Stop nothing where the jobs that are being stopped already make room (ADMIT-5)."""
+        """Choose jobs to stop for `job`, none where those being stopped already make room
+        (ADMIT-5)."""
         ground, holds, shares = Ground(job, self._holds), self._holds, self._shares
         victims: tuple[str, ...] = ()
         reclaims = False
@@ -273,7 +274,7 @@ class _Admission:
         return f"it needs {describe_need(job)} at once, and {fitting} of them fit for queue {job.queue} now"
 
     def finish(self) -> AdmissionPlan:
-        """The plan."""
+        """Return the finished plan."""
         return AdmissionPlan(
             placements=tuple(self._placements),
             refusals=self._refusals,
@@ -285,7 +286,7 @@ class _Admission:
 
 
 def describe_need(job: Candidate) -> str:
-    """The resources one task needs, in words."""
+    """Return the resources that one task needs, as a phrase."""
     parts = [f"{job.gpus} GPU{'s' * (job.gpus != 1)}"] if job.gpus else []
     if job.cpu_slots:
         parts.append(f"{job.cpu_slots} CPU slot{'s' * (job.cpu_slots != 1)}")
@@ -296,9 +297,10 @@ def describe_need(job: Candidate) -> str:
 
 
 def silence_seconds(dead_host_seconds: float, sync_interval_seconds: float) -> float:
-    """Return how long a host may be silent and still be given work: two missed syncs and a little.
+    """Return how long a host may be silent and still get work: two missed syncs and a little.
 
-    A lease may be shorter than the time after which a host is called dead, and a job that just
-    lapsed there must not be reserved on the same silent host again.
+    It is less than the time after which a host is dead, because a lease may be shorter than that
+    time, and a job whose lease just lapsed there must not be reserved on the same silent host
+    again.
     """
     return min(dead_host_seconds, 2 * sync_interval_seconds + 2.0)

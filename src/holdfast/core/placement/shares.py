@@ -15,11 +15,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from holdfast.core.placement.types import Candidate, RunningTask, Share
 
 _Loan = tuple[str, bool]
-"""A project, and whether its GPUs are meant: jobs with GPUs count by these, others by CPU slots."""
+"""A project, and whether GPUs (True) or CPU slots are counted; a job with GPUs counts by these."""
 
 
 class Shares:
-    """What projects hold of their shares while a plan is made."""
+    """The resources that projects hold, beside their shares, while a plan is made."""
 
     def __init__(self, shares: Mapping[str, Share], running: Sequence[RunningTask]) -> None:
         self._own: dict[_Loan, int] = {}
@@ -37,7 +37,7 @@ class Shares:
         return bool(self._own)
 
     def owns(self, job: Candidate) -> bool:
-        """Whether the job would be within its project's share."""
+        """Return whether the job would be within its project's share."""
         loan, size = (job.project, job.gpus > 0), _size_of(job)
         return self._held[loan] + size <= self._own.get(loan, 0)
 
@@ -47,13 +47,13 @@ class Shares:
             self._held[job.project, job.gpus > 0] += _size_of(job)
 
     def may_reclaim(self, job: Candidate) -> bool:
-        """Whether the job is within its project's share, and another project borrows, or did until
-        its job was told to stop a moment ago."""
+        """Return whether the job is within its project's share while another project borrows, or
+        borrowed until its job was ordered to stop in this plan."""
         borrowed = any(project != job.project for project, _ in self._borrow)
         return borrowed and self.owns(job)
 
     def spare(self, job: Candidate, victims: Iterable[str]) -> bool:
-        """Whether every other project keeps its share when these jobs go (SHARE-2)."""
+        """Return whether every other project keeps its share when these jobs go (SHARE-2)."""
         going: Counter[_Loan] = Counter()
         for victim in victims:
             going.update(self._sizes[victim])
@@ -91,7 +91,7 @@ class Shares:
                 self._stays[loan] += size
 
     def expect_drain(self, victims: Iterable[str]) -> None:
-        """These jobs are about to be stopped, and their projects keep that much less."""
+        """Note that these jobs are about to be stopped, so that their projects keep less."""
         for victim in victims:
             self._stays.subtract(self._sizes[victim])
 

@@ -54,7 +54,7 @@ class WebhookTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def host_header(self) -> str:
-        """The Host header."""
+        """Return the value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         usual = 443 if self.scheme == "https" else 80
         return host if self.port == usual else f"{host}:{self.port}"
@@ -95,7 +95,7 @@ def parse_target(url: str, *, allow_private: bool) -> WebhookTarget:
 
 
 def _read_host(host: str) -> str:
-    """The host, checked. Raises ValidationError."""
+    """Check a host and return it. Raises ValidationError."""
     if as_address(host) is not None:
         return str(as_address(host))
     labels = host.removesuffix(".").split(".")
@@ -116,7 +116,7 @@ def _refuse(what: str) -> ValidationError:
 
 
 def as_address(text: str) -> _IP | None:
-    """Return the address that `text` is, without a zone (`fe80::1%eth0`), or None."""
+    """Read an IP address, without its zone (`fe80::1%eth0`); None where it is none."""
     try:
         return ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -124,7 +124,7 @@ def as_address(text: str) -> _IP | None:
 
 
 def judge_addresses(addresses: Sequence[str], *, allow_private: bool) -> str | None:
-    """Why a target with these addresses is refused, or None (HOOK-4)."""
+    """Return why a target with these addresses is refused, or None (HOOK-4)."""
     if not addresses:
         return "it has no address"
     for text in addresses:

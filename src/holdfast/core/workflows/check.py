@@ -20,7 +20,7 @@ class Graph(msgspec.Struct, frozen=True):
 
     @property
     def edges(self) -> list[tuple[int, int]]:
-        """Every (parent, child)."""
+        """Return every (parent, child)."""
         return [(parent, child) for child, above in enumerate(self.parents) for parent in above]
 
 

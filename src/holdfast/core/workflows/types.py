@@ -1,4 +1,4 @@
-"""Whether the result of one function fits the parameter of another, by their annotations. Pure."""
+"""Compare the result of one function with the parameter of another, by their annotations. Pure."""
 
 import types
 from typing import Any, Union, get_args, get_origin
