@@ -17,7 +17,7 @@ from holdfast.store.postgres.calls.checkpoints import PostgresCallCheckpoints
 from holdfast.store.postgres.checkpoints import PostgresCheckpoints
 from holdfast.store.postgres.connection.leadership import PostgresLeadership
 from holdfast.store.postgres.connection.migrate import list_migrations
-from holdfast.store.postgres.connection.pipeline import Asked
+from holdfast.store.postgres.connection.pipeline import Statement
 from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.dependencies import PostgresDependencies
 from holdfast.store.postgres.events import PostgresEvents
@@ -142,7 +142,7 @@ async def _read_gauges(tx: Tx, now: datetime | None) -> Gauges:
 
 async def _check_schema(tx: Tx) -> None:
     try:
-        asked = Asked(b"select coalesce(max(version), 0) as version from schema_migrations")
+        asked = Statement(b"select coalesce(max(version), 0) as version from schema_migrations")
         (found,) = await tx.conn.run_all((asked,))
         version = int(found.rows[0]["version"])
     except psycopg.errors.UndefinedTable:

@@ -15,7 +15,7 @@ import psycopg
 
 from holdfast.errors import Unavailable
 from holdfast.store.port.leadership import LEAD_SECONDS, HintHub
-from holdfast.store.postgres.connection.pipeline import Asked, Connection
+from holdfast.store.postgres.connection.pipeline import Connection, Statement
 from holdfast.store.postgres.connection.pool import cut_after
 from holdfast.store.postgres.connection.queries import QUERIES
 from holdfast.store.postgres.connection.session import LEAD, Session
@@ -148,7 +148,7 @@ class PostgresLeadership:
                 if len(topic) < 4000 and "\x00" not in topic
             ]
             with cut_after(conn, self.session.call_seconds):
-                await conn.run_all((Asked(_NOTIFY, {"to": CHANNEL, "words": payloads}),))
+                await conn.run_all((Statement(_NOTIFY, {"to": CHANNEL, "words": payloads}),))
             await asyncio.sleep(HINT_GAP_SECONDS)
 
     async def _receive(self, conn: Connection) -> None:

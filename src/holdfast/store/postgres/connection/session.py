@@ -28,9 +28,9 @@ from holdfast.store.postgres.connection.arrays import ColumnDumper
 from holdfast.store.postgres.connection.pipeline import (
     MAX_PREPARED,
     SERVER_FAILED,
-    Asked,
     Connection,
-    Found,
+    Statement,
+    StatementResult,
     is_lost,
 )
 from holdfast.store.postgres.connection.pool import WarmPool, cut_after
@@ -128,17 +128,19 @@ class Tx:
         self._committing()
         return await self._pipe(steps, _commit_words())
 
-    async def _pipe(self, steps: Sequence[Step], end: tuple[Asked, ...]) -> list[Rows]:
+    async def _pipe(self, steps: Sequence[Step], end: tuple[Statement, ...]) -> list[Rows]:
         before = len(self._begin)
         found = await self._run([_ask(step) for step in steps], end)
         return [one.rows for one in found[before : len(found) - len(end)]]
 
-    async def _run(self, asked: Sequence[Asked], end: tuple[Asked, ...] = ()) -> list[Found]:
+    async def _run(
+        self, asked: Sequence[Statement], end: tuple[Statement, ...] = ()
+    ) -> list[StatementResult]:
         """Run statements after what opens the transaction, if that was not sent yet."""
         begin, self._begin = self._begin, ()
-        return await self.conn.run_all((*map(Asked, begin), *asked, *end))
+        return await self.conn.run_all((*map(Statement, begin), *asked, *end))
 
-    async def _execute(self, name: str, params: Mapping[str, Any]) -> Found:
+    async def _execute(self, name: str, params: Mapping[str, Any]) -> StatementResult:
         return (await self._run([_ask((name, params))]))[-1]
 
     async def rows(self, name: str, /, **params: Any) -> Rows:
@@ -176,9 +178,9 @@ class Tx:
         return found
 
 
-def _ask(step: Step) -> Asked:
+def _ask(step: Step) -> Statement:
     name, params = step
-    return Asked(QUERIES[name], params, name not in _PLANNED_ANEW)
+    return Statement(QUERIES[name], params, name not in _PLANNED_ANEW)
 
 
 WarmUp = Callable[[Tx], Awaitable[object]]
@@ -407,10 +409,10 @@ class Session:
                 yield conn
 
 
-def _commit_words() -> tuple[Asked, ...]:
+def _commit_words() -> tuple[Statement, ...]:
     lead = LEAD.get()
-    commit = Asked(_COMMIT)
-    return (commit,) if lead is None else (Asked(_CHECK_LEAD, {"lead": lead}), commit)
+    commit = Statement(_COMMIT)
+    return (commit,) if lead is None else (Statement(_CHECK_LEAD, {"lead": lead}), commit)
 
 
 def _check_conflicts(count: int, error: Exception) -> None:

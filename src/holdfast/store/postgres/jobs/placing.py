@@ -8,7 +8,7 @@ import msgspec
 from holdfast.core.placement.takes import TakeTerms, count_worth
 from holdfast.core.records import JobRecord
 from holdfast.moves.jobs import requests
-from holdfast.moves.jobs.reports import Draft
+from holdfast.moves.jobs.reports import AnswerBuilder
 from holdfast.moves.values import HostSync, HostSynced, NewJob, Submitted
 from holdfast.store.postgres.connection.session import Tx, to_json
 from holdfast.store.postgres.jobs.alike import AlikeJobs
@@ -31,16 +31,16 @@ async def submit_and_take(
     )
     if not written:
         return None
-    draft = Draft(taker, "ok")
+    builder = AnswerBuilder(taker, "ok")
     rooms = [room for room in found[1] if room["incarnation"] == taker.incarnation]
-    draft.name = rooms[0]["name"] if rooms else ""
+    builder.name = rooms[0]["name"] if rooms else ""
     queued = await alike.group(tx, found[2])
     cut = queued.count() >= limit
-    take = choose_jobs([draft], terms, found[0], rooms, queued, cut=cut)
+    take = choose_jobs([builder], terms, found[0], rooms, queued, cut=cut)
     if take is not None:
-        take.give([draft], *await tx.last(take.reservation.ask()))
+        take.give([builder], *await tx.last(take.reservation.ask()))
     submitted = msgspec.convert(written[0], JobRecord)
-    return Submitted(job=submitted, created=True), draft.answer()
+    return Submitted(job=submitted, created=True), builder.answer()
 
 
 async def warm_up(tx: Tx) -> None:

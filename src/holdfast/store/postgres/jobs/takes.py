@@ -6,7 +6,7 @@ from datetime import datetime
 import msgspec
 
 from holdfast.core.placement.takes import PASSED_SECONDS, TakeTerms, count_worth, plan_takes
-from holdfast.moves.jobs.reports import Draft, count_wanted
+from holdfast.moves.jobs.reports import AnswerBuilder, count_wanted
 from holdfast.moves.values import OfferedJob, TaskOffer
 from holdfast.store.postgres.connection.session import Rows, Step, Tx
 from holdfast.store.postgres.jobs.admission import as_capacity
@@ -20,28 +20,28 @@ class Take(msgspec.Struct, frozen=True):
     reservation: Reservation
     offered: Mapping[str, OfferedJob]
 
-    def give(self, drafts: Sequence[Draft], found: Rows) -> None:
-        """Put the offers of jobs that were taken into the drafts. Where another transaction got a job
-        first, no host is settled."""
-        by_host = {d.sync.host_id: d for d in drafts}
+    def give(self, builders: Sequence[AnswerBuilder], found: Rows) -> None:
+        """Put the offers of jobs that were taken into the builders. Where another transaction got a
+        job first, no host is settled."""
+        by_host = {d.sync.host_id: d for d in builders}
         written = self.reservation.read(found)
         for one in written:
             task, job = self.reservation.make_task(one), self.offered[one.placement.job_id]
             by_host[task.host_id].offers.append(TaskOffer(task=task, job=job, secrets=one.secrets))
-        for d in drafts:
+        for d in builders:
             d.settled = d.settled and len(written) == len(self.reservation.placements)
 
 
 async def plan_take(
-    tx: Tx, alike: AlikeJobs, drafts: Sequence[Draft], terms: TakeTerms, at: datetime
+    tx: Tx, alike: AlikeJobs, builders: Sequence[AnswerBuilder], terms: TakeTerms, at: datetime
 ) -> Take | None:
     """Return what these hosts take, None for nothing. Their heartbeats are locked, so the room that is
-    read stays theirs. Marks the drafts that are settled."""
-    worth = count_worth(sum(count_wanted(d.sync) for d in drafts))
-    ids = [d.sync.host_id for d in drafts]
+    read stays theirs. Marks the builders that are settled."""
+    worth = count_worth(sum(count_wanted(d.sync) for d in builders))
+    ids = [d.sync.host_id for d in builders]
     begun, rooms, found = await tx.many(*ask_takes(ids, terms, worth, at))
     queued = await alike.group(tx, found)
-    return choose_jobs(drafts, terms, begun, rooms, queued, cut=queued.count() >= worth)
+    return choose_jobs(builders, terms, begun, rooms, queued, cut=queued.count() >= worth)
 
 
 def ask_takes(ids: Sequence[str], terms: TakeTerms, limit: int, at: datetime | None) -> list[Step]:
@@ -54,7 +54,7 @@ def ask_takes(ids: Sequence[str], terms: TakeTerms, limit: int, at: datetime | N
 
 
 def choose_jobs(
-    drafts: Sequence[Draft],
+    builders: Sequence[AnswerBuilder],
     terms: TakeTerms,
     begun: Rows,
     rooms: Rows,
@@ -62,11 +62,11 @@ def choose_jobs(
     *,
     cut: bool,
 ) -> Take | None:
-    """Return what these hosts take of `queued`. cut: there may be more. Marks the drafts that are
+    """Return what these hosts take of `queued`. cut: there may be more. Marks the builders that are
     settled."""
     if not begun or not begun[0]["allowed"]:
         return None
-    by_host = {d.sync.host_id: d for d in drafts}
+    by_host = {d.sync.host_id: d for d in builders}
     found = plan_takes(
         queued.groups, [as_capacity(row) for row in rooms], terms, begun[0]["passed"], cut=cut
     )
