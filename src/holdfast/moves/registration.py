@@ -46,8 +46,8 @@ def register_state(
 
 
 def keep_place(facts: HostFacts, rental: RentedHost | None) -> HostFacts:
-    """Return the facts with the name and the pool on record for a rented host, whatever its agent
-    reports."""
+    """Return the facts with the name and the pool on record for a rented host, even if its agent
+    reports others."""
     if rental is None:
         return facts
     return msgspec.structs.replace(facts, name=rental.name, pool=rental.pool)

@@ -75,8 +75,8 @@ class LaunchTask(GuardianMessage, frozen=True, kw_only=True, tag="launch"):
 
 
 class Extend(GuardianMessage, frozen=True, kw_only=True, tag="extend"):
-    """New deadlines after a successful sync. The latest deadline of a task holds, in whatever order
-    they arrive."""
+    """New deadlines after a successful sync. The latest deadline of a task holds, in any order of
+    arrival."""
 
     deadlines: list[tuple[TaskKey, float]]
 

@@ -46,7 +46,7 @@ class PoolsRead(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_pools(text: str, environment: Mapping[str, str]) -> PoolsRead:
     """Return every pool of a TOML text, with the environment's changes. An empty variable counts as
-    not set, because containers are given empty variables for settings that nobody set.
+    not set, because containers are given empty variables for settings that have no value.
 
     Raises:
         ValidationError: names the pool, the key and what would do.

@@ -19,8 +19,7 @@ SWITCH = "retries_enabled"
 
 
 class Switches:
-    """The kill switches for retries. One that is off in any layer is off, whatever the others
-    say."""
+    """The kill switches for retries. One that is off in any layer is off, even if others are on."""
 
     def __init__(
         self,

@@ -184,7 +184,7 @@ class PostgresArrays(OnSession):
 
 
 async def _advance(tx: Tx, array_id: str, limit: int, at: datetime) -> Advanced:
-    """Move one array on, under its lock."""
+    """Release or cancel members of one array, under its lock."""
     array = await tx.one("lock_array", id=array_id)
     if array is None:
         return Advanced()

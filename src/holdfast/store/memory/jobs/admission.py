@@ -283,7 +283,7 @@ class MemoryAdmission(InMemory):
         *,
         road: Literal["leader", "host"] = "leader",
     ) -> None:
-        """Write a placement that was checked."""
+        """Write a placement, which the caller has checked."""
         s = self.state
         m = s.load([job.row.id], at)
         row = m.jobs[job.row.id]
@@ -384,7 +384,8 @@ def candidate_of(job: MemoryJob, at: datetime) -> Candidate:
 
 
 def _may_go(job: MemoryJob, tasks: Iterable[TaskRow]) -> bool:
-    """Return whether a stop would cost it only work; a gang with finished ranks would fail (GANG-5)."""
+    """Return whether a stop would cost the job only work; a gang with finished ranks would fail
+    (GANG-5)."""
     if job.row.state is not JobState.RUNNING:
         return False
     return (

@@ -140,7 +140,8 @@ class MemoryLeases(InMemory):
         return False
 
     def renew(self, d: AnswerBuilder, at: datetime) -> None:
-        """Renew the leases of what lives; what cannot be renewed is lost (FENCE-1)."""
+        """Renew the leases of live tasks; a task whose lease cannot be renewed is lost
+        (FENCE-1)."""
         for key in d.live():
             task = self.state.task_for(key)
             if task is None or not d.speaks_for(task, key) or not task.state.holds_lease:

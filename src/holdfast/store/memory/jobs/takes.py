@@ -24,7 +24,8 @@ def take_jobs(
     terms: TakeTerms,
     at: datetime,
 ) -> list[tuple[AnswerBuilder, str]]:
-    """Reserve what these hosts take, and say which job is whose. Marks the settled builders."""
+    """Reserve the jobs that these hosts take, and return each with its host's builder. Mark the
+    builders of settled hosts."""
     by_host = {d.sync.host_id: d for d in builders}
     hosts = [
         s.hosts[host_id]

@@ -23,7 +23,7 @@ from holdfast.moves.rows import JobRow, TaskRow
 
 
 class Writer(Enum):
-    """What writes a column."""
+    """The statements that write a column."""
 
     NONE = "the row's creation, or a statement of its own"
     KEY = "nothing: it finds the row"
@@ -82,7 +82,7 @@ COLUMNS: Mapping[str, Mapping[str, tuple[str, Writer]]] = {
                road text, reserved_at timestamptz
     """),
 }
-"""Table → column → its SQL type, and what writes it."""
+"""Table → column → (SQL type, its writer)."""
 
 _READ = {
     "job": ("jobs", JobRecord),
@@ -118,7 +118,8 @@ _CANDIDATE_COLUMNS = """
     greatest(0, extract(epoch from %(now)s::timestamptz - @.queued_at))::double precision
       as waited_seconds
 """
-"""The fields of `core.placement.types.Candidate` that any read of queued jobs fills, of the row `@`."""
+"""The columns of a job's row `@` for the fields of `Candidate` that every read of queued jobs
+fills."""
 
 
 def expand_columns(statement: str) -> str:

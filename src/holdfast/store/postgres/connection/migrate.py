@@ -52,12 +52,12 @@ class Migration(NamedTuple):
 
     @property
     def checksum(self) -> str:
-        """SHA-256 of the text."""
+        """Return the SHA-256 of the text, in hex."""
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
 
 class SchemaStatus(NamedTuple):
-    """The migrations a database has and lacks. `version` 0: none was ever applied."""
+    """The migrations that a database has and lacks. version: the newest applied one, 0 for none."""
 
     version: int
     applied: list[str]
@@ -132,7 +132,8 @@ def _connect(dsn: str, *, to_write: bool) -> Iterator[_Connection]:
 
 
 def read_status(dsn: str) -> SchemaStatus:
-    """Return what the database at `dsn` has and lacks; write nothing. Raises as `migrate` does."""
+    """Return which migrations the database at `dsn` has and lacks, and write nothing. Raises as
+    `migrate` does."""
     known = list_migrations()
     with _connect(dsn, to_write=False) as conn:
         there = conn.execute("select to_regclass('schema_migrations') is not null").fetchone()

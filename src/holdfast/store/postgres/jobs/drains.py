@@ -1,4 +1,4 @@
-"""Drains in PostgreSQL: the ready ones, and the one write that ends each."""
+"""Drains in PostgreSQL: find the ready ones, and complete each by one write."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -128,7 +128,8 @@ def _ask_drains(ids: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
 
 
 async def _lock_suspect(tx: Tx, job_id: str, rank: int) -> str | None:
-    """Lock the host of a rank, if it has one, before its job: that is the order of locks."""
+    """Lock the host of a rank, if it has one, before its job, because that is the order of
+    locks."""
     suspect = None
     for row in await tx.rows("read_tasks", ids=[job_id]):
         if row["rank"] == rank and row["host_id"] is not None:

@@ -2,8 +2,8 @@
 measured at the store alone, a batch of 400 jobs that are taken and ended costs 75 µs a job, and 256
 where the moves load, end and write each row. No-op dispatch would miss its budget by half.
 
-Nothing but `finish_jobs` and this file knows of it. What is not such an end, or is any more when its
-row is locked, is left to the moves, so without this file everything works as before.
+Only `finish_jobs` and this file know of it. Other ends, and those whose row has changed when it is
+locked, are left to the moves, so without this file everything works as before.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ FINISH_FROM = [str(s) for s in sources(TASK, TaskEvent.FINISH)]
 
 
 class Succeeded(NamedTuple):
-    """Tasks of one host that succeeded, and how, in the same order."""
+    """Tasks of one host that succeeded, with the facts of their ends in the same order."""
 
     builder: AnswerBuilder
     keys: list[TaskKey]
@@ -50,15 +50,15 @@ def split_ends(builders: Sequence[AnswerBuilder]) -> tuple[list[Succeeded], list
 
 
 async def finish_jobs(tx: Tx, good: Sequence[Succeeded], at: datetime) -> list[TaskKey]:
-    """End jobs of one task that succeeded, and put that into the builders. Return these tasks; the
-    others are for the moves."""
+    """End jobs of one task that succeeded, and add the ends to the builders. Return these tasks;
+    the moves handle the others."""
     states = {"succeed_from": SUCCEED_FROM, "finish_from": FINISH_FROM}
     (found,) = await tx.rows("finish_jobs", **ask_ends(good, at), **_ask_tasks(good), **states)
     return take_ends(good, found)
 
 
 def ask_ends(good: Sequence[Succeeded], at: datetime | None) -> dict[str, Any]:
-    """Return what `finish_jobs` is told of tasks that succeeded: all but their hosts."""
+    """Return the parameters of `finish_jobs` for tasks that succeeded, without their hosts."""
     beats: list[TaskBeat | None] = []
     beaten = False
     for builder, mine, _ in good:
@@ -97,7 +97,7 @@ def _ask_tasks(good: Sequence[Succeeded]) -> dict[str, Any]:
 
 
 def take_ends(good: Sequence[Succeeded], found: Mapping[str, Any]) -> list[TaskKey]:
-    """Put the ends that were written into the builders, and return their tasks."""
+    """Add the ends that were written to the builders, and return their tasks."""
     keys = [key for ends in good for key in ends.keys]
     done = {*(found["ns"] or ())}
     posted = {keys[n - 1] for n in found["posted"] or ()}

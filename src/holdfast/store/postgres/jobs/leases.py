@@ -1,8 +1,8 @@
 """The hot path: many hosts' syncs in one transaction of few statements.
 
 Locks are taken in the one order (hosts, jobs, tasks): first every host's heartbeat, then all jobs
-whose tasks were reported started or ended, then renewals, then offers. A batch that moves and
-offers nothing commits relaxed.
+whose tasks were reported started or ended, then renewals, then offers. A batch without changes and
+offers commits relaxed: a crash of the server may lose it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -69,7 +69,7 @@ class PostgresLeases(OnSession):
         now: Now = None,
     ) -> list[HostSynced]:
         answers: list[HostSynced | None] = [None] * len(syncs)
-        # A host that occurs twice is taken once in each group.
+        # A host that occurs twice is in two groups, because a transaction handles it once.
         for group in reports.group_syncs(syncs):
             found = await self._sync_batch([syncs[i] for i in group], rules, terms, now)
             for i, answer in zip(group, found, strict=True):
@@ -203,13 +203,14 @@ async def _sync(
 async def _touch_hosts(
     tx: Tx, builders: Sequence[AnswerBuilder], now: datetime | None
 ) -> Sequence[Rows]:
-    """Lock the hosts, and the rows of jobs that are known to be moved: what these return."""
+    """Lock the hosts, and the rows of jobs that their reports are known to change. Return the rows
+    of these statements."""
     moved = reports.expect_moves([d.sync for d in builders])
     return await tx.many(ask_hosts(builders, now), *(ask_moves(moved) if moved else ()))
 
 
 def ask_hosts(builders: Sequence[AnswerBuilder], now: datetime | None) -> Step:
-    """Return the statement that locks the hosts and notes that they were heard."""
+    """Return the statement that locks the hosts and writes their heartbeats."""
     by_host = {d.sync.host_id: d.sync for d in builders}
     heard = [key for d in builders for key in d.heard()]
     touch: dict[str, Any] = {
@@ -229,7 +230,7 @@ def ask_hosts(builders: Sequence[AnswerBuilder], now: datetime | None) -> Step:
 async def _note_health(
     tx: Tx, fresh: Sequence[AnswerBuilder], found: Mapping[str, dict[str, Any]], at: datetime
 ) -> None:
-    """Record hosts that are heard again, and what hosts say that they cannot do."""
+    """Write the events of hosts that call again after they were flagged dead, and hosts' faults."""
     flagged = [d for d in fresh if found[d.sync.host_id]["flagged_dead_at"] is not None]
     if flagged:
         # An event that may have been read must not be lost by a crash (STORE-4).
@@ -257,11 +258,11 @@ async def _take_moves(
     *,
     last: bool,
 ) -> bool:
-    """Take starts, claims and ends. Returns whether any of them may bring orders to a host: more than
-    the ends of jobs of one task that succeeded.
+    """Apply starts, claims and ends. Return whether any of them may bring orders to a host, which
+    ends of successful jobs of one task alone never do.
 
-    locked: the rows of the jobs that are moved, where they were locked before. last: nothing but
-    these may have to be written.
+    locked: the rows of the jobs that change, where they were locked before. last: no other write
+    may follow in this transaction.
     """
     good, left = split_ends(builders)  # the others that ended are for the moves
     told = [key for d in builders for key in d.started()]
@@ -290,7 +291,7 @@ async def _take_moves(
 async def _take_claims(
     tx: Tx, claims: Sequence[tuple[AnswerBuilder, TaskKey, int]], at: datetime
 ) -> set[str]:
-    """Note the places. Returns the jobs whose last rank has one now."""
+    """Write the claimed places. Return the jobs whose last rank has one now."""
     params = {
         "jobs": [key.job_id for _, key, _ in claims], "ranks": [key.rank for _, key, _ in claims],
         "epochs": [key.epoch for _, key, _ in claims], "hosts": [d.sync.host_id for d, _, _ in claims],
@@ -300,7 +301,7 @@ async def _take_claims(
 
 
 async def _ack_repeats(tx: Tx, repeats: Sequence[tuple[AnswerBuilder, TaskKey]]) -> None:
-    """Acknowledge ends of tasks that are gone where their own host had reported them; refuse the
+    """Acknowledge ends of tasks without a row whose own host had reported them before; refuse the
     others."""
     rows = await tx.rows(
         "find_ended",
@@ -315,7 +316,7 @@ async def _ack_repeats(tx: Tx, repeats: Sequence[tuple[AnswerBuilder, TaskKey]])
 
 
 async def _renew(tx: Tx, builders: Sequence[AnswerBuilder], at: datetime) -> None:
-    """Renew the leases of what lives. What cannot be renewed is lost (FENCE-1)."""
+    """Renew the leases of live tasks. A task whose lease cannot be renewed is lost (FENCE-1)."""
     given = [(d, key, d.beats().get(key)) for d in builders if not d.fenced for key in d.live()]
     if not given:
         return
@@ -348,7 +349,8 @@ async def _give_orders(
     take: Take | None,
     at: datetime,
 ) -> None:
-    """Commit with what brings the orders: first those of the leader, then what hosts take."""
+    """Commit, together with the queries for the orders: first those that the leader's reservations
+    bring, then those for jobs that hosts take."""
     asked = _ask_orders(listening, at) if listening else []
     lasting: list[Step] = [("commit_for_good", {})] if tx.relaxed else []
     taking = [] if take is None else [take.reservation.ask()]
@@ -362,15 +364,16 @@ async def _give_orders(
 def ask_for_polls(
     polls: Sequence[HostSync], placements: Sequence[JobPlacement], at: datetime
 ) -> tuple[list[AnswerBuilder], list[Step]]:
-    """Return what waits on the hosts of `placements`, and the questions for its orders. What is to
-    stop, their next syncs tell."""
+    """Return builders for the waiting syncs of the hosts of `placements`, and the queries for their
+    new orders. Orders to stop are left to their next syncs."""
     here = {task.host_id for placement in placements for task in placement.tasks}
     builders = [AnswerBuilder(poll, "ok") for poll in polls if poll.host_id in here]
     return builders, _ask_orders(builders, at)[:-1] if builders else []
 
 
 def answer_polls(builders: Sequence[AnswerBuilder], orders: Sequence[Rows]) -> list[HostSynced]:
-    """Return the answers that `ask_for_polls` has asked for, of those that have one."""
+    """Return the answers of hosts that have one, from the rows of the queries of
+    `ask_for_polls`."""
     if builders:
         _fill_orders(builders, *orders)
     return [d.offer() for d in builders if d.offers or d.claims]

@@ -1,4 +1,5 @@
-"""What hosts that sync together take: read, planned, and put into their answers."""
+"""The jobs that hosts of one batch of syncs take: read candidates, plan, and add offers to the
+answers."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -15,14 +16,14 @@ from holdfast.store.postgres.jobs.reserve import Reservation
 
 
 class Take(msgspec.Struct, frozen=True):
-    """What hosts take, and by job, what its order needs."""
+    """The jobs that hosts take. offered: job id → the fields that its order needs."""
 
     reservation: Reservation
     offered: Mapping[str, OfferedJob]
 
     def give(self, builders: Sequence[AnswerBuilder], found: Rows) -> None:
-        """Put the offers of jobs that were taken into the builders. Where another transaction got a
-        job first, no host is settled."""
+        """Add the offers of jobs that were reserved to the builders. Where another transaction
+        reserved a job first, no host counts as settled."""
         by_host = {d.sync.host_id: d for d in builders}
         written = self.reservation.read(found)
         for one in written:
@@ -35,8 +36,8 @@ class Take(msgspec.Struct, frozen=True):
 async def plan_take(
     tx: Tx, alike: AlikeJobs, builders: Sequence[AnswerBuilder], terms: TakeTerms, at: datetime
 ) -> Take | None:
-    """Return what these hosts take, None for nothing. Their heartbeats are locked, so the room that is
-    read stays theirs. Marks the builders that are settled."""
+    """Return the jobs that these hosts take, or None. The hosts' rows are locked, so their room
+    cannot shrink meanwhile. Mark the builders of settled hosts."""
     worth = count_worth(sum(count_wanted(d.sync) for d in builders))
     ids = [d.sync.host_id for d in builders]
     begun, rooms, found = await tx.many(*ask_takes(ids, terms, worth, at))
@@ -45,7 +46,7 @@ async def plan_take(
 
 
 def ask_takes(ids: Sequence[str], terms: TakeTerms, limit: int, at: datetime | None) -> list[Step]:
-    """Return the statements whose rows `choose_jobs` goes by."""
+    """Return the queries whose rows `choose_jobs` needs."""
     return [
         ("begin_takes", {"revision": terms.revision, "seconds": PASSED_SECONDS, "now": at}),
         ("read_room", {"ids": list(ids)}),
@@ -62,8 +63,8 @@ def choose_jobs(
     *,
     cut: bool,
 ) -> Take | None:
-    """Return what these hosts take of `queued`. cut: there may be more. Marks the builders that are
-    settled."""
+    """Return the jobs of `queued` that these hosts take. cut: more jobs may be queued. Mark the
+    builders of settled hosts."""
     if not begun or not begun[0]["allowed"]:
         return None
     by_host = {d.sync.host_id: d for d in builders}
