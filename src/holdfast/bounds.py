@@ -12,11 +12,11 @@ from msgspec import Meta
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """The errors that msgspec raises for bytes that are no message; not all of them are its own."""
-MAX_COUNT = 2**31 - 1  # what an `integer` of the database holds
+MAX_COUNT = 2**31 - 1  # the largest `integer` of the database
 MAX_LARGE = 2**62  # two of them fit a `bigint`
-MAX_DISK_BYTES = 2**63 - 1  # what file systems without an end name as their size
+MAX_DISK_BYTES = 2**63 - 1  # the size that file systems without a limit report
 MAX_MEMORY_BYTES = 1 << 50  # of one device or host; a thousand of them fit a `bigint`
-MAX_SECONDS = 100 * 366 * 86_400.0  # what is taken from a date of today leaves a date
+MAX_SECONDS = 100 * 366 * 86_400.0  # so long before today is still a valid date
 MAX_FIGURE = 1e15
 
 Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]

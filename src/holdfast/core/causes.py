@@ -32,7 +32,7 @@ class Cause(StrEnum):
 
 
 class Budget(StrEnum):
-    """What a cause is charged to."""
+    """The budget to which a cause is charged."""
 
     RETRIES = "retries"
     INFRA = "infra"

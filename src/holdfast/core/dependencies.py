@@ -1,7 +1,7 @@
-"""What a job waits for: the ends of other jobs (`submit --after JOB[:ok|any|failed]`).
+"""Dependencies: jobs that wait for the ends of other jobs (`submit --after JOB[:ok|any|failed]`).
 
-AFTER-1  A job waits until each of its parents has ended as it wants. A parent that ends otherwise
-         cancels it, which is an end that its own dependants see in turn.
+AFTER-1  A job waits until each of its parents has ended as it wants. Where a parent ends otherwise,
+         the job is cancelled, which is an end for its own dependants in turn.
 AFTER-2  A parent exists before its dependants do, so no circle can be written.
 """
 
@@ -21,7 +21,7 @@ AFTER_PATTERN = r"^[0-9A-Za-z-]{1,64}(:(ok|any|failed))?$(?!\n)"
 
 
 class Wants(StrEnum):
-    """Which end of its parent a job waits for."""
+    """The end of its parent for which a job waits."""
 
     OK = "ok"
     ANY = "any"

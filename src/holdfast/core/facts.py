@@ -1,4 +1,4 @@
-"""What is known about a task's end: facts only; `core.endings.classify` finds the cause."""
+"""The facts about a task's end, from which `core.endings.classify` finds the cause."""
 
 from typing import Annotated
 
@@ -90,7 +90,7 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     log_tail: Annotated[str, Meta(max_length=16_384)] = ""
     runtime_seconds: Elapsed = 0.0
     rendezvous_port: Annotated[int, Meta(ge=0, le=65_535)] = 0
-    ended_ago_seconds: Annotated[float, Meta(ge=0, le=1e18)] = 0.0  # of a clock that may lie
+    ended_ago_seconds: Annotated[float, Meta(ge=0, le=1e18)] = 0.0  # by a clock that may be wrong
     max_memory_bytes: Large = 0
     memory_limit_bytes: Large = 0
     over_memory_bytes: Large = 0

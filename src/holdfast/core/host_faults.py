@@ -1,11 +1,11 @@
 """Abilities that a host lacks now, as it reports itself, until it reports that they are back.
 
-ASIDE-1  A host that cannot start anything is given nothing, from the moment it says so; one that
-         cannot start containers is given only what needs none. The rest of it works on.
-ABLE-1   A host that lists an app and cannot run it (its import fails there) says so after a few
-         executors, and gets no more of them until it tries itself again (`agent.calls.apps`). A call
-         that met such a host is charged nothing, and fails only where no other host is left
-         (`core.calls.unable`).
+ASIDE-1  A host that cannot start anything gets no work from the moment it reports so; a host that
+         cannot start containers gets only jobs without one. Its running tasks go on.
+ABLE-1   A host that lists an app and cannot run it (the app's import fails there) reports so after
+         a few executors, and gets no more of them until its own trial succeeds
+         (`agent.calls.apps`). A call that was tried on such a host is charged nothing, and fails
+         only where no other host is left (`core.calls.unable`).
 """
 
 from __future__ import annotations

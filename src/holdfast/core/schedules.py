@@ -23,9 +23,9 @@ from holdfast.errors import ValidationError
 if TYPE_CHECKING:
     import zoneinfo
 
-LATE_SECONDS = 60.0  # a time is missed when it was longer ago than this
+LATE_SECONDS = 60.0  # a time that was longer ago than this was missed
 MAX_CAUGHT_UP = 100
-LOOKED_BACK = timedelta(days=7)  # times that were missed before are not even counted
+LOOKED_BACK = timedelta(days=7)  # earlier missed times are not even counted
 
 Outcome = Literal["submitted", "skipped", "refused"]
 

@@ -77,8 +77,8 @@ class InstanceState(StrEnum):
     INTENDED = "intended"  # on record; the provider was not asked yet
     ASKED = "asked"  # the provider was asked; whether a machine was made is not known
     MADE = "made"  # the provider's id of the machine is known
-    ENDING = "ending"  # its end is wanted, and asked for until a listing confirms it
-    GONE = "gone"  # nothing of it is charged any more
+    ENDING = "ending"  # its end is requested again until a listing confirms it
+    GONE = "gone"  # it is no longer charged for
 
 
 class AgentTaskState(StrEnum):
@@ -87,13 +87,13 @@ class AgentTaskState(StrEnum):
 
     ORDERED = "ordered"  # its order is on disk
     FETCHING = "fetching"  # the checkpoint it starts from is fetched
-    LAUNCHED = "launched"  # the guardian is told to start it
+    LAUNCHED = "launched"  # the guardian was ordered to start it
     RUNNING = "running"
     ENDING = "ending"  # its processes are gone; the facts of its end are gathered
     SAVING = "saving"  # its end waits for the upload of its checkpoints
     REPORTED = "reported"  # every sync reports its end, until the controller acknowledges it
     ACKNOWLEDGED = "acknowledged"  # the controller has its end; its logs are still shipped
-    DONE = "done"  # nothing of it is needed any more
+    DONE = "done"  # its record may be deleted
 
     @property
     def live(self) -> bool:
@@ -124,18 +124,18 @@ class JobEvent(StrEnum):
     FAIL = "fail"
     CANCEL = "cancel"
     REVIVE = "revive"  # a person's `retry` of a job that had ended
-    LINE_UP = "line_up"  # the same for a member of an array that runs only so many at once
+    LINE_UP = "line_up"  # the same for a member of an array that limits how many run at once
 
 
 class TaskEvent(StrEnum):
     """The events of a task."""
 
     RESERVE = "reserve"
-    RELEASE = "release"  # the reservation ran out or was taken back before it started
+    RELEASE = "release"  # the reservation ran out or was given up before it started
     START = "start"
     FINISH = "finish"  # ended by itself, exit code 0
     FAIL = "fail"  # ended by itself otherwise, or was lost
-    PREEMPT = "preempt"  # told to stop
+    PREEMPT = "preempt"  # ordered to stop
     CONFIRM = "confirm"  # its stop is confirmed
     RESET = "reset"  # a member of a supervised job is to be placed anew
 
@@ -166,8 +166,8 @@ class AgentTaskEvent(StrEnum):
 
     FETCH = "fetch"
     LAUNCH = "launch"
-    RUN = "run"  # the work itself runs: of a container task the container, not its runner
-    END = "end"  # the guardian says that its whole tree is gone
+    RUN = "run"  # the work itself runs (for a container task: the container, not its runner)
+    END = "end"  # the guardian reports that its whole process tree has ended
     SAVE = "save"
     REPORT = "report"
     GIVE_UP = "give_up"  # it never began here, and that is its end
@@ -182,6 +182,6 @@ class InstanceEvent(StrEnum):
     ASK = "ask"  # just before the provider's `create`
     MAKE = "make"  # its answer, or a listing, named the machine
     DENY = "deny"  # the provider said that it made nothing
-    MISS = "miss"  # listings long after the question do not show it
+    MISS = "miss"  # listings long after the request do not show it
     END = "end"  # it is not wanted any more
-    VANISH = "vanish"  # the provider is believed that it is gone
+    VANISH = "vanish"  # the machine is believed gone (LEAK-2)

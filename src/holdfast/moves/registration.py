@@ -169,7 +169,7 @@ def follow_incarnation(
     Raises:
         Stale: `incarnation` was followed by another one.
     """
-    if not present or present == incarnation:  # "": a host that is to come
+    if not present or present == incarnation:  # "": its agent has not called yet
         return tuple(earlier)
     if incarnation in earlier:
         raise Stale(
@@ -344,7 +344,7 @@ def drain_jobs_for(
     """Begin the drain of every loaded job that runs (on `host_id`, where given) and return these
     jobs. A supervised job whose script runs elsewhere loses only its members on that host.
 
-    stop: as an operator's hard stop.
+    stop: the drain counts as an operator's hard stop.
     """
     begun = []
     for job in m.jobs.values():

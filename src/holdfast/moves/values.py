@@ -166,10 +166,10 @@ class JobFilter(StoreValue, frozen=True, kw_only=True):
     min_retries: int | None = None  # by retries charged so far
     max_retries: int | None = None
     host_id: str | None = None  # jobs with a live task there
-    array_id: str | None = None  # its members
-    single: bool = False  # of no array
+    array_id: str | None = None  # members of this array
+    single: bool = False  # only jobs of no array
     executors: Literal["hide", "only"] | None = None  # jobs that Holdfast submits to run calls
-    family: str | None = None  # of executors
+    family: str | None = None  # executors of this family
     before: str | None = None
     limit: int = 100
 

@@ -54,7 +54,7 @@ def check_job_token(host_key_hash: bytes, key: TaskKey, signature: str) -> bool:
 
 
 def _sign(host_key_hash: bytes, key: TaskKey) -> str:
-    import base64  # no command of a person needs these
+    import base64  # the command line never needs these
     import hashlib
     import hmac
 

@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from holdfast.bounds import MAX_FIGURE, MAX_LARGE, Count, Elapsed, Large, Whole
 from holdfast.core.calls.batches import (
-    MAX_BATCH_CALLS as MAX_BATCH_CALLS,  # and to those that read messages
+    MAX_BATCH_CALLS as MAX_BATCH_CALLS,  # re-exported for readers of messages
 )
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.facts import TaskFacts
@@ -295,7 +295,8 @@ class AgentFrame(CallMessage, frozen=True, kw_only=True):
 class NewCallSet(CallMessage, frozen=True, kw_only=True):
     """`POST /v1/call-sets`. id: chosen by the client (20 characters, `core.ids`), so that a repeat
     changes nothing. count: total number of its calls, None: not known yet. args: arguments of the
-    first calls. singles: a set of single calls, to which its client never adds more as a whole."""
+    first calls. singles: the calls are submitted one by one, and no more are meant to come, so the
+    set is complete even if it never gets a count."""
 
     id: str
     spec: FunctionSpec

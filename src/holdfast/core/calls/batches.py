@@ -1,12 +1,13 @@
 """choose_want(…) → how many more calls an executor can take now. Pure.
 
-WANT-1  A batch is about `BATCH_SECONDS` of work: longer ones would keep calls from other executors
-         and waste more when their executor dies; shorter ones leave a slot idle for the time of a
-         round trip.
-WANT-2  Two batches are in flight at most: one runs while the next is fetched. Of calls longer than
-         a batch one is run at a time, and one more is held where they are short enough that waiting
-         for the next would be noticed. Executors with GPUs hold none, because such a call may be
-         wanted by another executor, and a GPU's memory is rarely shared.
+WANT-1  A batch is about `BATCH_SECONDS` of work. Longer batches would keep calls from other
+        executors
+         and waste more when their executor dies; shorter ones would leave a slot idle for the time
+         of a round trip.
+WANT-2  At most two batches are in flight: one runs while the next is fetched. Calls longer than a
+         batch are fetched one at a time; one more is fetched ahead if the calls are so short that
+         the wait for the next would be noticed. Executors with GPUs fetch none ahead, because
+         another executor may be free for that call, and a GPU's memory is rarely shared.
 """
 
 MAX_BATCH_CALLS = 1000

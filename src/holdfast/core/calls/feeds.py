@@ -1,12 +1,12 @@
 """choose_feed(…): which waiting calls an executor takes next.
 
 FEED-1  A feed whose model is loaded goes first, so that models are seldom swapped.
-FEED-2  A feed that was passed over for its `cold_wait_seconds` goes before the warm one: its head has
-        waited so long, and so long no batch of it was handed out. The second condition keeps
-        executors from swapping at every batch when more waits than they can serve.
+FEED-2  A feed that was passed over for its `cold_wait_seconds` goes before the warm one: its first
+        call has waited for so long, and no batch of the feed was handed out for so long. The second
+        condition keeps executors from swapping models at every batch when they are overloaded.
 FEED-3  Otherwise the highest priority goes first, then the oldest head.
-FEED-4  A model that the memory of the executor's GPU has no room for is passed over, by FEED-2 too.
-        One that is loaded has its room.
+FEED-4  A feed whose model does not fit into the memory of the executor's GPU is always passed over,
+        even under FEED-2. The loaded model fits by definition.
 """
 
 from collections.abc import Callable, Sequence

@@ -142,7 +142,7 @@ def fill_arguments(text: str, fetch: Callable[[str], bytes]) -> str:
         if sha256 not in blobs:
             blobs[sha256] = check_blob(sha256, fetch)
         if not large.path:
-            return msgspec.Raw(blobs[sha256])  # as it was written
+            return msgspec.Raw(blobs[sha256])  # put in unparsed, as it was written
         if sha256 not in values:
             values[sha256] = msgspec.json.decode(blobs[sha256])
         return follow_path(values[sha256], large.node, large.path)

@@ -1,9 +1,9 @@
 """decide_unable(…) → CallDecision: what becomes of a call whose function cannot be imported on the
 host that took it. Pure.
 
-ABLE-2  Such a call is charged nothing and tried on up to `MOST_HOSTS` hosts, on all where there are
-        fewer. It fails then, unless other hosts are known to run the app; those are tried as well,
-        up to `MOST_TRIED`.
+ABLE-2  Such a call is charged nothing and tried on up to `MOST_HOSTS` hosts, or on all if there are
+        fewer. It then fails, unless other hosts are known to run the app; these are tried as well,
+        up to `MOST_TRIED` in all.
 ABLE-3  Another failure on a host that was tried already is no news, so the call waits ever longer
         between such tries.
 """

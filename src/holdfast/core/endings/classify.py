@@ -8,7 +8,7 @@ The order, and why:
    limit, lost lease, operator) overrules them.
 2. The trip. What a process did after it was killed says nothing about why.
 3. `malformed`, `app-unusable`, `host-start`, `host-preempted`, `host-lost`, `stopped`, `never-starts`:
-   the report does not tell the task's own end, so no rule below may read it so.
+   the report is not about the task's own end, so no rule below may read it as such.
 4. Memory: measured by the agent's watch, which ended the task, or counted by the kernel.
 5. Operators' rules (CLASSIFY-2).
 6. The words: of the registry, of the port chosen for the rendezvous, then of the runtime and the

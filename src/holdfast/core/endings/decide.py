@@ -1,4 +1,4 @@
-"""decide(…) → Decision: what becomes of a job whose attempt is over.
+"""decide(…) → Decision: the next step of a job whose attempt is over.
 
 BUDGET-1  Only the trigger of a drain is charged, once per attempt.
 BUDGET-2  A budget of n forgives n failures of its kind: the next one fails the job. So
@@ -13,16 +13,17 @@ RETRY-4   A job ends after `no_progress_limit` attempts in a row that got no fur
 BUDGET-5  A start that failed before every task ran is charged to no budget: the first is tried
           again at once, later ones 60 s doubling to 1 h apart, and after `start_failure_limit` of
           them in a row the job is parked until a person says otherwise.
-BUDGET-6  The first infrastructure failure is tried again at once, the second in a row of attempts
-          that did not last waits as a second failed start does, with the job's own jitter, and
-          avoids the host. So a broken host does not use the budget up within seconds.
+BUDGET-6  The first infrastructure failure is tried again at once. After the second in a row of
+          attempts that did not last, the job waits as after a second failed start, with its own
+          jitter, and avoids the host. So a broken host does not use the budget up within seconds.
 BUDGET-7  A program that can never start on its host fails the job at once, unless another eligible
-          host has not said so yet: then it is a failed start (BUDGET-5), and that host is next.
-BUDGET-8  A job that hits the time limit of its own submission fails at once where its attempt left
-          neither a checkpoint nor a step, because another would begin anew and end the same.
-ASIDE-2   A start that failed because its host lacked something waits for no back-off where that host
-          has set itself aside and others could take the job; it is counted as a failed start, so a
-          job that breaks host after host is parked.
+          host has not tried it yet: then it is a failed start (BUDGET-5), and that host is next.
+BUDGET-8  A job that reaches the time limit of its own submission fails at once where its attempt
+          left neither a checkpoint nor a step, because another attempt would begin anew and end the
+          same.
+ASIDE-2   A job whose start failed because its host lacked something is queued without a back-off
+          where that host has set itself aside and others could run the job. It is counted as a
+          failed start, so a job that breaks host after host is parked.
 RETRY-5   While retries are held (the kill switch) none is dropped: the job waits, and its charge
           stands.
 """

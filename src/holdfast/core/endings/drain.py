@@ -152,7 +152,7 @@ def find_fall(
         asked = False
     elif job.trigger_rank is None:
         asked = True
-    else:  # a start that was given up: a rank was waited for, or its host could not start it
+    else:  # a start was given up: a rank's place was not kept, or its host could not start it
         began = failures.get(job.trigger_rank)
         by_rule = began is not None and began.rule.startswith(OPERATOR)
         late = job.drain_cause is Cause.START_TIMEOUT and not by_rule
@@ -171,7 +171,7 @@ def _find_failures(
     failures = classify_failures(tasks, rules)
     if not job.spec.supervised:
         return failures
-    # MEMBER-4: the others would have been replaced, and none of them began this fall.
+    # MEMBER-4: fallen ranks other than 0 are replaced, so none of them began this drain.
     found = {rank: failure for rank, failure in failures.items() if rank == 0}
     for task in tasks:
         # A rank whose place was not kept (`moves.jobs.requests.run_out`) has no failure of its own.

@@ -98,13 +98,14 @@ def _runs(items: list[Any]) -> list[str]:
 
 def _measure(items: list[Any], follow: list[Any], ignore_case: bool) -> Cost:
     total = Cost(0, 1)
-    since: list[frozenset[str]] | None = None  # of the last open repeat, and what stands behind it
+    # The first characters of the last open repeat, and of the items behind it.
+    since: list[frozenset[str]] | None = None
     for place, item in enumerate(items):
         rest = items[place + 1 :] + follow
         found = _measure_item(item[0], item[1], rest, ignore_case)
         runs = _leading_repeat([item], ignore_case)
-        # From each end of an open repeat before it, this one runs over the same text, unless it
-        # cannot match that text, or something stands between the two that it cannot match.
+        # This repeat runs over the same text again from each end of an open repeat before it,
+        # unless it cannot match that text, or an item that it cannot match stands between the two.
         again = since is not None and bool(runs) and not found.open
         again = again and all(runs & chars for chars in since or ())
         total = Cost(total.open + found.open + again, min(total.ways * found.ways, 10**9))
@@ -192,7 +193,7 @@ def _has_choice(items: list[Any]) -> bool:
 def _may_overlap(body: list[Any], rest: list[Any], ignore_case: bool) -> bool:
     """Return whether what follows a repeat can begin with what it repeats."""
     if _may_be_empty(rest) and any(code is op.AT for code, _ in rest):
-        return True  # an end that is not there yet: `$` may refuse every place but one
+        return True  # `$` may refuse every place but the end of the line
     return bool(_first(body, ignore_case) & _first(rest, ignore_case))
 
 

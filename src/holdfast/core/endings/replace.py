@@ -1,4 +1,4 @@
-"""plan_replacement(…): what becomes of a fallen member of a supervised job while the others run on.
+"""plan_replacement(…): the decision on a fallen member of a supervised job while the others run on.
 
 A supervised job is a gang of host managers under a policy script, which rank 0's task runs. The
 script decides what the loss of a host means for its ranks; this module decides only whether and
@@ -8,16 +8,17 @@ MEMBER-1  Rank 0 is the job: with it the whole gang falls, by the ordinary drain
           is replaced by itself: same attempt, an epoch of its own, so that a report of its earlier
           host is never taken for its successor's (FENCE-1).
 MEMBER-2  A host that the script gave up (exit code 72) is charged to nothing, and is not used again
-          in this attempt. Nor is a manager to blame that no longer heard from the script (70): most
-          often the script's own host has died, which is not known yet. A trip is charged to the
-          rank's watchdog budget, every other end to its infrastructure budget, because a host
-          manager's end is never the training's. A rank over its budget ends the job.
+          in this attempt. A manager that no longer heard from the script (exit code 70) is charged
+          to nothing either, because most often the script's own host has died, which is not known
+          yet. A trip is charged to the rank's watchdog budget, every other end to its
+          infrastructure budget, because a host manager's end is never the training's. A rank over
+          its budget ends the job.
 MEMBER-3  A rank that was replaced before and falls again soon after its start comes back ever
           later, so that hosts which cannot run it are not tried in a circle.
-MEMBER-5  A rank that does not come up is charged to nothing: after its first failed start in a row
-          it is tried again at once, after later ones 60 s doubling to 1 h apart, and after
-          `start_failure_limit` of them it is parked until a person says otherwise (BUDGET-5, for
-          one rank). The others run on: the script decides whether they can do without it.
+MEMBER-5  A rank that does not start is charged to nothing. It is tried again at once after its
+          first failed start in a row, then 60 s doubling to 1 h apart, and after
+          `start_failure_limit` failed starts it is parked until a person says otherwise (BUDGET-5,
+          for one rank). The other ranks run on: the script decides whether they can do without it.
 """
 
 from collections.abc import Sequence
@@ -42,7 +43,7 @@ from holdfast.core.states import TaskState
 STEADY_SECONDS = 60.0
 """A member that ran for so long was well placed, so its next fall is answered at once."""
 MAX_DELAY_SECONDS = 60.0
-_NEVER_RAN = ("asked", "checkpoint")  # rules of a failed start; by any other it ran, and ends a row
+_NEVER_RAN = ("asked", "checkpoint")  # rules of failed starts; with any other rule the member ran
 
 
 class Replacement(msgspec.Struct, frozen=True, kw_only=True):

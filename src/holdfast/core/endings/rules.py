@@ -108,7 +108,7 @@ def parse_rules(text: str) -> tuple[OperatorRule, ...]:
         raise ValidationError(size, field="text")
     if "\x00" in text:
         raise _refuse(text[: text.index("\x00")].count("\n") + 1, "a NUL character is no text")
-    import tomllib  # read by few of those that import this
+    import tomllib  # few importers of this module parse rules
 
     try:
         found = tomllib.loads(text)

@@ -1,10 +1,10 @@
-"""How many hosts a pool should have for what waits, by the offers that the waiting jobs fit.
+"""Count the hosts that a pool should have for the waiting jobs, by the offers that fit them.
 
--         `jobs_per_host` waiting jobs are worth one host. A gang needs all its hosts at once, beside
-          those that are busy, and counts them as so many jobs.
+-         One host is rented for `jobs_per_host` waiting jobs. A gang needs all its hosts at once,
+          beside busy ones, and counts as one job for each of its hosts.
 DEMAND-2  A job goes to the pool whose cheapest fitting offer costs least, by the providers' own
-          prices where they are known; what is beyond the pool's bound goes to the next. Hosts that
-          start already come first, so that a change of prices rents nothing twice.
+          prices where they are known; jobs beyond the pool's bound go to the next pool. Hosts that
+          start already are used first, so that a change of prices rents nothing twice.
 DEMAND-3  A host whose offer a job does not fit is no supply for that job.
 DEMAND-4  The work on a lost host counts as waiting for one of its offer, because it will wait as soon as
           its leases have ended.
@@ -30,7 +30,7 @@ NO_PRICES: Prices = MappingProxyType({})
 class PoolDemand(msgspec.Struct, kw_only=True):
     """The waiting jobs that were given to one pool.
 
-    jobs: number of plain jobs by the offers that fit them, a gang counted as several (DEMAND-1).
+    jobs: number of plain jobs by the offers that fit them, a gang counted as several.
     gangs: hosts that the largest gang needs, by the offers that fit it. queued: number of jobs.
     unfit: a sentence about jobs that no offer of the pool fits, or "". beyond: the pool could run
     jobs that the bounds of all pools leave without a host.

@@ -3,10 +3,11 @@
 -       Hosts that start count, so that nothing is spawned twice for the same jobs.
 -       `min` is restored even with an empty queue; nothing goes over `max`, the ceilings of money
         (MONEY-1, MONEY-2), or the breaker (BREAKER-1).
-GROW-4  Nothing is asked for while the provider cannot be asked what it has, or asks for patience.
+GROW-4  No host is requested while the provider cannot list its machines, or asks for patience.
 GROW-3  Every host that is not over counts to `max`: also one that drains, is in quarantine or is
-        silent. One that is over is replaced before its machine's end is confirmed, but there are
-        never more than twice `max` machines, so that a provider that ends none is asked for no more.
+        silent. A host that is over is replaced before the end of its machine is confirmed, but
+        there are never more than twice `max` machines, so that a provider that ends none gets no
+        more requests.
 """
 
 from collections.abc import Mapping, Sequence

@@ -4,11 +4,11 @@ POOL-1  Quiet is not dead: a host without work, in a pool for which nothing wait
 POOL-2  A host in error is marked first; its leases are renewed no more (the fence); its machine is
           ended; its tasks are freed when the machine is gone or no lease is left; then the budget
           of infrastructure failures is charged, as for any lost host.
-POOL-3  A host that admission passes over, because it is silent or cannot start anything, is no supply
-          for what waits. One that holds leases is passed over once it is called dead; its work is
-          demand from that moment, and not from the end of its leases.
-POOL-4  A host that takes no work and runs nothing is given back after `idle_timeout_seconds`, at any
-          price: one in quarantine, and one that an operator drained.
+POOL-3  A host that admission passes over, because it is silent or cannot start anything, does not
+        count for waiting jobs. A host with leases is passed over once it is dead; its work counts
+        as waiting from that moment, and not only from the end of its leases.
+POOL-4  A host that gets no work and runs none is given back after `idle_timeout_seconds`, even if
+        it costs nothing: one in quarantine, or one that an operator drained.
 """
 
 from collections.abc import Callable, Collection

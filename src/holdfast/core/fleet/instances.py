@@ -1,8 +1,9 @@
-"""What a provider rents: an offer, the order for one machine, and the machine as a provider shows it.
+"""The values of renting: an offer, the order for one machine, and the machine in a provider's
+listing.
 
-The *intent* is the id of the host that is to come. It is on record before the provider is asked for
-anything, and stands in the machine's name and environment, so that a machine whose creation was
-never answered is found again by a listing (RENT-1).
+The *intent* is the id of the host for which a machine is rented. It is on record before the
+provider is asked, and stands in the machine's name and environment, so that a machine whose
+creation was never answered is found again in a listing (RENT-1).
 """
 
 from datetime import datetime
@@ -53,8 +54,8 @@ class MachineState(StrEnum):
     STARTING = "starting"
     RUNNING = "running"
     ENDING = "ending"
-    GONE = "gone"  # ended or failed; nothing of it is charged any more
-    UNKNOWN = "unknown"  # no machine, but a place that could not be looked at (LEAK-4)
+    GONE = "gone"  # ended or failed, and no longer charged for
+    UNKNOWN = "unknown"  # no machine, but a place that the provider could not list (LEAK-4)
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):

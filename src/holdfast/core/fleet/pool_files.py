@@ -22,7 +22,7 @@ ALIASES: Mapping[str, str] = {
     "MIN_ACTIVE_GPUS": "min",
     "MAX_ACTIVE_GPUS": "max",
     "TASKS_PER_GPU_THRESHOLD": "jobs_per_host",
-    # There it is the age at which a heartbeat has expired, not a time of idleness.
+    # In those deployments this is the age at which a heartbeat expires, not a time of idleness.
     "GPU_IDLE_TIMEOUT_SEC": "heartbeat_timeout_seconds",
     "TASK_STUCK_TIMEOUT_SEC": "stuck_timeout_seconds",
     "SPAWNING_TIMEOUT_SEC": "spawn_timeout_seconds",
@@ -30,7 +30,7 @@ ALIASES: Mapping[str, str] = {
     "GPU_HEALTH_CHECK_TIMEOUT_SEC": "telemetry_stale_seconds",
 }
 UNNEEDED = ("AUTO_START_WORKER_PROCESS",)
-_ALIAS_BOUNDS = {"min": 2, "max": 10}  # what such a deployment has where it names neither
+_ALIAS_BOUNDS = {"min": 2, "max": 10}  # defaults of deployments that use these aliases
 _TEXT = ("name", "provider")
 _TIMES = tuple(f for f in PoolSpec.__struct_fields__ if f.endswith("_seconds"))
 _NUMBERS = ("min", "max", "buffer", "jobs_per_host", "max_usd_per_hour", "max_usd_per_day")

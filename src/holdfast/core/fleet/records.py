@@ -62,7 +62,7 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
 
 
 class PoolMoney(Record, frozen=True, kw_only=True):
-    """What a pool costs. spent_today_usd: since midnight UTC; usd_per_hour: at this moment."""
+    """The cost of a pool. spent_today_usd: cost since midnight UTC; usd_per_hour: present cost."""
 
     pool: str
     usd_per_hour: float = 0.0

@@ -1,11 +1,11 @@
 """judge_hosts(…): which hosts are set aside because failures or checks speak against them.
 
-BLAME-1  A failure speaks against a host only where the same job then succeeded elsewhere, and only by
-         its program: one that fails so on two jobs or more here, and on no more hosts than
-         `MAX_ASIDE_SHARE` of the pool. What fails everywhere is the program's own fault, whether
-         its next attempt passes or not.
-BLAME-2  A host is set aside for `MIN_PROGRAMS` such programs in the window, if most of what ended there
-         failed.
+BLAME-1  A failure speaks against a host only where the same job then succeeded elsewhere. Such
+         failures are counted by program: a program counts if two or more of its jobs failed so on
+         this host, and if this happened on no more hosts than `MAX_ASIDE_SHARE` of the pool. A
+         program that fails on more hosts is itself at fault.
+BLAME-2  A host is set aside for `MIN_PROGRAMS` such programs in the window, if most tasks that
+         ended there failed.
 BLAME-3  A host that was blamed is let back on probation: one more such program sets it aside again,
          for twice as long.
 BLAME-4  A check that fails sets a host aside, because it measures the hardware, and one that passes
@@ -27,7 +27,7 @@ from holdfast.core.spec import JobSpec, find_script
 WINDOW_SECONDS = 6 * 3600.0
 MIN_PROGRAMS = 2
 MIN_JOBS = 2
-MAX_JOBS = 500  # of one host that are looked at
+MAX_JOBS = 500  # jobs of one host that are considered
 MIN_FAILED_SHARE = 0.5
 MAX_ASIDE_SHARE = 0.25
 PROBATION_SECONDS = 3600.0
@@ -122,7 +122,7 @@ def judge_hosts(standings: Sequence[HostStanding]) -> list[SetAside | LetBack]:
         for s in standings
         if not s.aside and (verdict := _accuse(s, spread)) is not None
     ]
-    # What was measured on the hardware first, then the host that fails most.
+    # Hosts with measured faults first, then the host that fails most.
     for standing, verdict in sorted(
         accused, key=lambda one: (one[1].kind != "checks", -len(one[1].jobs), one[0].host_id)
     ):

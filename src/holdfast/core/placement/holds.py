@@ -103,7 +103,8 @@ class Holds:
                 return best
             for task in tasks:
                 give(state, task)
-            # Others' holds change at their edges; between two, only hosts with a release do.
+            # Holds for other jobs change only at their edges; between two edges only hosts on which
+            # a task ends have to be counted again.
             edge = (bisect_left(edges, at), bisect_right(edges, at))
             left = {t.host_id for t in tasks if t.host_id in serving}
             again, looked = serving if edge != looked else left, edge

@@ -8,9 +8,9 @@ ADMIT-3  A host that a job avoids is used only when no other has room.
 ADMIT-4  A job that was passed over for `hold_back_seconds` is not starved: room is held back for
          it, and others use that room only while they end in time (back-fill). Room it does not need
          is never held, so the cluster does not freeze.
-ADMIT-5  A job takes the place of others only where those have a lower priority, allow it, and have
-         run long enough; and only when it then really fits. (What a project has borrowed of others'
-         shares is given back by the rules of SHARE-1…3.)
+ADMIT-5  A job preempts others only where those have a lower priority, allow it, and have run long
+         enough; and only when it then really fits. (Room that a project borrows of others' shares
+         is given back by the rules of SHARE-1…3.)
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -136,10 +136,11 @@ class _Admission:
         self._hold_back_seconds = hold_back_seconds
         self._lowest_preemptible = lowest_preemptible
         self._holds = Holds(self._room, running or ())
-        # Room only shrinks, so a vain search is not repeated. By shape, the fewest tasks in vain …
+        # Room only shrinks, so a search without success is not repeated. Shape → the fewest tasks
+        # for which no room was found …
         self._full: dict[tuple[Shape, float | None], int] = {}
         self._said: dict[tuple[Shape, int, int, bool], str] = {}
-        # … and of those that nothing could be held for, the fewest, and how many would fit at best.
+        # … and the fewest for which none could be held back either, with how many fit at best.
         self._vain: dict[tuple[object, ...], int] = {}
         self._reach: dict[tuple[object, ...], int] = {}
         self._placements: list[JobPlacement] = []
@@ -159,7 +160,7 @@ class _Admission:
         if over is not None:
             self._refusals[job.job_id] = over
             return
-        # With room held back, when a job ends decides where it fits.
+        # Where room is held back, a job's end decides on which hosts it fits.
         shape = (shape_of(job), job.span_seconds if self._holds else None)
         hopeless = job.tasks >= self._full.get(shape, MAX_TASKS + 1) or (
             job.tasks > 1 and self._room.count_fitting(job) < job.tasks
@@ -244,10 +245,10 @@ class _Admission:
             )
             holds.expect_drain(victims)
             shares.expect_drain(victims)
-            self._vain.clear()  # what nothing could be held for may fit once these have gone
+            self._vain.clear()  # once these have ended, room may be found for such shapes
             self._reach.clear()
         if victims or ground.fits:
-            shares.take(job)  # else the next of its project would ask for the same share
+            shares.take(job)  # else the project's next job would reclaim the same share
 
     def _say_no_room(self, job: Candidate) -> str:
         key = (shape_of(job), job.tasks, self._room.version, job.span_seconds is None)

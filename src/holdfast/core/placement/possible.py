@@ -31,7 +31,7 @@ def find_impossible(job: Candidate, sizes: Sequence[Size]) -> str | None:
         return None
     serving = [size for size in sizes if _serves(job, size)]
     if not serving:
-        return None  # no host serves the queue *yet*; `foresee` says so
+        return None  # no host serves the queue *yet*, which `foresee` reports
     gpus, slots = max(len(s.gpus) for s in serving), max(s.cpu_slots for s in serving)
     return (
         f"no host that serves queue {job.queue} could ever run it: it needs {describe_need(job)}, "

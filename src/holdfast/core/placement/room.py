@@ -97,7 +97,7 @@ def count_fitting(job: Candidate, room: Sequence[int], limit: int) -> int:
     """Return how many tasks of `job` fit into `room` (CPU slots, bytes of memory, devices), at most
     `limit`."""
     cpu_slots, memory_bytes, devices = room
-    # Spelled out, because this is asked for every job: `min` would take as long as all the rest.
+    # Written without `min`, which would take as long as all the rest, because every job needs this.
     if job.cpu_slots and cpu_slots < job.cpu_slots * limit:
         limit = cpu_slots // job.cpu_slots
     if job.gpus and devices < job.gpus * limit:

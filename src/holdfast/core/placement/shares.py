@@ -1,10 +1,11 @@
-"""Shares of projects: what is a project's own, what it borrows, and what it must give back. Pure.
+"""Shares of projects: the room that is a project's own, that it borrows, and that it must give
+back. Pure.
 
-SHARE-1  A project may hold more than its share of what others leave idle; a job within its
-         project's share goes before every job that borrows.
-SHARE-2  What is borrowed is given back when a job within its own project's share asks for it, and
-         only if that job then really fits. No job of a project that would be left with less than
-         its share is stopped, so projects never take turns in stopping each other.
+SHARE-1  A project may use more than its share (it *borrows*) while others leave room idle. A job
+         within its project's share goes before every job that borrows.
+SHARE-2  Borrowed room is given back when a job within its own project's share needs it, and only if
+         that job then really fits. No job is stopped whose project would be left with less than its
+         share, so projects never take turns in stopping each other.
 SHARE-3  The project that has borrowed for the longest gives back first, and of its jobs the fewest,
          least important, with the least work lost.
 """

@@ -62,7 +62,7 @@ class Ground:
         for task in tasks:
             release = self._holds.release_at(task)
             for amount, until in self._open.get(task.host_id, ()):
-                if release > until:  # else its end is in there already
+                if release > until:  # else this amount counts the task's end already
                     amount[0] += sign * task.cpu_slots
                     amount[1] += sign * task.memory_bytes
                     amount[2] += sign * task.devices
@@ -196,7 +196,7 @@ class _Search:
             left = [victim for victim in left if permits([*chosen, victim])]
             gains = [ground.gain(by_job[victim]) for victim in left]
             best = max(gains, default=0)
-            # Where no single end helps, a host that several jobs share may need all of theirs.
+            # Where no single job's end helps, a host may need all of its several jobs to end.
             victims = [left[gains.index(best)]] if best > 0 else _share_a_host(ground, left, by_job)
             if not victims or not permits([*chosen, *victims]):
                 break

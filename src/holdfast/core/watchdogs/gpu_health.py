@@ -4,10 +4,10 @@ HEALTH-1  Nothing trips before the load grace is over; it ends at the first beat
 HEALTH-2  A window is whole or it is nothing: a busy sample, a beat, an unreadable sample and a gap
           in the sampling each begin a new one. So a trip stands on readings that cover the full
           length.
-HEALTH-3  For a task with GPUs, I/O and memory of its tree move the window's begin by the time that
-          the same would take at the rate which counts as work, and by ten times the time they were
-          seen in at most: loading is work for as long as it goes on, and neither a burst every few
-          minutes nor a trickle that comes in small ones hides a GPU that never works.
+HEALTH-3  I/O and memory use of a GPU task's processes move the begin of the window, because loading
+          is work. They move it by the time that the same amount would take at the rate which counts
+          as work, and at most by ten times the time in which it was seen. So neither a burst every
+          few minutes nor a trickle hides a GPU that never works.
 """
 
 from __future__ import annotations

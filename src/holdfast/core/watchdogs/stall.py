@@ -178,7 +178,7 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         judged = judge(window, settings, gpus)
         if judged.signal is Signal.BUSY:
             return self._rearm(reading.at, judged)
-        if judged.signal is Signal.UNKNOWN:  # neither: ask on, slowly, from a new baseline
+        if judged.signal is Signal.UNKNOWN:  # go on slowly, from a new baseline
             return msgspec.structs.replace(
                 self,
                 window=open_window(reading, gpus, owns_whole_box),
@@ -247,7 +247,7 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
             return math.inf
         interval = settings.stall_sample_interval_seconds
         due = self.quiet_since + timeout
-        # Rates need an earlier reading; taken one interval ahead it costs the confirmation no time.
+        # Rates need an earlier reading. One interval ahead, it does not delay the confirmation.
         return due - interval if self.window is None and timeout >= 2 * interval else due
 
     def wake_at(self, settings: WatchSettings) -> float:

@@ -6,11 +6,11 @@ are for the log.
 
 A `TaskWatch` is made new for every attempt, so the evidence of a hang never outlives a restart.
 
-EXCUSE-1  A rank of a gang in a section excuses the ranks that are in none, because they may wait for
-          it: their clocks of silence and idleness stand still, for no longer than the section's own
-          timeout, or the silence limit. A host manager that has nothing to run (IDLE-1) excuses
-          none, because no rank waits for it. A rank in a section is excused by no other, so two that hang
-          in theirs do not excuse each other.
+EXCUSE-1  A rank of a gang in a section excuses the ranks that are in none, because these may wait
+          for it: their clocks of silence and idleness stand still, for no longer than the section's own
+          timeout, or the silence limit. A host manager without processes (IDLE-1) excuses no rank,
+          because none waits for it. A rank in a section is never excused, so two ranks that hang in
+          their sections do not excuse each other.
 """
 
 from __future__ import annotations
@@ -296,7 +296,7 @@ class TaskWatch:
             self._state.operator_stop.check(),
             self._state.lost_lease.check(),
             self._state.time_limit.check(self._state.at, self._settings),
-            # 76 stall, 78 health
+            # The order of TRIP-2: stall (76), then GPU health (78).
             *sorted((v for v in said if isinstance(v, Trip)), key=lambda t: t.exit_code),
         ]
         first = next((trip for trip in trips if trip is not None), None)

@@ -1,8 +1,8 @@
-"""Where webhooks may go: the form of a URL, and the addresses that are refused. Pure; the sender
-resolves and connects.
+"""The allowed targets of webhooks: the form of a URL, and the addresses that are refused. Pure; the
+sender resolves names and connects.
 
-HOOK-4  Every address a name resolves to is judged at every try, and the connection goes to a judged
-        address itself: no second look-up happens in between. One bad address refuses the target.
+HOOK-4  Every address to which a name resolves is checked at every try, and the connection goes to a
+        checked address itself, without a second look-up. One bad address refuses the target.
 
 Without `webhook_allow_private` a target is https on a public address. With it, http, loopback and
 private networks are allowed too. Link-local addresses and the clouds' metadata services are refused
@@ -164,7 +164,7 @@ def _judge(address: _IP, allow_private: bool) -> str | None:
     if any(address in network for network in _SPECIAL if network.version == address.version):
         return f"{address} is reserved"
     if _carried(address):
-        return None  # judged by what it carries
+        return None  # the IPv4 address inside it decides
     return None if address.is_global else f"{address} is reserved"
 
 

@@ -1,8 +1,8 @@
 """Webhooks, as values: the events a hook wants, what is sent and signed, and what an answer means.
 
-HOOK-1  Of the deliveries of one hook and one job only the oldest pending one is under way. Those
-        behind it wait, also while it fails; other jobs' go on. Events that belong to no job are one
-        such sequence of their own.
+HOOK-1  The deliveries of one hook about one job are a *sequence*, of which only the oldest pending
+        one is under way. Later ones wait, even while it fails; deliveries about other jobs go on.
+        Events that belong to no job are one sequence of their own.
 HOOK-2  A delivery is pending until a receiver said 2xx or its tries are spent (dead). What was sent
         and not recorded is sent again: at least once, under the same delivery id.
 HOOK-3  Events about webhooks are sent only to hooks that name them, never to the hook they are

@@ -1,14 +1,14 @@
 """Apply an event to the rows of a run. Pure: the stores load the rows, call this and write.
 
-FLOW-1  A node is over once. An end counts while the node is not over and the end is of the work
-        under its present `ref`.
-FLOW-2  The work of a node is submitted under an id that is on record before (`ref`), so a start that
-        is repeated finds its own work.
+FLOW-1  A node ends once. An end counts only while the node is not over, and only if it is the end
+        of the work under the node's present `ref`.
+FLOW-2  The work of a node is submitted under an id that is on record before (`ref`), so a repeated
+        start finds its own work.
 FLOW-3  A node starts when every parent succeeded or was skipped, and each edge counts once:
         `waiting_on` is the number of parents that have not.
 FLOW-4  A run ends when its last node does: `unended` is the number of nodes that are not over.
-FLOW-5  Nothing of a run begins after its end, because a ready node that is told to stop is over only
-        when its work is known not to be on record, or has ended.
+FLOW-5  No work of a run begins after the run's end, because a ready node that is ordered to stop is
+        over only when its work is known not to be on record, or has ended.
 """
 
 import hashlib
@@ -146,7 +146,8 @@ class Advance:
 
     def release(self, node: NodeRow) -> None:
         """Let a node start whose parents are all over."""
-        if node.ref is None or node.kind is NodeKind.ASK:  # of each question one limit is kept
+        # A new round of a question has a new limit, and so a new id.
+        if node.ref is None or node.kind is NodeKind.ASK:
             node.ref = make_work_id(self.run.id, node.number, node.rounds, self.now)
         node.rounds += 1
         self.move(node, NodeEvent.RELEASE)

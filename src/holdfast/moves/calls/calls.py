@@ -165,7 +165,7 @@ class CallMoves:
         self.runs: list[CallRun] = []
         self.undone: dict[int, list[int]] = {}  # by set: succeeded, failed, cancelled
         self.bad: list[BadEnd] = []
-        self.returned: list[tuple[int, Piece]] = []  # taken back, to be ready or cancelled
+        self.returned: list[tuple[int, Piece]] = []  # by feed, to be ready or cancelled
         self.ready: list[tuple[int, Piece]] = []  # by feed
         self.waiting: list[WaitingCall] = []
         self.failures: list[FailureRow] = []

@@ -121,7 +121,7 @@ class Exchange:
                 continue
             for batch in open_ones:
                 self.moves.note_busy(batch, report.busy if batch.id == report.busy_batch else "")
-            # One with ends was heard of; what is left of it is under way.
+            # The executor has received a batch of which it reports ends or returns.
             unheard += [b for b in open_ones if b.id not in report.held and not b.ended]
 
     def _want(self, i: int) -> int:

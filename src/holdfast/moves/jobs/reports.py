@@ -91,8 +91,8 @@ class AnswerBuilder:
         return bool(self._live or self._claimed or self._started)
 
     def claimed(self) -> dict[TaskKey, int]:
-        """Return rank of a gang → rank 0's port, for the places that the host keeps; none for a
-        fenced host."""
+        """Return key → rank 0's port, for the ranks of gangs for which the host keeps a place; none
+        for a fenced host."""
         return {} if self.fenced else self._claimed
 
     def beats(self) -> dict[TaskKey, TaskBeat]:

@@ -261,7 +261,7 @@ class MemoryWebhooks(InMemory):
             ):
                 continue
             done.append(tried.delivery_id)
-            # Without a time it was put behind an older delivery while it was under way.
+            # A delivery without a time was moved behind an older one while it was under way.
             waits = delivery.record.next_at is not None
             delivery.record = after = msgspec.structs.replace(
                 delivery.record,

@@ -134,7 +134,7 @@ class PostgresArrays(OnSession):
         record = await self.get_array(array_id)
         found = await self.session.rows("find_failed", id=array_id)
         ids, done = [row["id"] for row in found], 0
-        for start in range(0, max(len(ids), 1), CHUNK):  # once at least, for its checks
+        for start in range(0, max(len(ids), 1), CHUNK):  # at least once, for the checks
             chunk = ids[start : start + CHUNK]
             done += await self.session.transact(
                 partial(self._revive, array_id, chunk, record.spec, reason, now)

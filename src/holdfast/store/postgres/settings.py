@@ -78,7 +78,7 @@ class PostgresSettings(OnSession):
         await self.session.transact(
             lambda tx: _put_layer(tx, "queue", name, changes, unset, layers.queue_event, now)
         )
-        # With a million jobs to count it takes a while, so no lock is held meanwhile.
+        # Counting a million jobs takes a while, so no lock is held meanwhile.
         return await self.get_queue(name)
 
     @transacts

@@ -296,7 +296,7 @@ class MemoryAdmission(InMemory):
         row.attempts += 1
         row.started_at = row.step = row.total = row.beat_at = row.trigger_rank = None
         row.barred_hosts = ()
-        # GANG-1: their host is told of all of them in one answer.
+        # GANG-1: one answer brings the host the orders for all of them.
         together = len({place.host_id for place in ranks}) == 1 and not row.supervised
         for place in ranks:
             task = TaskRow(

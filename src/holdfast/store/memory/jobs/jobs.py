@@ -286,7 +286,7 @@ class MemoryJobs(InMemory):
         requests.check_revivable(job_id, job.state, job.wait_cause)
         if job.queue not in self.state.queues:
             raise requests.refuse_queue(job.queue)
-        if job.ended_at is not None:  # a parked one is unfinished as it is
+        if job.ended_at is not None:  # a parked job counts as unfinished already
             check_quotas(
                 self.state,
                 self.environment,

@@ -76,5 +76,5 @@ class LeaseStore(Protocol):
         preempted. Their jobs drain. Returns job ids."""
 
     async def settle_clock(self, *, now: Now = None) -> None:
-        """LEASE-5: move times that a wrong clock put into the future to now: heartbeats, and when
-        reservations and drains began. No lease ends later than its TTL from now."""
+        """Set times that a wrong clock put into the future to now: heartbeats, and the begins of
+        reservations and drains. Let no lease end later than its TTL from now (LEASE-5)."""

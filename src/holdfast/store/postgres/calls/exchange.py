@@ -75,7 +75,7 @@ class CallExchanges:
         ex.take()
         await judge_moves(tx, ex.moves, judge)
         backs = list_backs(ex.moves)
-        if ex.moves.ready:  # what came back may be handed out at once
+        if ex.moves.ready:  # returned calls may be handed out at once
             *_, (seen,) = await tx.many(*list_writes(ex.moves), look)
             ends = end_columns(CallMoves(at))
         else:

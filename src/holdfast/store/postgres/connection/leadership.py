@@ -22,7 +22,7 @@ from holdfast.store.postgres.connection.session import LEAD, Session
 log = logging.getLogger("holdfast.store")
 CHANNEL = "holdfast_hints"
 _NOTIFY = b"select pg_notify(%(to)s, p) from unnest(%(words)s::text[]) p"
-NO_LEAD = -1  # what is tied to no lead at all may write nothing
+NO_LEAD = -1  # a transaction tied to this number may write nothing
 HINT_GAP_SECONDS = 0.02
 CONFIRM_SECONDS = 2.0
 BACK_OFF_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)

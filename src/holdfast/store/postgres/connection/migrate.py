@@ -65,8 +65,8 @@ class SchemaStatus(NamedTuple):
 
 
 def list_migrations() -> list[Migration]:
-    """The package's migrations in order. Raises ValueError for a number that is missing or there
-    twice."""
+    """Return the package's migrations in order. Raises ValueError for a number that is missing or
+    used twice."""
     found = []
     for entry in (resources.files("holdfast.store.postgres") / "migrations").iterdir():
         match = _FILE.fullmatch(entry.name)

@@ -318,12 +318,12 @@ class Session:
             result = await work(tx)
         except BaseException:
             if not conn.closed and conn.info.transaction_status in (INTRANS, INERROR):
-                # A connection too broken for it has rolled back already, and the error that led
-                # here must not be lost with it.
+                # A connection that is too broken for a rollback has rolled back already, and its
+                # error must not hide the one that led here.
                 with suppress(psycopg.Error):
                     await conn.roll_back()
             raise
-        # Otherwise the work sent nothing, or its COMMIT with its last statements.
+        # Otherwise the work sent no statement, or sent its COMMIT with its last statements.
         if conn.info.transaction_status == INTRANS:
             conn.check_open()
             mark()

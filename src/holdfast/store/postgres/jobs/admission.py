@@ -116,7 +116,7 @@ class PostgresAdmission(OnSession):
             dispatch.dispatch_retry(m, m.jobs[job_id])
         await write_moves(tx, m)
         spent = limit is not None and len(due) >= limit
-        # Where none was found though one is due, another transaction had its row for a moment.
+        # Where no row was found though a job is due, another transaction held its row for a moment.
         left = (
             (spent or not due)
             and switches.everywhere is None
@@ -137,7 +137,7 @@ class PostgresAdmission(OnSession):
             "begin_admission", now=now, limits="max_running" in self.environment
         )
         if revision is None or not revision["anything_queued"]:
-            # Nearly every end of a job asks, and thousands of hosts need not be read for it.
+            # Nearly every end of a job leads here, and thousands of hosts need not be read for it.
             rev = 0 if revision is None else revision["settings_rev"]
             return AdmissionSnapshot(candidates=(), hosts=(), headroom={}, settings_rev=rev)
         cluster = [("cluster", revision["settings"]), ("environment", self.environment)]

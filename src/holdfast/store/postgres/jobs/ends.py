@@ -65,7 +65,7 @@ def ask_ends(good: Sequence[Succeeded], at: datetime | None) -> dict[str, Any]:
         known = builder.beats()
         beats += map(known.get, mine) if known else [None] * len(mine)
         beaten = beaten or bool(known)
-    silent: list[None] = []  # as good as one for each
+    silent: list[None] = []  # an empty list stands for a None each
     runtimes = [each.runtime_seconds for ends in good for each in ends.facts]
     if min(runtimes) < 0.0 or max(runtimes) > moves.MAX_RUNTIME_SECONDS:
         runtimes = [min(max(each, 0.0), moves.MAX_RUNTIME_SECONDS) for each in runtimes]
@@ -103,7 +103,7 @@ def take_ends(good: Sequence[Succeeded], found: Mapping[str, Any]) -> list[TaskK
     posted = {keys[n - 1] for n in found["posted"] or ()}
     awaited = {keys[n - 1] for n in found["awaited"] or ()}
     ended: list[TaskKey] = []
-    start = 1  # as the statement counts
+    start = 1  # the statement counts from 1
     for builder, mine, _ in good:
         taken = mine
         if len(done) < len(keys):

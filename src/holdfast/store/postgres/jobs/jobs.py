@@ -35,7 +35,7 @@ _PRUNED = (
     "prune_outputs",
     "prune_forensics",
     "note_pruned_events",
-    "prune_batches",  # while the attempts say which
+    "prune_batches",  # before the attempts, which name them
     "prune_attempts",
     "prune_replacements",
     "prune_secrets",
@@ -364,7 +364,7 @@ async def insert_jobs(
         for name in params["names"]:
             if name not in there:
                 raise requests.refuse_queue(name)
-        # A queue may have been created since; jobs that are there are skipped.
+        # A queue may have been created since; the statement skips jobs that it has written.
         written = [*written, *await tx.rows("insert_jobs", **params)]
         ids = await _find_earlier(tx, jobs, hashes)
         records = await read_jobs(tx, ids)

@@ -83,7 +83,7 @@ class PostgresLeases(OnSession):
         terms: TakeTerms | None,
         now: datetime | None,
     ) -> list[HostSynced]:
-        # A batch that moves state or offers a task is committed for good before its answer
+        # A batch that changes state or offers a task is flushed to the disk before its answer
         # (`_give_orders`).
         relaxed = not any(s.started or s.ended or s.claimed or s.leaving for s in syncs)
         builders = await self.session.transact(
@@ -214,7 +214,7 @@ def ask_hosts(builders: Sequence[AnswerBuilder], now: datetime | None) -> Step:
     by_host = {d.sync.host_id: d.sync for d in builders}
     heard = [key for d in builders for key in d.heard()]
     touch: dict[str, Any] = {
-        # Cleaned, so that one host's malformed value is stale instead of failing the whole batch.
+        # Cleaned, so that a malformed value makes one host's sync stale instead of failing all.
         "ids": list(by_host),
         "incarnations": [clean_text(s.incarnation) for s in by_host.values()],
         "leaving": [s.leaving for s in by_host.values()],
@@ -264,7 +264,7 @@ async def _take_moves(
     locked: the rows of the jobs that change, where they were locked before. last: no other write
     may follow in this transaction.
     """
-    good, left = split_ends(builders)  # the others that ended are for the moves
+    good, left = split_ends(builders)  # the moves handle the other ends
     told = [key for d in builders for key in d.started()]
     claims = [(d, key, port) for d in builders for key, port in d.claimed().items()]
     if not good and not left and not told and not claims:

@@ -93,7 +93,7 @@ def _write_columns(
     """Return placements as columns of jobs, of their ranks' places, and of hosts. Places refer to
     jobs and hosts by numbers from 1."""
     hosts: dict[str, int] = {}
-    incarnations: list[str] = []  # a host's is one, as its plan has seen
+    incarnations: list[str] = []  # a host has one incarnation in a plan
     seats: list[tuple[int, int, int, int, str]] = []
     homes: list[tuple[str | None, str, str | None]] = []
     for number, placement in enumerate(placements, 1):
@@ -102,7 +102,7 @@ def _write_columns(
             if host is None:
                 host = hosts[some.host_id] = len(hosts) + 1
                 incarnations.append(some.incarnation)
-            # Arrays in an array would have to be of one length.
+            # Sent as text, because arrays in an array must have one length.
             devices = f"{{{','.join(map(str, some.devices))}}}" if some.devices else ""
             seats.append((number, host, some.rank, some.count, devices))
         named = {some.host_id: None for some in placement.tasks}
