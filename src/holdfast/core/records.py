@@ -31,8 +31,8 @@ _SHARED: dict[tuple[type, type[msgspec.Struct]], tuple[str, ...]] = {}
 
 
 def shared_fields(source: object, kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the fields of `kind` that `source` has too, to make one of the other. All of a type
-    have the same."""
+    """Return the values of the fields that `kind` and `source` share, to make the one of the other.
+    All values of a type have the same fields."""
     names = _SHARED.get((type(source), kind))
     if names is None:
         names = tuple(n for n in kind.__struct_fields__ if hasattr(source, n))

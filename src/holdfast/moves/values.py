@@ -353,10 +353,10 @@ class TaskPreempted(StoreValue, frozen=True, kw_only=True):
 
 
 DrainNews = DrainBegun | TaskPreempted
-TellDrains = Callable[[Sequence[DrainNews]], None]
+DrainListener = Callable[[Sequence[DrainNews]], None]
 
 
-def tell_nobody(news: Sequence[DrainNews]) -> None:
+def drop_drain_news(news: Sequence[DrainNews]) -> None:
     """Drop the news, because no listener is set yet."""
 
 

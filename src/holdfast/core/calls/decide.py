@@ -33,7 +33,7 @@ _OPTIONS = {
 }
 
 PolicyOf = Callable[[str, FunctionSpec], Policy]
-"""Queue and function → the policy that decides about the end of its calls, by the settings in force."""
+"""Queue and function → the policy for failures of its calls, by the settings in force."""
 
 
 class CallOutcome(StrEnum):
@@ -138,7 +138,7 @@ def decide_call(
     own_limit: bool = False,
     left: bool = False,
 ) -> CallDecision:
-    """Return what becomes of a call after an attempt that ended as `found`.
+    """Return the next state of a call after an attempt that ended as `found`.
 
     charges: the call's charges before this end. name: `SET.INDEX`, which seeds the jitter so that
     it can be computed again. chance: uniform in [0, 1). own_limit: the function itself sets the

@@ -29,7 +29,7 @@ DOUBLING_SECONDS = 2.0
 ASSUMED_SECONDS, ASSUMED_GPU_SECONDS = 0.02, 1.0
 MAX_FAILURE_SECONDS = 60.0
 MAX_SUBMITTED = 256
-"""Executors submitted in one round, over all families."""
+"""Most executors submitted in one round, over all families."""
 
 
 class CallsNeed(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,8 +89,9 @@ class FamilyRoom(msgspec.Struct, frozen=True, kw_only=True):
 class FamilyPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The changes for one family, as numbers of executors.
 
-    submit: to start because calls wait. lent: to start on a borrowed slot (PLAN-7). ahead: to start
-    before there are calls. withdraw: queued ones to cancel.
+    submit: executors to start because calls wait. lent: executors to start on a borrowed slot
+    (PLAN-7). ahead: executors to start before there are calls. withdraw: queued executors to
+    cancel.
     """
 
     family: Family

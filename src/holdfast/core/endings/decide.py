@@ -166,10 +166,10 @@ def add_notices(reason: str, notices: Sequence[str]) -> str:
 def decide(
     found: Classified, charges: Charges, policy: Policy, ending: AttemptEnding, *, chance: float
 ) -> Decision:
-    """Return what becomes of the job after its trigger ended as `found`.
+    """Return the decision on a job whose trigger ended as `found`.
 
-    `charges` are those before this end; `chance` is uniform in [0, 1), for random jitter. Pure: the
-    same arguments always give the same decision.
+    charges: the job's charges before this end. chance: uniform in [0, 1), for random jitter. Pure:
+    the same arguments always give the same decision.
     """
     may_move = Cause.START_TIMEOUT in policy.retry.eligible_causes and not ending.interactive
     if found.rule == NEVER_STARTS and ending.elsewhere and may_move:

@@ -98,7 +98,7 @@ HARDWARE: tuple[Pattern, ...] = (
         r"unavailable", r"\bCUDA_ERROR_DEVICE_UNAVAILABLE\b",
         r"\bcudaErrorDevicesUnavailable\b"),
 )  # fmt: skip
-"""A device or its driver failed."""
+"""Messages of a device or driver that failed."""
 
 MEMORY: tuple[Pattern, ...] = (
     _pattern(
@@ -150,7 +150,7 @@ MEMORY: tuple[Pattern, ...] = (
         r"DataLoader worker \(pid[^\n]{0,20}\) is killed by signal: Killed",
     ),
 )
-"""Memory ran out."""
+"""Messages of a program whose memory ran out."""
 
 OWN: tuple[Pattern, ...] = (
     _pattern("shared-memory", _OWN, "its shared memory (/dev/shm) is too small",
@@ -198,7 +198,8 @@ OWN: tuple[Pattern, ...] = (
         r"error while attempting to bind on address \([^\n]{1,80}\): address already in "
         r"use", r"\bbind\b[^\n]{0,60}: [Aa]ddress already in use"),
 )  # fmt: skip
-"""The program's own failure, or its surroundings': a better sentence than its exit code."""
+"""Messages of a failure of the program itself or its surroundings, which say more than an exit
+code."""
 
 CASCADE: tuple[Pattern, ...] = (
     _pattern("nccl-peer", _OWN, "a peer's NCCL connection closed: a neighbour died first",
@@ -270,7 +271,7 @@ OTHER_NCCL: tuple[Pattern, ...] = (
         r"DistBackendError: NCCL error in: ",
     ),
 )
-"""NCCL's own words when nothing says more. After the cascade: NCCL reports a peer's death as an
+"""NCCL's general messages. They come after `CASCADE`, because NCCL reports a peer's death as an
 internal error as well."""
 
 TEXT: tuple[Pattern, ...] = HARDWARE + MEMORY + OWN + CASCADE + OTHER_NCCL

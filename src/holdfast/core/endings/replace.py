@@ -72,7 +72,7 @@ class Replacement(msgspec.Struct, frozen=True, kw_only=True):
 def plan_replacement(
     job: JobRecord, task: TaskRecord, policy: Policy, rules: Sequence[OperatorRule]
 ) -> Replacement:
-    """Return what becomes of `task`, a fallen member of the supervised `job`."""
+    """Return the decision on `task`, a fallen member of the supervised `job`."""
     found = find_member_cause(task, rules)
     case = _MemberCase(job, task, found, is_proof=_is_proof(task, rules))
     if found.rule == REPLACED:

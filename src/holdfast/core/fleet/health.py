@@ -45,7 +45,7 @@ def pass_over(
 
 
 def promote(view: PoolView) -> Stepped:
-    """Let hosts serve that passed their checks; give up those that did not come in time."""
+    """Promote hosts that passed their checks; fail hosts that did not come up in time."""
     return _judge_hosts(view, _judge_start, _COMING)
 
 
@@ -94,9 +94,9 @@ _END_REASONS = {
 
 
 def is_unwanted(view: PoolView, host: FleetHost) -> bool:
-    """Return whether a host that takes no work is given back: at once where it was drained because
-    the pool shrinks, else after its idle time (POOL-4). A paused pool keeps hosts in quarantine, and
-    those that an operator drained."""
+    """Return whether a host that gets no work is given back: at once where it was drained because
+    the pool shrinks, else after its idle time (POOL-4). A paused pool keeps its hosts in quarantine
+    and the hosts that an operator drained."""
     if host.leases:
         return False
     if host.state is HostState.DRAINING and host.draining_for_scale:

@@ -1,7 +1,7 @@
 """The limits on what a pool spends.
 
-MONEY-1  No spawn takes a pool over `max_usd_per_hour`, machines that are being ended counted in, for
-         they cost until their end is confirmed.
+MONEY-1  No spawn takes a pool over `max_usd_per_hour`, counting machines that are being ended,
+         because they cost until their end is confirmed.
 MONEY-2  No spawn is made where the day's spend, with one more hour of everything (or what is left of
          the day, if that is less), would cross `max_usd_per_day`. At the ceiling idle hosts are
          ended, also below `min`; work that runs is not stopped for money.

@@ -217,7 +217,7 @@ def foretell_end(
 
 
 def give(state: dict[str, Amount], task: RunningTask) -> None:
-    """Add the task's room to what is free on its host."""
+    """Add the task's room to the free room of its host in `state`."""
     amount = state.get(task.host_id)
     if amount is not None:
         amount[0] += task.cpu_slots

@@ -52,7 +52,7 @@ __all__ = [
 ]
 
 MAX_HOLDERS = 16
-"""Jobs that room is held back for: enough for every pool, few enough to plan quickly."""
+"""Most jobs for which room is held back: enough for every pool, few enough to plan quickly."""
 
 
 class _Quotas:

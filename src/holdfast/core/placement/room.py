@@ -74,7 +74,7 @@ class HostRoom:
         kind.free[self.free] += 1
 
     def amount(self) -> list[int]:
-        """Return what is free: [CPU slots, bytes of memory, devices], to count with."""
+        """Return a copy of the free room to count with: [CPU slots, bytes of memory, devices]."""
         return list(self.free)
 
     def take(self, job: Candidate, tasks: int) -> list[tuple[int, ...]]:
@@ -108,9 +108,10 @@ def count_fitting(job: Candidate, room: Sequence[int], limit: int) -> int:
 
 
 class _Serving:
-    """The hosts that serve some shapes of job, and how many tasks of these fit on them.
+    """The hosts that serve some shapes of jobs, and the number of tasks of these that fit on them.
 
-    It is one for all shapes that need as much on the same hosts, as of queues that all hosts serve.
+    Shapes with the same needs on the same hosts share one, such as shapes of different queues that
+    all hosts serve.
     """
 
     __slots__ = ("_job", "_kinds", "_seen", "_total", "hosts", "open")

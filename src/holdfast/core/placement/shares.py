@@ -65,8 +65,8 @@ class Shares:
         )
 
     def order_borrowers(self, job: Candidate, tasks: Iterable[RunningTask]) -> list[str]:
-        """Return the other projects that borrow, the oldest loan first: a project's oldest jobs are
-        its own ones, and its loan is as old as the first that is beyond its share."""
+        """Return the other projects that borrow, the oldest loan first. A project's oldest jobs
+        fill its own share; its loan is as old as the first job beyond the share."""
         runs: dict[_Loan, dict[str, float]] = {}
         for task in tasks:
             if task.project != job.project and not task.draining:
@@ -83,7 +83,8 @@ class Shares:
         return sorted(ages, key=lambda project: (-ages[project], project))
 
     def _note_running(self, running: Sequence[RunningTask]) -> None:
-        """Count what each job holds, and what each project keeps once the stopping ones are gone."""
+        """Count the room of each job, and the room that each project keeps once the jobs that are
+        being stopped have ended."""
         for task in running:
             loan = (task.project, task.devices > 0)
             size = task.devices or task.cpu_slots

@@ -61,7 +61,7 @@ class WebhookTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_target(url: str, *, allow_private: bool) -> WebhookTarget:
-    """Take a webhook's URL apart; raise ValidationError for one that cannot be used."""
+    """Parse a webhook's URL. Raises ValidationError for one that cannot be used."""
     if len(url) > MAX_URL_CHARS or not _VISIBLE.fullmatch(url) or "\\" in url:
         most = f"at most {MAX_URL_CHARS} of them; encode others with %"
         raise _refuse(f"a URL of visible ASCII characters, {most}")

@@ -236,7 +236,12 @@ def plan_sends(
     windows: Mapping[str, int],
     total: int,
 ) -> list[DueDelivery]:
-    """Return what to send now: each sequence's oldest (HOOK-1), within the windows, hooks in turn."""
+    """Return the deliveries to send now: the oldest of each sequence (HOOK-1), within the windows,
+    the hooks in turn.
+
+    due: deliveries whose time has come. flying: deliveries under way. windows: hook → number of its
+    deliveries that may be under way. total: the same over all hooks.
+    """
     taken = {(d.webhook_id, d.sequence) for d in flying}
     used = Counter(d.webhook_id for d in flying)
     sequences: dict[tuple[str, str], DueDelivery] = {}
@@ -292,7 +297,7 @@ def back_off(policy: BackOff, tries: int, chance: float) -> float:
 def judge_try(
     due: DueDelivery, answer: DeliveryAnswer, max_tries: int, policy: BackOff, chance: float
 ) -> Tried:
-    """Return what becomes of a delivery after one more try.
+    """Return the record of one more try of a delivery, with the delivery's next state.
 
     Only 2xx is success. 410 pauses the hook, and the delivery waits until it is resumed.
     Retry-After is honoured between the back-off and its ceiling: a receiver may slow the sender

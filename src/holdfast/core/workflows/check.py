@@ -28,8 +28,8 @@ def check_workflow(spec: WorkflowSpec) -> Graph:
     """Return the graph of a workflow.
 
     Raises:
-        ValidationError: with the node and what would do: two nodes of one name, a node without
-            work, an unknown parent, a cycle, or too many edges.
+        ValidationError: names the node and what to do: two nodes of one name, a node without work,
+            an unknown parent, a cycle, or too many edges.
     """
     numbers: dict[str, int] = {}
     if ID_PATTERN.fullmatch(spec.name):

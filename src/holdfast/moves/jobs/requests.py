@@ -43,7 +43,7 @@ def hash_spec(spec: JobSpec) -> str:
 
 
 def list_secrets(job: NewJob) -> dict[str, str]:
-    """Return a new job's secrets: its user's, and over them those that were minted for it."""
+    """Return a new job's secrets: the user's, and on top those that Holdfast made for it."""
     return {**job.spec.secrets, **job.minted}
 
 
@@ -57,7 +57,7 @@ def refuse_mismatch(
     otherwise: str = "secrets",
 ) -> Conflict:
     """Return the error for a key or an id that names another spec, with the fields that differ.
-    otherwise: what differs where no field does."""
+    otherwise: the name of the difference where no field differs."""
     differing = say_differences(before, after) or otherwise
     named = (
         f"{what} {job_id} is there already"

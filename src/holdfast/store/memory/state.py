@@ -47,7 +47,7 @@ from holdfast.moves.calls.host_calls import HostCalls
 from holdfast.moves.jobs.moves import LIVE_JOB_STATES, Moves, last_beat
 from holdfast.moves.jobs.quotas import Use
 from holdfast.moves.rows import AttemptChange, JobRow, NewEvent, TaskRow
-from holdfast.moves.values import Seated, TellDrains, tell_nobody
+from holdfast.moves.values import DrainListener, Seated, drop_drain_news
 from holdfast.moves.workflows import Post
 from holdfast.store.memory.call_rows import MemoryCallSet
 from holdfast.wire.agent import Forensics, LogReadAnswer, LogReadOrder
@@ -294,7 +294,7 @@ class MemoryState:
         self.checks: dict[tuple[str, str], HostCheckRecord] = {}
         self.telemetry: dict[str, HostTelemetryRecord] = {}
         self.checkpoints: dict[tuple[str, int], list[MemoryCheckpoint]] = {}
-        self.tell_drains: TellDrains = tell_nobody
+        self.tell_drains: DrainListener = drop_drain_news
         self.replacements: list[Seated] = []
         self.log_reads: dict[str, MemoryLogRead] = {}
         self.log_bases: dict[tuple[str, int, int, str], int] = {}

@@ -33,8 +33,8 @@ class TokenStore(Protocol):
         user: str = "",
         now: Now = None,
     ) -> TokenRecord:
-        """Write a token. A repeated id with the same role and name returns the token that is there;
-        otherwise raises Conflict."""
+        """Write a token. A repeated id with the same role and name returns the token on record;
+        with another role or name it raises Conflict."""
 
     async def find_token(
         self, secret_hash: bytes, *, also_over: bool = False, now: Now = None

@@ -353,7 +353,7 @@ def decode_up(frame: bytes) -> list[Up]:
 
 
 def decode_messages(body: bytes | memoryview) -> list[Up]:
-    """Decode what follows the header of a manager's frame. Raises ValidationError."""
+    """Decode the messages behind the header of a manager's frame. Raises ValidationError."""
     try:
         return _decode_up(body)
     except UNREADABLE as error:

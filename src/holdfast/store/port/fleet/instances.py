@@ -117,7 +117,8 @@ class FleetStore(PoolStore, Protocol):
     async def want_end(
         self, host_id: str, reason: str, *, now: Now = None
     ) -> InstanceRecord | None:
-        """Write that a machine is not wanted any more. One that was never asked for is gone."""
+        """Write that a machine is not wanted any more. An instance whose provider was never asked
+        for a machine becomes `gone`."""
 
     async def note_end_asked(self, host_id: str, *, now: Now = None) -> None:
         """Write that the provider was asked to end the machine."""

@@ -5,14 +5,14 @@ from typing import Protocol
 
 from holdfast.core.endings.drain import Completion
 from holdfast.core.records import JobRecord
-from holdfast.moves.values import DrainSnapshot, TellDrains
+from holdfast.moves.values import DrainListener, DrainSnapshot
 from holdfast.store.port.clock import Now
 
 
 class DrainStore(Protocol):
     """Draining jobs and their completion."""
 
-    def watch_drains(self, tell: TellDrains) -> None:
+    def watch_drains(self, tell: DrainListener) -> None:
         """Call `tell` from now on after each commit of this store in which drains began or tasks
         that were ordered to stop have ended. `tell` must not raise, and is not called where it is
         not known whether a commit succeeded."""

@@ -24,7 +24,7 @@ from psycopg.types.json import set_json_loads
 from psycopg_pool import PoolClosed, PoolTimeout
 
 from holdfast.errors import Stale, Unavailable, ValidationError
-from holdfast.moves.values import DrainNews, TellDrains, tell_nobody
+from holdfast.moves.values import DrainListener, DrainNews, drop_drain_news
 from holdfast.store.postgres.connection.arrays import ColumnDumper
 from holdfast.store.postgres.connection.pipeline import (
     MAX_PREPARED,
@@ -59,7 +59,7 @@ _COMMIT = b"commit"
 _encoder = msgspec.json.Encoder()
 _CHECK_LEAD = b"select check_lead(%(lead)s::bigint)"
 LEAD: ContextVar[int | None] = ContextVar("lead", default=None)
-"""The number of the lead that transactions of this task are tied to (LEAD-3), if they are."""
+"""The number of the lead to which transactions of this asyncio task are tied (LEAD-3), or None."""
 # Renewals and heartbeats only. A commit that a crash of the server loses makes the controller's
 # lease shorter than the agent believes it to be. That is safe: the crash ends every session, the
 # leader's lock among them, so the next leadership begins after it, and nothing lapses before
@@ -211,7 +211,7 @@ class Session:
         self._warm_ups: list[WarmUp] = []
         self._pool: WarmPool | None = None
         self._spare: Connection | None = None
-        self.tell_drains: TellDrains = tell_nobody
+        self.tell_drains: DrainListener = drop_drain_news
         """The function that gets news of drains after the commit of the transaction that began
         them."""
 
