@@ -37,9 +37,10 @@ class ClockReading(msgspec.Struct, frozen=True, kw_only=True):
 def find_step(last: ClockReading, this: ClockReading) -> float:
     """Return by how many seconds the store's clock was set between two readings (back:
     negative)."""
-    told = (this.at - last.at).total_seconds()
+    passed = (this.at - last.at).total_seconds()
+    # The monotonic clock bounds the true time between the readings; the rest is the step.
     least, most = this.before - last.after, this.after - last.before
-    step = told - most if told > most else min(0.0, told - least)
+    step = passed - most if passed > most else min(0.0, passed - least)
     return step if abs(step) > max(STEP_SECONDS, STEP_SHARE * most) else 0.0
 
 

@@ -122,6 +122,7 @@ def find_job_for_room(
     host = next((host for host in queues.hosts if host.host_id == host_id), None)
     if host is None:
         return None
+    # The host's room, and the limits, after one executor has left, after two, and so on.
     emptied = list(itertools.accumulate((spec, *beside), _without, initial=host))[1:]
     freed = list(itertools.accumulate((spec, *beside), _release, initial=queues))[1:]
     steps = list(zip(emptied, freed, strict=True))

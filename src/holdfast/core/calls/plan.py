@@ -134,6 +134,7 @@ def plan_family(
     late = state.failed_seconds < failure_delay_seconds(state.failures)
     if not room.listed or late:
         return FamilyPlan(family=need.family, withdraw=withdraw)
+    # Narrow executors cannot run the waiting calls (PLAN-6), and lent ones use no room (PLAN-7).
     wider = state.live - state.narrow
     left = room.bound - (state.live - state.lent)
     submit = max(0, min(wanted - wider, need.ready, left))

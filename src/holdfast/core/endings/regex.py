@@ -173,6 +173,7 @@ def _measure_repeat(argument: Any, rest: list[Any], ignore_case: bool) -> Cost:
         )
     inner = _measure(items, [*items, *rest], ignore_case)
     is_open = least != most and _may_overlap(items, rest, ignore_case)
+    # A wide repeat grows with the line; a narrow one multiplies the choices by a fixed number.
     if most > WIDE:
         return Cost(1 if is_open else 0, 1)
     choices = inner.ways ** int(most) * (int(most) - int(least) + 1 if is_open else 1)

@@ -131,6 +131,7 @@ def find_place(bases: Sequence[LogBase], epoch: int, size: int) -> LogPlace:
         return LogPlace(0, limit, False, limit is not None)
     if mine.base is not None:
         return LogPlace(mine.base, limit, False, limit is not None)
+    # The sender's first bytes: they go to the end, or nowhere if a successor has begun already.
     return LogPlace(size if limit is None else limit, limit, True, limit is not None)
 
 

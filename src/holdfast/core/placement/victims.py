@@ -208,6 +208,7 @@ class _Search:
             for victim in chosen:
                 ground.free(by_job[victim], -1)
             return ()
+        # Later choices may have made earlier ones superfluous: spare the most important first.
         kept = list(chosen)
         for victim in sorted(chosen, key=lambda i: (-by_job[i][0].priority, -_ran(by_job[i]))):
             ground.free(by_job[victim], -1)
