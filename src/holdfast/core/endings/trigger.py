@@ -66,7 +66,7 @@ def find_trigger(
     """
     failed = [task for task in tasks if task.rank in found]
     own = [task for task in failed if not is_cascade(found[task.rank], task.facts)]
-    # A gang that was ordered to stop loses ranks to that order, unless their own fault was measured.
+    # A gang that was ordered to stop loses ranks to the order, unless a fault was measured.
     if asked and len(tasks) > 1:
         own = [t for t in own if t.facts is not None and weigh_evidence(t.facts) == MEASURED]
     else:
