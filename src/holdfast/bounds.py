@@ -11,20 +11,21 @@ import msgspec
 from msgspec import Meta
 
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises for bytes that are no message: not its own errors alone."""
-MAX_COUNT = 2**31 - 1  # what an `integer` of the database holds
+"""The errors that msgspec raises for bytes that are no message; not all of them are its own."""
+MAX_COUNT = 2**31 - 1  # the largest `integer` of the database
 MAX_LARGE = 2**62  # two of them fit a `bigint`
-MAX_DISK_BYTES = 2**63 - 1  # what file systems without an end name as their size
+MAX_DISK_BYTES = 2**63 - 1  # the size that file systems without a limit report
 MAX_MEMORY_BYTES = 1 << 50  # of one device or host; a thousand of them fit a `bigint`
-MAX_SECONDS = 100 * 366 * 86_400.0  # what is taken from a date of today leaves a date
+MAX_SECONDS = 100 * 366 * 86_400.0  # so long before today is still a valid date
 MAX_FIGURE = 1e15
 
 Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
-"""How many of something, or a number of one: ranks, attempts, devices, process ids."""
+"""A count or a small number: ranks, attempts, devices, process ids."""
 Whole = Annotated[int, Meta(ge=-MAX_COUNT, le=MAX_COUNT)]
 """A count that may be below zero: exit statuses, and -1 for none."""
 Large = Annotated[int, Meta(ge=0, le=MAX_LARGE)]
-"""What grows without end: epochs, revisions, offsets, sequence numbers, bytes of a disk."""
+"""A number that grows without end: epochs, revisions, offsets, sequence numbers, bytes of a
+disk."""
 MemoryBytes = Annotated[int, Meta(ge=0, le=MAX_MEMORY_BYTES)]
 """Memory of a device or a host."""
 DiskBytes = Annotated[int, Meta(ge=0, le=MAX_DISK_BYTES)]
@@ -43,6 +44,6 @@ N = TypeVar("N", int, float)
 
 
 def within(value: N | None, low: float, high: float) -> N | None:
-    """Return what a driver or the kernel said, None where it is outside of what can be: they say so
-    that they do not know (2**64 - 1 bytes, NaN per cent)."""
+    """Return a value that a driver or the kernel reported, None where it is impossible, because an
+    impossible value is how they say "not known" (2**64 - 1 bytes, NaN per cent)."""
     return value if value is not None and low <= value <= high else None

@@ -1,10 +1,10 @@
 """The one error tree.
 
     HoldfastError
-    ├── ValidationError      what was given cannot be used; says which field and what would do
+    ├── ValidationError      the input cannot be used; says which field and what to give instead
     ├── NotFound             no such job, queue, host, token
     ├── Conflict             the thing is in a state that forbids this
-    │   └── Stale            an old epoch or incarnation spoke (FENCE-1); nothing was changed
+    │   └── Stale            a request of an old epoch or incarnation (FENCE-1); nothing was changed
     ├── Unauthorized         no token, or an unknown one
     ├── QuotaExceeded        the project's quota forbids it; never retried by itself
     ├── Forbidden            a known token that may not do this
@@ -19,11 +19,11 @@ scripts match on and that RFC 9457 problems carry; `status` is the HTTP status t
 
 
 class HoldfastWarning(UserWarning):
-    """What was asked is done, and something about it should be known: a job that no host can run."""
+    """A warning about a request that was carried out, such as a job that no host can run."""
 
 
 class HoldfastError(Exception):
-    """Root of everything Holdfast raises on purpose."""
+    """The base of every error that Holdfast raises on purpose."""
 
     code = "error"
     status = 500
@@ -48,11 +48,11 @@ class NotFound(HoldfastError, code="not_found", status=404):
 
 
 class Conflict(HoldfastError, code="conflict", status=409):
-    """The thing exists but is in a state that forbids what was asked."""
+    """The thing exists but is in a state that forbids the request."""
 
 
 class Stale(Conflict, code="stale"):
-    """An old epoch or incarnation spoke. FENCE-1: nothing was changed."""
+    """A request came from an old epoch or incarnation; nothing was changed (FENCE-1)."""
 
 
 class Unauthorized(HoldfastError, code="unauthorized", status=401):
@@ -60,7 +60,8 @@ class Unauthorized(HoldfastError, code="unauthorized", status=401):
 
 
 class QuotaExceeded(HoldfastError, code="quota_exceeded", status=403):
-    """The project's quota forbids it. Says the quota, what is in use, and what would fit."""
+    """The project's quota forbids the request. The message names the quota, its use and what
+    fits."""
 
 
 class Forbidden(HoldfastError, code="forbidden", status=403):

@@ -28,7 +28,7 @@ from holdfast.core.states import TaskEvent, TaskState
 from holdfast.errors import InvalidTransition
 from holdfast.moves import registration
 from holdfast.moves.jobs import dispatch, drains, members, moves, requests, runs
-from holdfast.moves.jobs.reports import Draft
+from holdfast.moves.jobs.reports import AnswerBuilder
 from holdfast.moves.jobs.room import RoomCheck
 from holdfast.store.memory.hosts import MemoryHosts
 from holdfast.store.memory.jobs import leases
@@ -85,17 +85,17 @@ def incarnation_not_guarded(p: Patch) -> None:
 
 
 def reports_not_guarded(p: Patch) -> None:
-    p.setattr(Draft, "speaks_for", lambda self, task, key: task is not None)
+    p.setattr(AnswerBuilder, "speaks_for", lambda self, task, key: task is not None)
 
 
 def epoch_not_guarded(p: Patch) -> None:
-    def speaks_for(self: Draft, task: Any, key: Any) -> bool:
+    def speaks_for(self: AnswerBuilder, task: Any, key: Any) -> bool:
         return task is not None and (task.host_id, task.incarnation) == (
             self.sync.host_id,
             self.sync.incarnation,
         )
 
-    p.setattr(Draft, "speaks_for", speaks_for)
+    p.setattr(AnswerBuilder, "speaks_for", speaks_for)
     p.setattr(
         MemoryState, "task_for", lambda self, key: self.tasks.get(key.job_id, {}).get(key.rank)
     )
@@ -324,8 +324,8 @@ def late_cancel_rewrites_the_end(p: Patch) -> None:
 
 
 def ends_never_acknowledged(p: Patch) -> None:
-    answer = Draft.answer
-    p.setattr(Draft, "answer", lambda self: msgspec.structs.replace(answer(self), acked=()))
+    answer = AnswerBuilder.answer
+    p.setattr(AnswerBuilder, "answer", lambda self: msgspec.structs.replace(answer(self), acked=()))
 
 
 def lease_not_renewed_in_the_store(p: Patch) -> None:

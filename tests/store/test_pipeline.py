@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from holdfast.store.postgres.connection import pipeline
-from holdfast.store.postgres.connection.pipeline import Asked, Connection
+from holdfast.store.postgres.connection.pipeline import Connection, Statement
 from holdfast.store.postgres.connection.session import Session, Tx
 
 NAMES = b"select count(*) from pg_prepared_statements"
@@ -33,7 +33,7 @@ async def _lend(tx: Tx) -> Connection:
 
 
 async def ask(conn: Connection, query: bytes, **params: object) -> list[tuple[object, ...]]:
-    (found,) = await conn.run_all([Asked(query, params)])
+    (found,) = await conn.run_all([Statement(query, params)])
     return [tuple(row.values()) for row in found.rows]
 
 
@@ -70,11 +70,17 @@ async def test_columns_come_back_as_they_were_sent(
 
 async def test_what_stands_behind_a_failure_is_not_done(conn: Connection) -> None:
     await ask(conn, b"create temporary table seen (n integer)")
-    write = Asked(b"insert into seen values (%(n)s)", {"n": 1})
+    write = Statement(b"insert into seen values (%(n)s)", {"n": 1})
     for _ in range(2):  # the statement that was not prepared for the failure is prepared then
         with pytest.raises(psycopg.errors.DivisionByZero):
             await conn.run_all(
-                [Asked(b"begin"), write, Asked(b"select 1 / 0"), write, Asked(b"commit")]
+                [
+                    Statement(b"begin"),
+                    write,
+                    Statement(b"select 1 / 0"),
+                    write,
+                    Statement(b"commit"),
+                ]
             )
         await conn.roll_back()
         assert await ask(conn, b"select * from seen") == []
@@ -86,14 +92,14 @@ async def test_a_value_that_cannot_be_sent_leaves_the_connection_as_it_was(
     conn: Connection,
 ) -> None:
     with pytest.raises(psycopg.DataError):
-        await conn.run_all([Asked(b"begin"), Asked(b"select %(t)s::text", {"t": "a\0b"})])
+        await conn.run_all([Statement(b"begin"), Statement(b"select %(t)s::text", {"t": "a\0b"})])
     assert await ask(conn, b"select 1") == [(1,)]
 
 
 async def test_a_rollback_forgets_no_plan(conn: Connection) -> None:
     await ask(conn, b"select 1")
     before = await ask(conn, NAMES)
-    await conn.run_all([Asked(b"begin", prepared=False), Asked(b"select 1")])
+    await conn.run_all([Statement(b"begin", prepared=False), Statement(b"select 1")])
     await conn.roll_back()
     assert await ask(conn, NAMES) >= before > [(0,)]
 
@@ -102,7 +108,7 @@ async def test_a_connection_keeps_so_many_plans_and_drops_the_oldest(conn: Conne
     for n in range(pipeline.MAX_PREPARED + 20):
         assert await ask(conn, b"select %d" % n) == [(n,)]
         assert await ask(conn, b"select 'often'") == [("often",)]
-    (found,) = await conn.run_all([Asked(NAMES)])
+    (found,) = await conn.run_all([Statement(NAMES)])
     assert found.rows[0]["count"] <= pipeline.MAX_PREPARED + 2
     assert await ask(conn, b"select 0") == [(0,)], "one that was dropped is prepared again"
 

@@ -34,9 +34,9 @@ _FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW
 class FolderBlobs:
     """A folder, made (0700) when the first blob is written.
 
-    Files are read and written in threads of its own, so that a disk that hangs holds up neither the
-    API nor the common pool. File objects, not descriptors, because a cancelled caller leaves a
-    thread behind, and a descriptor could belong to another file by then.
+    Files are read and written in threads of its own, so that a disk that hangs blocks neither the
+    API nor the common pool. Threads use file objects instead of descriptors, because a cancelled
+    caller leaves a thread behind, and a descriptor could belong to another file by then.
     """
 
     def __init__(self, folder: Path, *, threads: int = 8) -> None:
@@ -140,8 +140,8 @@ class FolderBlobs:
 
 
 def _create(part: Path, size: int | None) -> io.FileIO:
-    """Open a new part. Raises OSError, also where the disk has no room for all of it: filling the
-    disk to find that out would hurt its other users, such as a database, at every retry."""
+    """Open a new part. Raises OSError, also where the disk has no room for all of it, because
+    filling the disk at every retry would hurt its other users, such as a database."""
     part.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if size:
         disk = os.statvfs(part.parent)

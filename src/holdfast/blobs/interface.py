@@ -31,7 +31,7 @@ class BlobSpoilt(HoldfastError, code="blob_spoilt", status=410):
 
 
 class BlobInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One blob in a listing. age_seconds: since it was written, by the blob store's clock."""
+    """One blob in a listing. age_seconds: time since its write, by the blob store's clock."""
 
     name: str
     size: int
@@ -43,14 +43,14 @@ class BlobStore(Protocol):
 
     @property
     def place(self) -> str:
-        """Its path or address, for messages, without credentials."""
+        """Return its path or address for messages, without credentials."""
 
     async def write(
         self, name: str, pieces: AsyncIterator[bytes], *, size: int | None = None
     ) -> None:
         """Write a blob (BLOB-1). An error that `pieces` raises is raised again, and nothing is
-        kept. size: how many bytes will come, where known, so that a store without room for them
-        raises before the first."""
+        kept. size: number of bytes, where known, so that a store without room for them raises
+        before the first."""
 
     def read(self, name: str, *, size: int | None = None) -> AsyncIterator[bytes]:
         """Yield the bytes in pieces. At the first step it raises BlobMissing where there is no such
@@ -63,10 +63,10 @@ class BlobStore(Protocol):
         """Yield every blob."""
 
     async def sweep(self, older_seconds: float) -> int:
-        """Remove what broken-off writes left, which no listing shows. Return how many."""
+        """Remove the parts that broken-off writes left, which no listing shows. Return how many."""
 
     async def close(self) -> None:
-        """Let threads and connections go."""
+        """Release threads and connections."""
 
 
 def check_size(name: str, place: str, found: int, wanted: int | None) -> None:

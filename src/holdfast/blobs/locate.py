@@ -1,4 +1,4 @@
-"""From the value of `--blobs` to a blob store."""
+"""Open the blob store that the value of `--blobs` names."""
 
 import os
 from collections.abc import Mapping

@@ -32,10 +32,11 @@ class ObjectBlobs:
     """A prefix of a bucket: `s3://bucket/prefix`."""
 
     def __init__(self, address: str, *, patience_seconds: float = _PATIENCE_SECONDS) -> None:
-        """Raises ValidationError for an address that cannot be used, or without `obstore`.
+        """Open the bucket. Raises ValidationError for an address that cannot be used, or without
+        `obstore`.
 
-        patience_seconds: how long one request is retried. Callers retry too, and must see the
-        error.
+        patience_seconds: how long one request is retried. It is short, because callers retry too
+        and must see the error.
         """
         try:
             import obstore

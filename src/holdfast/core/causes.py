@@ -32,7 +32,7 @@ class Cause(StrEnum):
 
 
 class Budget(StrEnum):
-    """What a cause is charged to."""
+    """The budget to which a cause is charged."""
 
     RETRIES = "retries"
     INFRA = "infra"
@@ -65,7 +65,7 @@ CHARGED_TO: Mapping[Cause, Budget] = {
 }
 
 UNSTARTED = (Cause.START_TIMEOUT, Cause.IMAGE_PULL_FAILURE)
-"""Ends of attempts of which some rank never got what it needs to start."""
+"""Causes of attempts in which some rank never got what it needs to start."""
 
 ELIGIBLE: tuple[Cause, ...] = tuple(
     c for c, budget in CHARGED_TO.items() if budget is not Budget.NEVER
@@ -82,7 +82,7 @@ GROUPS: Mapping[str, tuple[Cause, ...]] = {
         ("system", Budget.NOTHING),
     )
 }
-"""Words that stand for all eligible causes of one budget; `system` for those charged to nothing."""
+"""Word → the eligible causes of one budget, for settings; `system`: causes charged to nothing."""
 
 
 def parse_causes(raw: object) -> tuple[Cause, ...]:

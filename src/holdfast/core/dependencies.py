@@ -1,7 +1,7 @@
-"""What a job waits for: the ends of other jobs (`submit --after JOB[:ok|any|failed]`).
+"""Dependencies: jobs that wait for the ends of other jobs (`submit --after JOB[:ok|any|failed]`).
 
-AFTER-1  A job waits until each of its parents has ended as it wants. A parent that ends otherwise
-         cancels it, which is an end that its own dependants see in turn.
+AFTER-1  A job waits until each of its parents has ended as it wants. Where a parent ends otherwise,
+         the job is cancelled, which is an end for its own dependants in turn.
 AFTER-2  A parent exists before its dependants do, so no circle can be written.
 """
 
@@ -21,7 +21,7 @@ AFTER_PATTERN = r"^[0-9A-Za-z-]{1,64}(:(ok|any|failed))?$(?!\n)"
 
 
 class Wants(StrEnum):
-    """Which end of its parent a job waits for."""
+    """The end of its parent for which a job waits."""
 
     OK = "ok"
     ANY = "any"
@@ -36,7 +36,7 @@ class Dependency(msgspec.Struct, frozen=True, order=True):
 
 
 class ParentEnd(msgspec.Struct, frozen=True):
-    """How a parent ended. name: as people know it."""
+    """The end of a parent. name: the name that its submitter gave it."""
 
     name: str
     state: JobState
@@ -72,15 +72,18 @@ def parse_all(after: Iterable[str]) -> tuple[Dependency, ...]:
 
 
 def is_met(wants: Wants, end: JobState) -> bool:
-    """Return whether a parent that ended so ended as its dependant wants; a wish for its failure is
-    not met by a cancel."""
+    """Return whether a parent's end is the one that its dependant waits for. A cancelled parent has
+    not failed."""
     if wants is Wants.ANY:
         return True
     return end is (JobState.SUCCEEDED if wants is Wants.OK else JobState.FAILED)
 
 
 def say_wait(dependencies: Iterable[Dependency], names: Mapping[str, str], start: bool) -> str:
-    """Return the sentence of a job that waits; `names` are its parents' by id."""
+    """Return the sentence of a job that waits for its parents.
+
+    names: the parents' names by id. start: the job waits for its start time afterwards.
+    """
     said = [f"{say_name(d.parent, names.get(d.parent, ''))} {SAID[d.wants]}" for d in dependencies]
     shown = said if len(said) <= 3 else [*said[:2], f"{len(said) - 2} others to end"]
     then = ", and then for its start time" if start else ""
@@ -88,7 +91,7 @@ def say_wait(dependencies: Iterable[Dependency], names: Mapping[str, str], start
 
 
 def say_broken(parent: str, wants: Wants, end: ParentEnd) -> str:
-    """Return the sentence of a job whose wait has become pointless."""
+    """Return the sentence of a job that can no longer start, because a parent ended otherwise."""
     how = "was cancelled" if end.state is JobState.CANCELLED else str(end.state)
     waited = f"this job waited for it {SAID[wants]}"
     return f"{say_name(parent, end.name)} {how}, and {waited}"

@@ -1,4 +1,4 @@
-"""What is known about a task's end: facts only; `core.endings.classify` finds the cause."""
+"""The facts about a task's end, from which `core.endings.classify` finds the cause."""
 
 from typing import Annotated
 
@@ -18,7 +18,7 @@ _LOST = {
 
 
 def make_lost(word: str, said: str) -> str:
-    """Return why a host was lost: the word, and after it what its provider said."""
+    """Join the word for why a host was lost and its provider's message, as `WORD: MESSAGE`."""
     return f"{word}: {said}"[:1000] if said else word
 
 
@@ -28,7 +28,8 @@ def is_preempted(why: str | None) -> bool:
 
 
 def say_lost(why: str) -> str:
-    """Return the words of a user for why a host was lost; what is no known word is a sentence."""
+    """Return a sentence for why a host was lost. why: a text of `make_lost`, or a sentence
+    already."""
     word, colon, said = why.partition(": ")
     return f"{_LOST[word]}{colon}{said}" if word in _LOST else why
 
@@ -43,33 +44,30 @@ class Trip(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """What the agent knows about a task's end, or the controller about a task on a lost host.
+    """The facts about a task's end: from its agent, or from the controller for a lost host.
 
-    exit_code: set when the process exited by itself; with `start_error`, 126 or 127 where it can
-    never be started on its host. signal: set when a signal ended it.
-    oom: an OOM kill in the task's own control group was seen. trip: the watchdog that ended it.
-    stopped: Holdfast had sent a stop before it ended (a drain), so its exit explains nothing.
-    stop_cause: why the agent stopped it without an order (its host shuts down: `host_drained`).
-    unkillable: it survived SIGKILL, so its host is suspect.
-    start_error: why it could not be started; with `lost`, its host lacked something.
-    app_error: of an executor of calls: why this host cannot run the functions of its app.
+    exit_code: set when the process exited by itself; with `start_error`, 126 or 127 where the
+    program can never be started on its host. signal: number of the signal that ended it.
+    oom: the kernel counted an OOM kill in the task's own control group. trip: the verdict of the
+    watchdog that ended it. stopped: Holdfast had sent a stop before it ended (a drain), so its exit
+    explains nothing. stop_cause: why the agent stopped it without an order (its host shuts down:
+    `host_drained`). unkillable: it survived SIGKILL, so its host is suspect.
+    start_error: why it could not be started; with `lost` set, because its host lacked something.
+    app_error: for an executor, why its host cannot run the functions of its app.
     pull_error: why its image could not be fetched, in the registry's words.
     runtime_error: why the container runtime could not run it.
     checkpoint_error: why its checkpoint could not be fetched, so that it was not started.
     xids: codes that the driver logged for its devices while it ran. ecc_errors: uncorrectable
-    memory errors added meanwhile. gpu_lost: what a device of the task answered instead of its
-    state.
-    malformed: why the report of its end cannot be used.
+    memory errors of its devices, counted while it ran. gpu_lost: the error with which a device of
+    the task answered. malformed: why the report of its end cannot be used.
     lost: why no report will come: "lease_lapsed", "new_incarnation", "host_gone", "host_preempted",
-    "lost_lease"; after a colon what a provider said of it.
+    "lost_lease"; after a colon the provider's message.
     rendezvous_port: the port that Holdfast chose for the first rank to listen on; 0 for other
     ranks.
     ended_ago_seconds: how long before this report it ended, by its host's own clock.
-    max_memory_bytes: its peak. memory_limit_bytes: its control group's limit, 0 without one.
-    over_memory_bytes: what the agent's watch found when it ended the task for its memory; 0 where it
-    did not.
-    log_tail: the last lines of its output, redacted.
-    notices: what the owner of its job should know of this end.
+    max_memory_bytes: peak of its memory. memory_limit_bytes: its control group's limit, 0 without
+    one. over_memory_bytes: its memory when the agent ended it for using too much; else 0.
+    log_tail: the last lines of its output, redacted. notices: remarks for the owner of its job.
     """
 
     exit_code: Annotated[int, Meta(ge=0, le=255)] | None = None
@@ -92,7 +90,7 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     log_tail: Annotated[str, Meta(max_length=16_384)] = ""
     runtime_seconds: Elapsed = 0.0
     rendezvous_port: Annotated[int, Meta(ge=0, le=65_535)] = 0
-    ended_ago_seconds: Annotated[float, Meta(ge=0, le=1e18)] = 0.0  # of a clock that may lie
+    ended_ago_seconds: Annotated[float, Meta(ge=0, le=1e18)] = 0.0  # by a clock that may be wrong
     max_memory_bytes: Large = 0
     memory_limit_bytes: Large = 0
     over_memory_bytes: Large = 0
@@ -100,7 +98,7 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
 
     @property
     def succeeded(self) -> bool:
-        """Whether the task did its work: it exited 0 by itself, with a whole report."""
+        """Return whether the task did its work: it exited 0 by itself, with a usable report."""
         by_itself = self.trip is None and not self.stopped and not self.unkillable
         whole = self.malformed is None and self.app_error is None
         return self.exit_code == 0 and by_itself and whole
@@ -109,8 +107,8 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
 class Classified(msgspec.Struct, frozen=True, kw_only=True):
     """A cause, the rule that found it, a sentence, and the rule's evidence.
 
-    exit_code: the one kept on the attempt: the watchdog's, else the process's, else 128 + signal.
-    never_retry, avoid_host: what an operator's rule says besides the cause.
+    exit_code: the code kept on the attempt (`classify.kept_exit_code`). never_retry, avoid_host:
+    further conclusions of an operator's rule.
     """
 
     cause: Cause

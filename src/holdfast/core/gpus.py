@@ -10,10 +10,10 @@ from holdfast.core.spec import ShortText
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One device of a host. `index` is what `CUDA_VISIBLE_DEVICES` takes, unless it is named by a
-    `word`: a UUID, or a part of a device (MIG).
+    """One device of a host. index: its number for `CUDA_VISIBLE_DEVICES`. word: its name there
+    instead of the index, a UUID or a part of a device (MIG), or "".
 
-    vendor "declared": the operator named it (`up --gpus`), no driver was asked.
+    vendor: "declared" where the operator named the device (`up --gpus`) and no driver was queried.
     """
 
     index: Annotated[int, Meta(ge=0, le=1023)]
@@ -25,7 +25,8 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GpuTelemetry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One device as it was `age_seconds` before it was told of. None: the driver does not say."""
+    """A reading of one device, `age_seconds` old when it was reported. None: the driver does not
+    say."""
 
     index: Annotated[int, Meta(ge=0, le=1023)]
     memory_total_bytes: MemoryBytes = 0

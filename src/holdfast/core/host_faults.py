@@ -1,11 +1,11 @@
-"""What a part of a host cannot do now: said by the host itself, and gone when it says so.
+"""Abilities that a host lacks now, as it reports itself, until it reports that they are back.
 
-ASIDE-1  A host that cannot start anything is given nothing, from the moment it says so; one that
-         cannot start containers is given only what needs none. The rest of it works on.
-ABLE-1   A host that lists an app and cannot run it (its import fails there) says so after a few
-         executors, and gets no more of them until it tries itself again (`agent.calls.apps`). A call
-         that met such a host is charged nothing, and fails only where no other host is left
-         (`core.calls.unable`).
+ASIDE-1  A host that cannot start anything gets no work from the moment it reports so; a host that
+         cannot start containers gets only jobs without one. Its running tasks go on.
+ABLE-1   A host that lists an app and cannot run it (the app's import fails there) reports so after
+         a few executors, and gets no more of them until its own trial succeeds
+         (`agent.calls.apps`). A call that was tried on such a host is charged nothing, and fails
+         only where no other host is left (`core.calls.unable`).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ ANY_RUNTIME = "any"
 
 
 class Hindrance(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A part of a host that does not work, and why.
+    """An ability of a host that does not work, and why.
 
-    part: "starts" is everything; "containers" only jobs with an image, of these `runtimes` (`any`:
-    of a job that names none); "apps" only calls of functions of these `apps`. devices: not to be
-    given to any task, because a container that could not be looked for may still use them.
+    part: "starts": it starts nothing; "containers": no jobs with an image in these `runtimes`
+    (`any`: jobs that name no runtime); "apps": no calls of functions of these `apps`. devices: GPUs
+    that no task may get, because a container that could not be looked for may still use them.
     """
 
     part: Literal["starts", "containers", "apps"]
@@ -54,7 +54,8 @@ def list_held(faults: Collection[Hindrance]) -> frozenset[int]:
 
 
 def find_runtime_word(image: str | None, runtime: str | None) -> str:
-    """Return what a job asks of a host's container runtimes, "" without an image."""
+    """Return the container runtime that a job needs, `any` where each will do, "" without an
+    image."""
     return "" if image is None else runtime or ANY_RUNTIME
 
 
@@ -86,14 +87,15 @@ STEADY_SECONDS = 600.0
 
 
 class Probation(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether one ability of a host is in use, set aside, or on trial. Instants are monotonic.
+    """The standing of one ability of a host: in use, set aside, or on trial. Instants are
+    monotonic.
 
-    ASIDE-3  What failed is set aside at once and tries itself after 5 s. An ability that fails
+    ASIDE-3  An ability that failed is set aside at once and tried again after 5 s. One that fails
              again within 10 minutes of its return is set aside for twice as long, to 5 minutes, so
              a trial that is too easy costs the jobs ever less.
 
-    reason: why it is set aside, None while it is in use. failures: in a row. tried: the last trial
-    failed.
+    reason: why it is set aside, None while it is in use. failures: number of failures in a row.
+    changed_at: the instant of its last change. tried: the last trial failed.
     """
 
     reason: str | None = None
@@ -122,7 +124,7 @@ class Probation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def try_at(self) -> float:
-        """When the next trial is due, infinity while it is in use."""
+        """Return when the next trial is due, infinity while the ability is in use."""
         if self.reason is None:
             return math.inf
         pause = min(FIRST_PAUSE_SECONDS * 2.0 ** min(self.failures - 1, 10), MAX_PAUSE_SECONDS)

@@ -30,8 +30,8 @@ LEAST_TAIL_CHARS = 4
 
 
 def ends_id(word: str) -> bool:
-    """Return whether a word may be the end of an id. An id begins with the time, so that ids of one
-    hour begin alike, and what tells them apart stands at their ends."""
+    """Return whether a word may be the end of an id. People may name a job by the end of its id,
+    because ids begin with the time, so those of one hour begin alike."""
     return len(word) >= LEAST_TAIL_CHARS and PREFIX_PATTERN.fullmatch(word) is not None
 
 
@@ -42,7 +42,7 @@ def make_id(now_ms: int, entropy: int) -> str:
 
 
 class TaskKey(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
-    """One rank of one job under one epoch: what every report carries (FENCE-1)."""
+    """The name of one rank of a job under one epoch, which every report carries (FENCE-1)."""
 
     job_id: Annotated[str, Meta(max_length=128)]
     rank: Count

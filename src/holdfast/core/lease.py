@@ -5,12 +5,13 @@ LEASE-1  A task's right to run is counted from the *start* of the sync that gran
 LEASE-2  The host ends a task at TTL − margin; the controller re-places it at TTL + margin after its
          own later clock reading. So two attempts of one job never overlap, partition or not, while
          clock *rates* differ by less than 2 × margin / TTL (6 % or more; a quartz drifts 0.01 %).
-LEASE-3  Silence waits for the lease; evidence (a new incarnation, the word of a provider or an
-         operator) does not. A host's goodbye is evidence of the ends that it tells, and of no other.
+LEASE-3  The tasks of a silent host are freed when their leases end. With evidence of their end (a
+         new incarnation, the report of a provider or an operator) they are freed at once. A host's
+         goodbye is evidence of the ends that it reports, and of no other.
 LEASE-4  After its own start the controller reaps nothing until every host has had one full TTL to
          check in.
-LEASE-5  The same holds after a step of the store's clock: a clock that was set does not tell how
-         long a host was silent, and a time that the step put into the future is brought back to the
+LEASE-5  The same holds after a step of the store's clock, because a clock that was set does not
+         show how long a host was silent. Times that the step put into the future are set to the
          present.
 """
 
@@ -34,10 +35,12 @@ class ClockReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_step(last: ClockReading, this: ClockReading) -> float:
-    """Return by how many seconds the store's clock was set between readings (back: negative)."""
-    told = (this.at - last.at).total_seconds()
+    """Return by how many seconds the store's clock was set between two readings (back:
+    negative)."""
+    passed = (this.at - last.at).total_seconds()
+    # The monotonic clock bounds the true time between the readings; the rest is the step.
     least, most = this.before - last.after, this.after - last.before
-    step = told - most if told > most else min(0.0, told - least)
+    step = passed - most if passed > most else min(0.0, passed - least)
     return step if abs(step) > max(STEP_SECONDS, STEP_SHARE * most) else 0.0
 
 

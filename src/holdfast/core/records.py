@@ -31,8 +31,8 @@ _SHARED: dict[tuple[type, type[msgspec.Struct]], tuple[str, ...]] = {}
 
 
 def shared_fields(source: object, kind: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the fields of `kind` that `source` has too, to make one of the other. All of a type
-    have the same."""
+    """Return the values of the fields that `kind` and `source` share, to make the one of the other.
+    All values of a type have the same fields."""
     names = _SHARED.get((type(source), kind))
     if names is None:
         names = tuple(n for n in kind.__struct_fields__ if hasattr(source, n))
@@ -41,7 +41,7 @@ def shared_fields(source: object, kind: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 class RankCharges(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """What one rank of a gang has been charged (GANG-4)."""
+    """The failures that one rank of a gang has been charged, by budget (GANG-4)."""
 
     retries: int = 0
     watchdog: int = 0
@@ -49,7 +49,7 @@ class RankCharges(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class JobFields(msgspec.Struct, kw_only=True):
-    """What a job's record shares with the row that moves change.
+    """The fields that a job's record shares with `moves.rows.JobRow`, the row that moves change.
 
     epoch: the fencing number of its current or last attempt; it grows with every admission and
     every finished drain.
@@ -58,16 +58,17 @@ class JobFields(msgspec.Struct, kw_only=True):
     wait_cause, wait_until: while `waiting`: why ("start_time", "back_off", "retries_held",
     "dependency", "array", "held") and until when. retry_at: when the pending retry is due; a kill switch may
     hold it longer.
-    best_step, no_progress: the furthest step of any attempt, and how many attempts in a row got no
-    further.
-    drain_*: while `draining`: why the drain began. trigger_rank: the rank whose failure began it.
-    retries_charged … infra_charged: what its budgets have been charged, over all ranks;
-    rank_charges: by rank, as text.
-    start_failures: starts in a row that failed before every task ran. infra_in_row: infrastructure
-    failures in a row.
+    best_step: the furthest step of any attempt. no_progress: number of attempts in a row that got
+    no further. drain_*: while `draining`, why and since when. trigger_rank: the rank whose failure
+    began the drain.
+    retries_charged … infra_charged: failures charged to each budget, over all ranks. rank_charges:
+    the charges of each rank of a gang, by its number as text.
+    start_failures: number of starts in a row that failed before every task ran. infra_in_row:
+    number of infrastructure failures in a row.
     avoid_hosts: ids of hosts that are used only where no other fits.
-    array_id, array_index: of a member of an array.
-    revision: how often the row has changed.
+    step, total, beat_at: the progress and time of its last beat.
+    array_id, array_index: the array that it is a member of, and its index there.
+    revision: number of changes of the row.
     """
 
     id: str
@@ -110,15 +111,15 @@ class JobFields(msgspec.Struct, kw_only=True):
 
     @property
     def counted_retries(self) -> int:
-        """The failures charged to its retries. Each rank of a gang has its own count, and the
-        highest decides."""
+        """Return the failures charged to its retries; of a gang, those of the rank with the most,
+        because each rank has its own count."""
         if self.tasks == 1:
             return self.retries_charged
         return max((charged.retries for charged in self.rank_charges.values()), default=0)
 
     @property
     def was_retried(self) -> bool:
-        """Whether an attempt of it followed one that was charged to a budget."""
+        """Return whether one of its attempts followed one that was charged to a budget."""
         charged = self.retries_charged or self.watchdog_charged or self.infra_charged
         return self.attempts > 1 and charged > 0
 
@@ -138,15 +139,15 @@ class JobRecord(JobFields, frozen=True, kw_only=True):  # type: ignore[misc]  # 
 
 
 class TaskFields(msgspec.Struct, kw_only=True):
-    """What a task's record shares with the row that moves change.
+    """The fields that a task's record shares with `moves.rows.TaskRow`, the row that moves change.
 
-    claimed_at, barrier: when its agent kept its place, and whether every rank has one, so that it
-    may start (GANG-1).
-    port: of rank 0, for the rendezvous.
-    replaced: how often another host took over this rank of a supervised job; it then has an epoch
-    of its own (MEMBER-1).
-    reserved_at: of a replacement. ready_at: while `blocked`: not before; None where it is parked.
-    start_failures: its starts in a row that failed, before this place.
+    offered_at: the time at which its agent was first ordered to run it. claimed_at: the time at
+    which its agent confirmed that it keeps a place for it. barrier: every rank of the gang has a
+    place, so it may start (GANG-1). port: rank 0's port for the rendezvous.
+    replaced: number of times that another host took over this rank of a supervised job; the rank
+    then has an epoch of its own (MEMBER-1). reserved_at: the reservation of a replacement.
+    ready_at: while `blocked`, the time from which it may be placed; None where it is parked.
+    start_failures: failed starts of this rank in a row, before its present place.
     stop_cause, stop_reason: why this task alone was stopped, or is parked.
     """
 
@@ -181,7 +182,7 @@ class TaskFields(msgspec.Struct, kw_only=True):
 
     @property
     def key(self) -> TaskKey:
-        """The key that reports about this task carry."""
+        """Return the key that reports about this task carry."""
         return TaskKey(self.job_id, self.rank, self.epoch)
 
 
@@ -190,12 +191,12 @@ class TaskRecord(TaskFields, frozen=True, kw_only=True):  # type: ignore[misc]  
 
     @property
     def is_parked(self) -> bool:
-        """Return whether only a person's word gives it another host (MEMBER-5)."""
+        """Return whether it gets another host only when a person says so (MEMBER-5)."""
         return self.state is TaskState.BLOCKED and self.ready_at is None
 
 
 class MemberRecord(Record, frozen=True, kw_only=True):
-    """How one rank of an ended attempt ended; kept in the attempt's row.
+    """The end of one rank of an ended attempt; kept in the attempt's row.
 
     trigger: it began the fall. cascade: it fell because another rank did.
     """
@@ -216,9 +217,9 @@ class MemberRecord(Record, frozen=True, kw_only=True):
 class AttemptRecord(Record, frozen=True, kw_only=True):
     """One execution of the whole job. (job_id, number) is unique; `parent` is the number before it.
 
-    retry_count: retries charged before it began. policy: the one that decided its end.
-    next_at: when the next attempt was due, where one was decided.
-    road: whether the leader chose its hosts, or its host took it itself (TAKE-1).
+    retry_count: retries charged before it began. policy: the retry policy that decided on its end.
+    next_at: the time at which the next attempt was due, where one was to follow. road: "leader"
+    where the leader chose its hosts, "host" where its host took it (TAKE-1).
     """
 
     job_id: str
@@ -249,10 +250,7 @@ class AttemptRecord(Record, frozen=True, kw_only=True):
 
 
 class WaitRecord(Record, frozen=True, kw_only=True):
-    """An end that a job waits for: the parent, a job or an array, and how far that is.
-
-    wants: ok, any or failed.
-    """
+    """A parent whose end a job waits for. parent, name, state: the parent's, a job or an array."""
 
     parent: str
     wants: Wants
@@ -261,7 +259,7 @@ class WaitRecord(Record, frozen=True, kw_only=True):
 
 
 class CheckpointRecord(Record, frozen=True, kw_only=True):
-    """What one rank saved for the next attempt. `sha256` in hex; `size` in bytes."""
+    """The checkpoint that one rank saved for the next attempt. sha256: in hex; size: in bytes."""
 
     job_id: str
     rank: int
@@ -277,11 +275,11 @@ class CheckpointRecord(Record, frozen=True, kw_only=True):
 class HostRecord(Record, frozen=True, kw_only=True):
     """A host. `busy_*` come from live leases, never from the host's own report.
 
-    incarnation: "" before its agent's first call. offer, usd_per_hour: of a host that a pool rents.
-    memory_limits: what ends a task over its memory: the kernel, by a control group of the task's
-    own ("group"), or the agent's watch ("watch"); "" where an older agent does not say.
-    faults: what a part of it cannot do now. provider_says: of a machine that starts, in its
-    provider's own words.
+    incarnation: the id of its agent's start, "" before its first call. offer, usd_per_hour: offer
+    and price of a host that a pool rents. memory_limits: how a task over its memory is ended: by
+    the kernel ("group": a control group of the task's own) or by the agent's watch ("watch"); ""
+    where an older agent does not say. faults: abilities that it lacks now. provider_says: its
+    provider's last message about a machine that starts.
     """
 
     id: str
@@ -314,12 +312,12 @@ class HostRecord(Record, frozen=True, kw_only=True):
 
     @property
     def able_labels(self) -> Mapping[str, str]:
-        """Its labels without those of apps that it cannot run now (ABLE-1)."""
+        """Return its labels without those of apps that it cannot run now (ABLE-1)."""
         return list_able_labels(self.labels, self.faults)
 
 
 class HostCheckRecord(Record, frozen=True, kw_only=True):
-    """One check of a host: what was measured, and the verdict on it."""
+    """One check of a host: its measurements, and the verdict on them."""
 
     number: str
     incarnation: str
@@ -354,7 +352,7 @@ class GpuPoint(Record, frozen=True, kw_only=True):
 
 
 class QueueRecord(Record, frozen=True, kw_only=True):
-    """A queue: its own settings, and what is in it."""
+    """A queue: its own settings, and the number of its jobs by state."""
 
     name: str
     settings: dict[str, Value]
@@ -367,10 +365,10 @@ class QueueRecord(Record, frozen=True, kw_only=True):
 
 
 class ProjectRecord(Record, frozen=True, kw_only=True):
-    """A project: retry defaults, quotas, and what of them is in use. It exists once a job names it.
+    """A project: retry defaults, quotas, and their use. It exists once a job names it.
 
-    running, gpus: live jobs and the GPUs they hold. cpu_slots: those held by live jobs without GPUs.
-    unfinished: all that have not ended.
+    running: number of live jobs. gpus: GPUs that they hold. cpu_slots: CPU slots that live jobs
+    without GPUs hold. unfinished: number of jobs that have not ended.
     """
 
     name: str
@@ -400,8 +398,8 @@ class EventRecord(Record, frozen=True, kw_only=True):
 
 
 class TokenRecord(Record, frozen=True, kw_only=True):
-    """A token as it may be shown: what it is for, never the secret. user: the owner of what is
-    submitted with it. host_id: of a join token that is good for one host of a pool alone."""
+    """A token as it may be shown, without its secret. user: the owner of jobs that are submitted
+    with it. host_id: the one host of a pool that may use a join token; None: any."""
 
     id: str
     role: str  # admin | submit | read | join
@@ -415,20 +413,20 @@ class TokenRecord(Record, frozen=True, kw_only=True):
 
     @property
     def acts_for(self) -> str:
-        """The user whose work it submits and may change."""
+        """Return the user whose work it submits and may change."""
         return self.user or self.name or self.id
 
 
 class JobTokenRecord(TokenRecord, frozen=True, kw_only=True):
-    """The token of a running task: it acts for the job's owner, in the job's project, for what this
-    job submits (JOB-TOKEN-1). job_id: the job, or the set of a running call."""
+    """The token of a running task, with which its program submits work for the job's owner, in the
+    job's project (JOB-TOKEN-1). job_id: the job, or the set of a running call."""
 
     job_id: str
     project: str
 
 
 class LogStreamRecord(Record, frozen=True, kw_only=True):
-    """One stream of one attempt's task: how far it goes, and how much of it is kept."""
+    """One output stream of one task of an attempt: its size, and how many bytes of it are kept."""
 
     job_id: str
     attempt: int
@@ -440,8 +438,8 @@ class LogStreamRecord(Record, frozen=True, kw_only=True):
 
 
 class LogChunk(Record, frozen=True, kw_only=True):
-    """Bytes `[offset, offset + len(data))` of a stream. A gap before them means dropped bytes. at: when
-    the controller was given them; None where a host still had them alone."""
+    """Bytes `[offset, offset + len(data))` of a stream. A gap before them means dropped bytes. at:
+    the time at which the controller received them; None where only a host has them yet."""
 
     stream: str
     rank: int
@@ -478,7 +476,8 @@ class WorkerHealth(Record, frozen=True, kw_only=True):
 
 
 class WorkerPerformance(Record, frozen=True, kw_only=True):
-    """What a host did: the attempts that are kept, and calls of functions. mean_seconds: of one there."""
+    """The work of a host: attempts on record, and calls of functions. mean_seconds: mean duration
+    of one of them. uptime: seconds."""
 
     host: str
     done: int

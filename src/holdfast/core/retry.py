@@ -1,4 +1,4 @@
-"""RetryPolicy: whether an attempt that failed is followed by another, and when. Pure.
+"""RetryPolicy: whether another attempt follows one that failed, and when. Pure.
 
 RETRY-1  `max_retries` is a count: a job has at most 1 + max_retries attempts that are charged to
          retries.
@@ -32,12 +32,11 @@ Ratio = Annotated[float, Meta(ge=0, le=1)]
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """A whole policy, every field decided. Delays in seconds.
 
-    max_retries: retries after the first attempt. retry_delay: before the first retry, and before
-    each where `backoff` is fixed.
-    backoff_multiplier: what an exponential delay grows by with every retry.
-    max_retry_delay: no delay is longer; None leaves only the hard ceiling of 24 h.
-    jitter: none; deterministic (from the job's id and the count, so it can be computed again); or
-    random. It is added to the delay, and at most `jitter_ratio` of it.
+    max_retries: number of retries after the first attempt. retry_delay: delay before the first
+    retry, and before each one where `backoff` is fixed. backoff_multiplier: factor by which an
+    exponential delay grows with every retry. max_retry_delay: longest delay; None: the hard ceiling
+    of 24 h. jitter: none; deterministic (from the job's id and the count, so it can be computed
+    again); or random. It is added to the delay, and at most `jitter_ratio` of it.
     eligible_causes: causes that are followed by another attempt, those of infrastructure and
     watchdogs included.
     emit_retry_events: write job.retry_scheduled, job.retry_exhausted and job.retry_succeeded.
@@ -81,11 +80,11 @@ SETTING_OF: Mapping[str, str] = {
     "eligible_causes": "retry_on",
     "emit_retry_events": "retry_events",
 }
-"""A policy's field → the setting that projects and the cluster set it by."""
+"""A policy's field → the name of the setting for it in projects and the cluster."""
 
 
 def check_fields(fields: RetryFields) -> RetryFields:
-    """Check what types alone cannot say; raise ValidationError naming the field."""
+    """Check the rules that types cannot express; raise ValidationError naming the field."""
     causes = fields.eligible_causes
     if causes is not UNSET:
         refused = sorted(str(c) for c in causes if c not in ELIGIBLE)
@@ -102,7 +101,7 @@ def check_fields(fields: RetryFields) -> RetryFields:
 
 
 def fields_layer(fields: RetryFields | None) -> dict[str, Value]:
-    """Return the settings that a job's own fields amount to."""
+    """Return the settings that a job's own retry fields set."""
     layer: dict[str, Value] = {}
     if fields is None:
         return layer
@@ -115,7 +114,7 @@ def fields_layer(fields: RetryFields | None) -> dict[str, Value]:
 
 
 def make_policy(settings: Mapping[str, Value]) -> RetryPolicy:
-    """Return the policy that the settings in force amount to."""
+    """Return the policy that follows from the settings in force."""
     values: dict[str, Any] = {field: settings[name] for field, name in SETTING_OF.items()}
     values["eligible_causes"] = parse_causes(str(values["eligible_causes"]))
     return RetryPolicy(**values)

@@ -1,4 +1,5 @@
-"""Schedules: when a job is submitted again and again, and what becomes of times that were missed.
+"""Schedules: the times at which a job is submitted again, and what happens to times that were
+missed.
 
 TIME-1  A time of a schedule makes at most one run, and its run is on record in the transaction that
         submits its job: under two leaders, and after a crash.
@@ -22,9 +23,9 @@ from holdfast.errors import ValidationError
 if TYPE_CHECKING:
     import zoneinfo
 
-LATE_SECONDS = 60.0  # a time is missed when it was longer ago than this
+LATE_SECONDS = 60.0  # a time that was longer ago than this was missed
 MAX_CAUGHT_UP = 100
-LOOKED_BACK = timedelta(days=7)  # times that were missed before are not even counted
+LOOKED_BACK = timedelta(days=7)  # earlier missed times are not even counted
 
 Outcome = Literal["submitted", "skipped", "refused"]
 
@@ -32,12 +33,11 @@ Outcome = Literal["submitted", "skipped", "refused"]
 class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A schedule as its user wrote it.
 
-    job: what each run submits, so far a job; another kind of work will be a field beside it.
-    cron: five fields, in `time_zone`; or every_seconds: an interval, counted from the schedule's
-    making.
-    catch_up: of times that were missed while no controller ran: none, the newest one, or all, which
-    are the last 100.
-    overlap: while the run before has not ended: skip, queue (it waits for it), or cancel_running.
+    job: the job that each run submits. cron: five fields, in `time_zone`; or every_seconds: an
+    interval, counted from the creation of the schedule.
+    catch_up: the runs that are made for times missed while no controller ran: none, the newest, or
+    all (at most the last 100). overlap: what happens at a time while the run before has not ended:
+    skip the new run, queue it behind the old one, or cancel the old one.
     """
 
     job: JobSpec
@@ -49,12 +49,12 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def timing(self) -> tuple[object, ...]:
-        """What its times follow from."""
+        """Return the fields that its times follow from."""
         return self.cron, self.every_seconds, self.time_zone
 
 
 class PlannedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One time of a schedule. waits: its job waits for the run before it to end."""
+    """The decision on one time of a schedule. waits: its job waits for the run before it to end."""
 
     due_at: datetime
     outcome: Outcome = "submitted"
@@ -63,8 +63,8 @@ class PlannedRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SchedulePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of the times of a schedule that have come. missed: how many make no run, because
-    they came too late. cancels: the run before is cancelled. next_at: the time to come."""
+    """The decisions on all times of a schedule that have come. missed: number of times that make no
+    run because they are too old. cancels: the run before is cancelled. next_at: the next time."""
 
     runs: tuple[PlannedRun, ...]
     missed: int
@@ -73,7 +73,7 @@ class SchedulePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_schedule(spec: ScheduleSpec, now: datetime) -> ScheduleSpec:
-    """Check what types alone cannot say, and return the spec. Raises ValidationError."""
+    """Check the rules that types cannot express, and return the spec. Raises ValidationError."""
     if (spec.cron is None) == (spec.every_seconds is None):
         text = "a schedule has either `cron`, as '0 3 * * *', or `every_seconds`"
         raise ValidationError(text, field="cron")
@@ -86,7 +86,7 @@ def check_schedule(spec: ScheduleSpec, now: datetime) -> ScheduleSpec:
 
 
 def next_after(spec: ScheduleSpec, anchor: datetime, after: datetime) -> datetime:
-    """Return the first time after `after`, in UTC. anchor: what intervals are counted from.
+    """Return the first time after `after`, in UTC. anchor: the time from which intervals count.
 
     Raises:
         ValidationError: the cron line or the time zone cannot be read, or no time ever comes.
@@ -165,7 +165,7 @@ def plan_runs(
 
 
 def _choose(spec: ScheduleSpec, due: list[datetime], now: datetime) -> list[datetime]:
-    """Return the times that make a run, or are skipped for one that goes on."""
+    """Return the times that get a run on record, whether it is submitted or skipped."""
     if not due:
         return []
     if spec.catch_up == "all" and spec.overlap != "cancel_running":

@@ -1,4 +1,5 @@
-"""What a user submits: one struct, validated once, the same from flags, a file, the SDK or REST.
+"""JobSpec, the job that a user submits: one struct, validated once, the same from flags, a file,
+the SDK or REST.
 
 A field left `None` means "as the queue, the cluster, the environment or the default says"
 (`core.settings.resolve`). Units: seconds, bytes, whole GPUs, CPU slots.
@@ -21,8 +22,8 @@ from holdfast.errors import ValidationError
 MAX_TASKS = 65_536
 MAX_ENV_BYTES = 128 * 1024  # the kernel's limit for one string is 128 KiB (MAX_ARG_STRLEN)
 MAX_ARGV_BYTES = 1536 * 1024
-"""Of a command's words, with nine bytes more for each, as the kernel counts them: with the environment
-it takes 2 MiB (a quarter of the usual stack)."""
+"""Most bytes of a command's words, counted as the kernel does, with nine bytes more for each word.
+With the environment they must fit into 2 MiB, a quarter of the usual stack."""
 MAX_ARGV_WORDS = MAX_ARGV_BYTES // 10
 MAX_LABELS = 64
 LEAST_MEMORY_BYTES = 1 << 20
@@ -56,30 +57,33 @@ class JobSpec(
     """A job as its user wrote it.
 
     argv: the program and its arguments, run without a shell; or shell: a line for `/bin/sh -c`.
-    env: added to the agent's clean environment. secrets: the same, stored apart and never shown.
-    stdin: the SHA-256 of a value (`PUT /v1/values/…`) that every task of every attempt reads from its
-    start as its standard input, which is empty where none is named.
-    tasks: how many ranks run together; more than one is a gang.
-    gpus, cpus, memory_bytes: per task. A GPU task takes devices, another `cpus` slots (default 1).
+    env: variables added to the agent's clean environment. secrets: variables that are stored apart
+    and never shown. stdin: the SHA-256 of a value (`PUT /v1/values/…`) that every task of every
+    attempt reads as its standard input; without one the input is empty.
+    tasks: number of ranks that run together; more than one is a gang.
+    gpus, cpus, memory_bytes: needs of each task. A task with GPUs needs devices, another needs
+    `cpus` slots (default 1).
     time_limit_seconds … recovery_timeout_seconds: the settings of these names for this job; None
     inherits, "off" switches a limit off.
-    expected_seconds: how long an attempt is expected to take. Other jobs are placed by it, and this one
-    may use room that is held back for them; nothing is stopped by it (`core.placement.holds`).
-    retry: its own part of the retry policy. interactive: it runs once, and nothing runs it again by itself.
+    expected_seconds: how long an attempt is expected to take. Admission plans with it: room is held
+    back for other jobs until then, and a short job may use such room. No job is stopped for it
+    (`core.placement.holds`).
+    retry: fields of the retry policy that this job sets. interactive: it runs once and is never
+    retried by itself.
     image: run each task in a container of this image, by podman or docker, whichever the host has,
     or by `runtime`. pull: when the image is fetched. volumes: "host path:path inside[:ro]".
-    placement: of a gang: on as few hosts as possible (pack), or one task a host first (spread).
-    host_labels: only hosts that carry all of these labels with these values take it; a value that
+    placement: how a gang is placed: on as few hosts as possible (pack), or first one task on each
+    host (spread). host_labels: labels that its hosts must have, with their values; a value that
     begins with ! is one that they must not have.
-    supervised: rank 0 runs a policy script and every rank a host manager; another rank that is lost
-    is replaced by itself (`core.endings.replace`). `holdfast supervise` makes such a job.
+    supervised: rank 0 runs a policy script and every rank a host manager; a lost rank other than 0
+    is replaced alone (`core.endings.replace`). `holdfast supervise` makes such a job.
     on_partial: where a failure stops a gang and some tasks were done: fail, or restart them all.
-    fresh_workdir: each attempt has an empty folder of its own, where attempts on one host else share
-    the job's. Without `cwd` it starts there.
+    fresh_workdir: each attempt gets an empty folder of its own; otherwise attempts on one host
+    share the job's folder. Without `cwd` a task starts in that folder.
     preemptible: a job of higher priority may take its place; it is queued again at no charge.
     start_at: Unix seconds; the job waits until then.
-    parent: the job that submitted it, with its own token; only Holdfast writes it. detached: it goes
-    on where its parent is cancelled.
+    parent: the id of the job whose token submitted it; only Holdfast writes it. detached: it is not
+    cancelled with its parent.
     executor: the family of calls that it runs (`core.calls`). Only Holdfast submits such jobs; they
     have no program of their own.
     after: ids of jobs that must end first, each with :ok (the default), :any or :failed behind it
@@ -141,12 +145,13 @@ class JobSpec(
 
     @property
     def cpu_slots(self) -> int:
-        """CPU slots a task takes: `cpus` where given, else one, or none beside GPUs."""
+        """Return the CPU slots that a task needs: `cpus` where given, else one, or none with
+        GPUs."""
         return self.cpus if self.cpus is not None else (0 if self.gpus else 1)
 
     @property
     def title(self) -> str:
-        """The name to show: the user's, or the program's; of an interpreter its script's."""
+        """Return the name to show: the user's, else the program's, or an interpreter's script's."""
         if self.name:
             return self.name
         program = find_script(self.argv) if self.argv else self.image or "?"
@@ -154,7 +159,7 @@ class JobSpec(
         return re.sub(r"[\x00-\x1f\x7f]+", " ", text).strip()[:60] or "?"
 
     def without_secrets(self) -> JobSpec:
-        """The spec as it may be stored and shown: secret names stay, their values do not."""
+        """Return the spec as it may be stored and shown: with names of secrets, without values."""
         return msgspec.structs.replace(self, secrets=dict.fromkeys(self.secrets, ""))
 
 
@@ -163,7 +168,7 @@ _WITH_VALUE = ("-W", "-X", "-o")
 
 
 def find_script(argv: Sequence[str]) -> str:
-    """Return the script or the module that an interpreter is to run, else the program itself."""
+    """Return the script or module in an interpreter's command, else the program itself."""
     words = iter(argv[1:] if _INTERPRETER.fullmatch(argv[0]) else ())
     for word in words:
         if word == "-m":
@@ -178,10 +183,10 @@ def find_script(argv: Sequence[str]) -> str:
 
 
 def check_spec(spec: JobSpec) -> JobSpec:
-    """Check what types alone cannot say, and return the spec.
+    """Check the rules that types cannot express, and return the spec.
 
     Raises:
-        ValidationError: with the field and a sentence that helps.
+        ValidationError: names the field and what to do.
     """
     ours = "executors are submitted by Holdfast itself, when calls of functions wait; submit calls"
     _require(not spec.executor, "executor", ours)
@@ -268,7 +273,8 @@ SET_FOR_TASKS = {
     **dict.fromkeys(("ROLE_NAME", "TORCHELASTIC_RUN_ID"), _NAMES),
     **dict.fromkeys(("TORCHELASTIC_RESTART_COUNT", "CHECKPOINT_DATA"), _NAMES),
 }
-"""Variables that every task is given in place of those of its submission, and what to do instead."""
+"""Variables that Holdfast sets for every task, so that a submission must not → advice to the
+user."""
 TO_A_CONTROLLER = {"HOLDFAST_URL", "HOLDFAST_TOKEN", "HOLDFAST_TOKEN_FILE", "HOLDFAST_CA_FILE"}
 """Variables by which a job reaches a controller with a token of its user's choice."""
 _DEVICES = {
@@ -276,7 +282,7 @@ _DEVICES = {
     "HIP_VISIBLE_DEVICES": "",
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
 }
-"""What a job without GPUs may say, because it is so."""
+"""Values that a job without GPUs may set all the same, because they are the ones it gets."""
 
 
 def _check_environment(spec: JobSpec) -> None:

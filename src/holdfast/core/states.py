@@ -5,7 +5,7 @@ from enum import StrEnum
 
 
 class JobState(StrEnum):
-    """Where a job is. `waiting` always carries why and until when."""
+    """The state of a job. A `waiting` job always carries why and until when."""
 
     WAITING = "waiting"
     QUEUED = "queued"
@@ -18,12 +18,12 @@ class JobState(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """True when only a person's `retry` can make the job go on."""
+        """Return whether only a person's `retry` can make the job go on."""
         return self in (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
 class TaskState(StrEnum):
-    """Where one rank of the current attempt is."""
+    """The state of one rank of the current attempt."""
 
     BLOCKED = "blocked"
     RESERVED = "reserved"
@@ -35,12 +35,13 @@ class TaskState(StrEnum):
 
     @property
     def holds_lease(self) -> bool:
-        """True while the task occupies its host: until its end is *confirmed* (GANG-3)."""
+        """Return whether the task occupies its host, which lasts until its end is *confirmed*
+        (GANG-3)."""
         return self in (TaskState.RESERVED, TaskState.RUNNING, TaskState.PREEMPTING)
 
 
 class AttemptState(StrEnum):
-    """Where one execution of the whole job is."""
+    """The state of one execution of the whole job."""
 
     RESERVED = "reserved"
     RUNNING = "running"
@@ -59,7 +60,7 @@ class Outcome(StrEnum):
 
 
 class HostState(StrEnum):
-    """Where a host is. Only `active` hosts are given new work."""
+    """The state of a host. Only `active` hosts get new work."""
 
     SPAWNING = "spawning"
     PREFLIGHT = "preflight"
@@ -71,37 +72,37 @@ class HostState(StrEnum):
 
 
 class InstanceState(StrEnum):
-    """Where the rental of one machine is: what was asked of its provider, and what it answered."""
+    """The state of the rental of one machine: what its provider was asked, and what it answered."""
 
     INTENDED = "intended"  # on record; the provider was not asked yet
     ASKED = "asked"  # the provider was asked; whether a machine was made is not known
     MADE = "made"  # the provider's id of the machine is known
-    ENDING = "ending"  # its end is wanted, and asked for until a listing confirms it
-    GONE = "gone"  # nothing of it is charged any more
+    ENDING = "ending"  # its end is requested again until a listing confirms it
+    GONE = "gone"  # it is no longer charged for
 
 
 class AgentTaskState(StrEnum):
-    """Where a task is inside its agent. A sync calls it `starting` until the work itself has begun,
-    `running` until its end is reported, then `ended`."""
+    """The state of a task inside its agent. A sync reports it as `starting` until the work itself
+    has begun, as `running` until its end is reported, then as `ended`."""
 
     ORDERED = "ordered"  # its order is on disk
     FETCHING = "fetching"  # the checkpoint it starts from is fetched
-    LAUNCHED = "launched"  # the guardian is told to start it
+    LAUNCHED = "launched"  # the guardian was ordered to start it
     RUNNING = "running"
     ENDING = "ending"  # its processes are gone; the facts of its end are gathered
     SAVING = "saving"  # its end waits for the upload of its checkpoints
-    REPORTED = "reported"  # its end is told in every sync
+    REPORTED = "reported"  # every sync reports its end, until the controller acknowledges it
     ACKNOWLEDGED = "acknowledged"  # the controller has its end; its logs are still shipped
-    DONE = "done"  # nothing of it is needed any more
+    DONE = "done"  # its record may be deleted
 
     @property
     def live(self) -> bool:
-        """True until the end is told."""
+        """Return whether the end of the task is not reported yet."""
         return self in _LIVE
 
     @property
     def end_heard(self) -> bool:
-        """True once the end is known, told or not."""
+        """Return whether the guardian has reported the end of the task to the agent."""
         return self not in _UNENDED
 
 
@@ -123,18 +124,18 @@ class JobEvent(StrEnum):
     FAIL = "fail"
     CANCEL = "cancel"
     REVIVE = "revive"  # a person's `retry` of a job that had ended
-    LINE_UP = "line_up"  # the same for a member of an array that runs only so many at once
+    LINE_UP = "line_up"  # the same for a member of an array that limits how many run at once
 
 
 class TaskEvent(StrEnum):
     """The events of a task."""
 
     RESERVE = "reserve"
-    RELEASE = "release"  # the reservation ran out or was taken back before it started
+    RELEASE = "release"  # the reservation ran out or was given up before it started
     START = "start"
     FINISH = "finish"  # ended by itself, exit code 0
     FAIL = "fail"  # ended by itself otherwise, or was lost
-    PREEMPT = "preempt"  # told to stop
+    PREEMPT = "preempt"  # ordered to stop
     CONFIRM = "confirm"  # its stop is confirmed
     RESET = "reset"  # a member of a supervised job is to be placed anew
 
@@ -165,8 +166,8 @@ class AgentTaskEvent(StrEnum):
 
     FETCH = "fetch"
     LAUNCH = "launch"
-    RUN = "run"  # the work itself runs: of a container task the container, not its runner
-    END = "end"  # the guardian says that its whole tree is gone
+    RUN = "run"  # the work itself runs (for a container task: the container, not its runner)
+    END = "end"  # the guardian reports that its whole process tree has ended
     SAVE = "save"
     REPORT = "report"
     GIVE_UP = "give_up"  # it never began here, and that is its end
@@ -181,6 +182,6 @@ class InstanceEvent(StrEnum):
     ASK = "ask"  # just before the provider's `create`
     MAKE = "make"  # its answer, or a listing, named the machine
     DENY = "deny"  # the provider said that it made nothing
-    MISS = "miss"  # listings long after the question do not show it
+    MISS = "miss"  # listings long after the request do not show it
     END = "end"  # it is not wanted any more
-    VANISH = "vanish"  # the provider is believed that it is gone
+    VANISH = "vanish"  # the machine is believed gone (LEAK-2)

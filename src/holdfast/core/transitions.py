@@ -99,8 +99,9 @@ E = TypeVar("E", bound=StrEnum)
 
 
 class Transition(NamedTuple, Generic[S]):
-    """Where an event leads, why the edge exists, and what writes it: a statement of the store, or one of
-    two, and after a colon the functions of `moves` that decide. Where no store is concerned, a method."""
+    """One edge. becomes: the state that follows. because: why the edge exists. writer: the
+    statements of the store that write it, and after a colon the functions of `moves` that decide on
+    it; for a machine outside the store, a method."""
 
     becomes: S
     because: str

@@ -1,1 +1,2 @@
-"""What a report, a request or a completion does to a job's rows: pure, shared by every store."""
+"""Moves: functions that apply a report, a request or a decision to rows. Pure, shared by both
+stores."""

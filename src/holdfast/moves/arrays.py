@@ -41,7 +41,8 @@ def release_in_line(m: Moves) -> int:
 
 
 def cancel_members(m: Moves, reason: str, cause: Cause, *, hard: bool) -> None:
-    """Cancel the loaded members; those that wait in line for what cannot come, of that cause."""
+    """Cancel the loaded members. cause: DEPENDENCY where their array waits for a job that ended
+    otherwise; members in line get this cause, others are cancelled as by a user."""
     for job in m.jobs.values():
         if cause is Cause.DEPENDENCY and is_in_line(job):
             cancel_waiting(m, job, reason)

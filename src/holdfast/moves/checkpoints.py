@@ -1,4 +1,4 @@
-"""Checkpoints: which may be left, and the errors and events about them."""
+"""Checkpoints: the checks before one is stored, and the errors and events about them."""
 
 import msgspec
 
@@ -22,7 +22,7 @@ class NewCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointAdded(msgspec.Struct, frozen=True, kw_only=True):
-    """`dropped`: blobs to be deleted, because no row names them any more."""
+    """A stored checkpoint. dropped: blobs to be deleted, because no row names them any more."""
 
     record: CheckpointRecord
     dropped: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ def check_by_hand(
     attempts: int,
     tasks: int,
 ) -> None:
-    """Check that a person may leave a checkpoint. `now`: the rank's present epoch, else the job's.
+    """Check that a person may store a checkpoint. now: the rank's present epoch, else the job's.
 
     Raises as `CheckpointStore.put_checkpoint` says.
     """
@@ -68,7 +68,7 @@ def check_by_hand(
 
 
 def is_repeat(newest: CheckpointRecord | None, epoch: int, new: NewCheckpoint) -> bool:
-    """Return whether `new` is the newest one sent again, because its answer was lost."""
+    """Return whether `new` is the newest checkpoint, sent again because its answer was lost."""
     if newest is None or newest.epoch != epoch:
         return False
     return (newest.size, newest.sha256, newest.step) == (new.size, new.sha256.hex(), new.step)

@@ -1,7 +1,7 @@
 """Jobs that wait for other jobs: released when all have ended as they want, or cancelled (AFTER-1).
 
-A job that a person cancelled or retried meanwhile waits no more; what is left of its wait is
-forgotten when its parents end.
+A job that a person cancelled or retried meanwhile waits no more; the rest of its edges is deleted
+when its parents end.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ MET = "all that it waited for has ended as it wants"
 
 
 class Edge(msgspec.Struct, frozen=True, order=True, kw_only=True):
-    """One end that is waited for. name: the parent's."""
+    """One job's wait for the end of another. name: the parent's name."""
 
     child: str
     parent: str
@@ -28,9 +28,12 @@ class Edge(msgspec.Struct, frozen=True, order=True, kw_only=True):
 
 
 class Decided(msgspec.Struct):
-    """What became of some edges. gone: over, one by one. broken: children whose wait became
-    pointless, and why; jobs among them are cancelled, and their other edges go too. met: children
-    that may be free now, if nothing else is left to wait for."""
+    """The decisions on some edges.
+
+    gone: edges to delete. broken: (child, reason) of children that can no longer start; jobs among
+    them are cancelled, and all their edges are deleted. met: children that may start now, if they
+    wait for no other parent.
+    """
 
     gone: list[Edge] = []
     broken: list[tuple[str, str]] = []
@@ -52,10 +55,10 @@ def waits_for_parents(job: JobRow) -> bool:
 def decide_edges(
     m: Moves, edges: Sequence[Edge], ends: Mapping[str, ParentEnd], held: Container[str]
 ) -> Decided:
-    """Judge the edges whose parents ended, and cancel the jobs whose wait became pointless.
+    """Decide on edges whose parents ended, and cancel the jobs that can no longer start.
 
-    edges: to parents of `ends` alone, from jobs that are loaded, from arrays, or from what is gone.
-    held: the arrays that wait still.
+    edges: edges to parents in `ends` only; their children are loaded jobs, arrays, or deleted ones.
+    held: ids of arrays that still wait.
     """
     found, by_child = Decided(), dict[str, list[Edge]]()
     for edge in edges:
@@ -79,7 +82,7 @@ def decide_edges(
 
 
 def cancel_waiting(m: Moves, job: JobRow, reason: str) -> None:
-    """Cancel a job that waits, because what it waits for cannot come any more."""
+    """Cancel a waiting job, because a parent ended otherwise than the job needs."""
     cancel_idle(m, job, Cause.DEPENDENCY, reason)
 
 

@@ -35,7 +35,8 @@ def parse_event_id(text: str | None) -> tuple[int, int]:
 
 
 def hook_event(what: str, hook: WebhookRecord, message: str, **data: object) -> NewEvent:
-    """Return the event `webhook.<what>`; by the hook's id HOOK-3 keeps it from that hook."""
+    """Return the event `webhook.<what>`. It carries the hook's id, so that it is never sent to that
+    hook (HOOK-3)."""
     text, kind = f"webhook {say_hook(hook)} {message}", ABOUT_HOOKS + what
     data = {"webhook_id": hook.id, **data}
     return NewEvent(kind=kind, project=hook.project, message=text, data=data)

@@ -25,12 +25,13 @@ def check_changes(
 def merge_layer(
     layer: Mapping[str, Value], changes: Mapping[str, Value], unset: Sequence[str]
 ) -> dict[str, Value]:
-    """Return `layer` with the changes made; `unset` wins."""
+    """Return `layer` with the changes, and without the names in `unset`, even if they are
+    changed."""
     return {name: value for name, value in {**layer, **changes}.items() if name not in unset}
 
 
 def fill_queue(name: str, changes: Mapping[str, Value], *, created: bool) -> dict[str, Value]:
-    """Return the changes, over what a queue of this name begins with where it is new."""
+    """Return the changes; for a new queue, on top of the settings that its name brings."""
     return {**begin_queue(name), **changes} if created else dict(changes)
 
 

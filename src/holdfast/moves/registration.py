@@ -1,4 +1,4 @@
-"""Decisions about a host that registers or is moved, the same in both stores."""
+"""Decisions on a host that registers or changes its state, the same in both stores."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
@@ -22,17 +22,18 @@ from holdfast.wire.agent import HostFacts
 
 MAX_EARLIER_INCARNATIONS = 16
 BOOT_SECONDS = 10.0
-"""No machine starts again sooner after its last word."""
+"""The shortest time in which a machine restarts, from its last call to the first of its new
+boot."""
 _ASKED = frozenset(map(HostEvent, ("drain", "undrain", "quarantine", "release", "terminate")))
 
 
 def register_state(
     before: HostState | None, rental: RentedHost | None, *, repeated: bool = False
 ) -> HostState:
-    """Return the state after a registration. A rented host has yet to pass its checks; any other
-    has none, so it has passed them.
+    """Return the state after a registration. A rented host must pass its checks first; any other
+    host has no checks, so it is active at once.
 
-    repeated: the incarnation is the one that is known already, so a rented host stays where it is.
+    repeated: the incarnation is known already, so a rented host keeps its state.
 
     Raises:
         Forbidden: the host was given back to its provider.
@@ -45,16 +46,16 @@ def register_state(
 
 
 def keep_place(facts: HostFacts, rental: RentedHost | None) -> HostFacts:
-    """Return the facts with the name and the pool that a rented host has; its agent
-    may say others."""
+    """Return the facts with the name and the pool on record for a rented host, even if its agent
+    reports others."""
     if rental is None:
         return facts
     return msgspec.structs.replace(facts, name=rental.name, pool=rental.pool)
 
 
 class Namesake(msgspec.Struct, frozen=True, kw_only=True):
-    """Another host of the same name that has not ended. silent_seconds: since its last word, None
-    where it has not said any."""
+    """Another host of the same name that has not ended. silent_seconds: time since its last call,
+    None before the first."""
 
     id: str
     name: str
@@ -64,11 +65,11 @@ class Namesake(msgspec.Struct, frozen=True, kw_only=True):
 def check_name(
     before: str | None, facts: HostFacts, rental: RentedHost | None, others: Sequence[Namesake]
 ) -> None:
-    """Let no host take the name of another one (NAME-1): two hosts of one name could not be told
-    apart, and a word for the one would reach the other.
+    """Check that a host's name is not another host's (NAME-1), because an order for a host is given
+    by its name.
 
-    before: the name that it has on record; one that it shares since before this rule is kept. others:
-    of the name in `facts`.
+    before: the host's name on record, which it may keep even if another host has it. others: other
+    hosts with the name in `facts`.
 
     Raises:
         Conflict: the name is another host's.
@@ -79,7 +80,7 @@ def check_name(
 
 
 def take_name(name: str, other: Namesake) -> Conflict:
-    """Return the refusal of a name that is another host's."""
+    """Return the error for a name that is another host's."""
     silent = other.silent_seconds
     heard = "has not called yet" if silent is None else f"was heard {silent:.0f} s ago"
     return Conflict(
@@ -90,11 +91,11 @@ def take_name(name: str, other: Namesake) -> Conflict:
 
 
 def check_boot(host_id: str, before: str, facts: HostFacts, silent_seconds: float | None) -> None:
-    """Let a key be used under another boot only where its host is silent (NAME-3): a machine that was
-    started again has been, and a clone of a machine's disk has not. It would end the work of the
-    original, which has the same key.
+    """Check that a key used under another boot id belongs to a silent host (NAME-3). A machine that
+    restarted was silent for a while. A clone of its disk, which has the same key, registers while
+    the original still calls, and would end the original's work.
 
-    before: the boot on record. silent_seconds: since the host's last word.
+    before: the boot id on record. silent_seconds: time since the host's last call.
 
     Raises:
         Conflict: the host lives under the other boot.
@@ -111,11 +112,11 @@ def check_boot(host_id: str, before: str, facts: HostFacts, silent_seconds: floa
 
 
 def check_takeover(host: HostRecord, now: datetime, live_seconds: float) -> None:
-    """Let a machine that joins with a token take over the record of a host of its name only where
-    that host has ended or is silent (NAME-2): a machine that was set up anew comes back so. One that
-    lives, or has work, is another machine.
+    """Check that a machine which joins with a token may take over the record of a host of its name
+    (NAME-2): only where that host has ended or is silent, as when the machine was set up anew. A
+    host that calls, or has work, is another machine.
 
-    live_seconds: how long after its last word a host counts as one that lives.
+    live_seconds: time after its last call for which a host counts as live.
 
     Raises:
         Conflict: the host lives, or has work running.
@@ -136,11 +137,13 @@ def check_takeover(host: HostRecord, now: datetime, live_seconds: float) -> None
 
 
 def pick_host(host: str, found: Sequence[tuple[str, bool]]) -> str:
-    """Return the id of the host that is meant by an id or a name. found: the ids of those that it may
-    be, and whether they have ended; the one of this id first, then those in use, the newest first.
+    """Return the id of the host that an id or a name means.
+
+    found: (id, whether it has ended) of hosts with this id or name: first the host with the id,
+    then hosts in use, the newest first.
 
     Raises:
-        NotFound: there is none.
+        NotFound: there is no such host.
         Conflict: several hosts in use have the name.
     """
     if not found:
@@ -166,7 +169,7 @@ def follow_incarnation(
     Raises:
         Stale: `incarnation` was followed by another one.
     """
-    if not present or present == incarnation:  # "": a host that is to come
+    if not present or present == incarnation:  # "": its agent has not called yet
         return tuple(earlier)
     if incarnation in earlier:
         raise Stale(
@@ -180,7 +183,7 @@ def move_state(host: str, before: HostState, event: str) -> HostState:
     """Return the state after an operator's `event`.
 
     Raises:
-        Conflict: the state does not take it; the message names the events that it takes.
+        Conflict: the state does not accept it; the message names the events that it accepts.
     """
     try:
         wanted = HostEvent(event)
@@ -243,7 +246,8 @@ def moved_event(
     *,
     scaled: bool = False,
 ) -> NewEvent:
-    """Return the event of a host that an operator or evidence moved. scaled: it is scaled down."""
+    """Return the event of a host whose state an operator or evidence changed. scaled: it is scaled
+    down."""
     data = {"name": name, "event": event, "from": str(before), "to": str(after), "hard": hard}
     if scaled:
         data["cause"] = str(Cause.SCALED_DOWN)
@@ -255,7 +259,7 @@ def moved_event(
 def faults_event(
     host_id: str, name: str, before: Collection[Hindrance], after: Collection[Hindrance]
 ) -> list[NewEvent]:
-    """Return the event of a host whose faults are others than before, if they are."""
+    """Return the event of a host whose faults changed; none where they did not."""
     if tuple(before) == tuple(after):
         return []
     text, kind = f"host {name} can start everything again", "host.able"
@@ -275,8 +279,8 @@ def _say_parts(faults: Collection[Hindrance]) -> str:
 def lose_tasks_on(
     m: Moves, host_id: str, lost: str, keep: str | None, held: Collection[TaskKey] = ()
 ) -> list[str]:
-    """Lose the host's live tasks, except those of incarnation `keep` and those in `held`. Returns
-    job ids."""
+    """End the host's live tasks as lost, except those of incarnation `keep` and those in `held`.
+    Return the ids of their jobs."""
     freed = []
     for job in m.jobs.values():
         for task in m.ranks(job):
@@ -288,10 +292,11 @@ def lose_tasks_on(
 
 
 def is_unheard(m: Moves, sync: HostSync) -> bool:
-    """Return whether a goodbye leaves ends untold: of tasks that it says live, or that have begun.
+    """Return whether an agent's goodbye leaves out ends of tasks that it lists as live or that have
+    begun.
 
-    It is no evidence of these ends (LEASE-3), so the host is as before: its guardian may still give
-    the tasks their grace, and tells of their ends when they come.
+    The goodbye is no evidence of these ends (LEASE-3), so the host keeps its state: its guardian
+    may still give the tasks their grace, and reports their ends when they come.
     """
     told = {key for key, _ in sync.ended}
     living = {*sync.live, *sync.started} - told
@@ -307,7 +312,7 @@ def is_unheard(m: Moves, sync: HostSync) -> bool:
 
 
 def deadline_of(state: HostState, deadline_seconds: float | None, now: datetime) -> datetime | None:
-    """Return until when work may run on a draining host; None: without a limit."""
+    """Return the time until which work may run on a draining host; None: no limit."""
     if state is not HostState.DRAINING or deadline_seconds is None:
         return None
     return now + timedelta(seconds=deadline_seconds)
@@ -339,7 +344,7 @@ def drain_jobs_for(
     """Begin the drain of every loaded job that runs (on `host_id`, where given) and return these
     jobs. A supervised job whose script runs elsewhere loses only its members on that host.
 
-    stop: as an operator's hard stop.
+    stop: the drain counts as an operator's hard stop.
     """
     begun = []
     for job in m.jobs.values():

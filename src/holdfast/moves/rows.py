@@ -1,4 +1,4 @@
-"""The rows of both stores as moves change them: mutable, with columns that readers do not see."""
+"""The rows that moves change, in both stores: mutable, with columns that readers do not see."""
 
 from datetime import datetime
 from typing import Any
@@ -16,10 +16,10 @@ MAX_INT = 2**31 - 1
 BACK_OFF = "back_off"
 RETRIES_HELD = "retries_held"
 PARKED = "parked"
-"""What a job waits for after an attempt: its due time, the end of a kill switch, a person."""
+"""The causes of a job's wait after an attempt: its due time, a kill switch, a person's `retry`."""
 START_TIME = "start_time"
 DEPENDENCY = "dependency"
-"""What a job waits for before its first: a time, the ends of other jobs."""
+"""The causes of a job's wait before its first attempt: a start time, the ends of other jobs."""
 
 
 class Row(msgspec.Struct, kw_only=True):
@@ -29,10 +29,11 @@ class Row(msgspec.Struct, kw_only=True):
 class JobRow(JobFields, kw_only=True):
     """A job as moves change it.
 
-    supervised, array_limited: its spec's and its array's, and never written: whether the array
-    runs only so many at once. to_place: "front" or "back" asks the writer for a new
-    place in the queue. origin_run, origin_node: the workflow node that it belongs
-    to. awaited: another job waits for its end, or the next of its array may.
+    origin_run, origin_node: the workflow node that it belongs to. supervised: from its spec.
+    array_limited: its array limits how many members run at once; neither of these is written.
+    awaited: another job, or the next member of its array, waits for its end. retry_events: its
+    policy wants job.retry_* events. to_place: "front" or "back": the store gives it a new place in
+    its queue.
     """
 
     origin_run: str | None = None
@@ -89,7 +90,7 @@ class EndedWork(Row, kw_only=True):
 
 
 class NewEvent(Row, kw_only=True):
-    """An event to be written with the change it tells of (STORE-1)."""
+    """An event to be written in the transaction of the change that it reports (STORE-1)."""
 
     kind: str
     job_id: str | None = None
@@ -110,7 +111,7 @@ def clean_text(text: str) -> str:
 
 
 def is_storable_key(key: TaskKey) -> bool:
-    """Return False for a key that no row can hold, which is stale therefore."""
+    """Return whether a row can hold the key; a key that none can hold is stale."""
     return 0 <= key.rank <= MAX_INT and 0 <= key.epoch <= MAX_BIGINT and "\x00" not in key.job_id
 
 

@@ -1,4 +1,4 @@
-"""What both stores say and write of schedules."""
+"""The errors and events about schedules, the same in both stores."""
 
 from collections.abc import Mapping
 

@@ -20,7 +20,7 @@ from holdfast.core.spec import JobSpec
 
 
 class StoreValue(msgspec.Struct, frozen=True, kw_only=True):
-    """Root of the store's own values."""
+    """The base of the values that go into a store and come out of it."""
 
 
 class NodeOrigin(StoreValue, frozen=True, kw_only=True):
@@ -33,9 +33,9 @@ class NodeOrigin(StoreValue, frozen=True, kw_only=True):
 class NewJob(StoreValue, frozen=True, kw_only=True):
     """A job to be written. `spec` still holds its secrets; the store keeps them apart.
 
-    minted: secrets that are not its user's (`core.run_seed`); they are kept with the others, and do
-    not count when an idempotency key's specs are compared.
-    origin: its end is a post of the outbox, in the same transaction (POST-1).
+    minted: secrets that Holdfast made (`core.run_seed`); they are stored with the user's, and left
+    out when the specs of one idempotency key are compared. origin: the workflow node that waits for
+    its end, which is posted to the outbox in the same transaction (POST-1).
     """
 
     id: str
@@ -65,7 +65,7 @@ class NewSchedule(StoreValue, frozen=True, kw_only=True):
 
 
 class DueSchedule(StoreValue, frozen=True, kw_only=True):
-    """A schedule whose time has come. secrets: its job's."""
+    """A schedule whose time has come. secrets: the secrets of its job."""
 
     schedule: ScheduleRecord
     secrets: Mapping[str, str] = {}
@@ -81,10 +81,11 @@ class ScheduledRun(StoreValue, frozen=True, kw_only=True):
 
 
 class ScheduledRuns(StoreValue, frozen=True, kw_only=True):
-    """What became of the times of a schedule up to now.
+    """The decisions on the times of a schedule up to now, to be written.
 
-    expected: the `next_at` it was decided by, so that a time is decided once (TIME-1); None for a
-    run that a person asked for, which changes no time. cancel: a job that makes way.
+    expected: the `next_at` that the decision read; the store writes only while it still holds, so a
+    time is decided once (TIME-1). None for a run that a person ordered, which changes no time.
+    cancel: the id of a running job to cancel for the new run.
     """
 
     schedule_id: str
@@ -95,8 +96,8 @@ class ScheduledRuns(StoreValue, frozen=True, kw_only=True):
 
 
 class Settled(StoreValue, frozen=True, kw_only=True):
-    """Jobs that waited for others: how many were released and cancelled, and whether there may be
-    more to do at once."""
+    """The result of a pass over jobs that wait for others: numbers of jobs. left: another pass may
+    find more at once."""
 
     released: int = 0
     cancelled: int = 0
@@ -104,8 +105,8 @@ class Settled(StoreValue, frozen=True, kw_only=True):
 
 
 class NewArray(StoreValue, frozen=True, kw_only=True):
-    """An array to be written. member_ids: of its members, in their order. digest: what an
-    idempotency key is compared by, in hex."""
+    """An array to be written. member_ids: the ids of its members, in their order. digest: a hash in
+    hex by which a repeat under the same idempotency key is recognised."""
 
     id: str
     spec: JobSpec
@@ -125,7 +126,8 @@ class ArraySubmitted(StoreValue, frozen=True, kw_only=True):
 
 
 class ArrayFilter(StoreValue, frozen=True, kw_only=True):
-    """Which arrays to list, newest first. states: with a member in one of these."""
+    """A filter for the list of arrays, newest first. states: arrays with a member in one of
+    these."""
 
     states: tuple[str, ...] = ()
     queue: str | None = None
@@ -138,8 +140,8 @@ class ArrayFilter(StoreValue, frozen=True, kw_only=True):
 
 
 class Advanced(StoreValue, frozen=True, kw_only=True):
-    """Members of arrays: how many were released and cancelled, and whether there may be more to do
-    at once."""
+    """The result of a pass over arrays: numbers of members. left: another pass may find more at
+    once."""
 
     released: int = 0
     cancelled: int = 0
@@ -147,8 +149,8 @@ class Advanced(StoreValue, frozen=True, kw_only=True):
 
 
 class JobFilter(StoreValue, frozen=True, kw_only=True):
-    """Which jobs to list, newest first. part: of the name. since: submitted then or later. prefix:
-    of the id. before: the id that the last page ended on."""
+    """A filter for the list of jobs, newest first. part: text within the name. since: time of the
+    earliest submission. prefix: begin of the id. before: the last id of the page before."""
 
     states: tuple[str, ...] = ()
     queue: str | None = None
@@ -164,10 +166,10 @@ class JobFilter(StoreValue, frozen=True, kw_only=True):
     min_retries: int | None = None  # by retries charged so far
     max_retries: int | None = None
     host_id: str | None = None  # jobs with a live task there
-    array_id: str | None = None  # its members
-    single: bool = False  # of no array
+    array_id: str | None = None  # members of this array
+    single: bool = False  # only jobs of no array
     executors: Literal["hide", "only"] | None = None  # jobs that Holdfast submits to run calls
-    family: str | None = None  # of executors
+    family: str | None = None  # executors of this family
     before: str | None = None
     limit: int = 100
 
@@ -178,10 +180,11 @@ class AdmissionSnapshot(StoreValue, frozen=True, kw_only=True):
 
     Where no job is queued, hosts and headroom may be left empty.
 
-    lowest_preemptible: the lowest priority of a job that may be preempted, or is being stopped.
-    quotas: what each project may still start; a project without a quota is missing.
-    shares: of every project with queued or live jobs; empty where no project has a share. With
-    shares, the first jobs of each project that fit into its share come first, before the others.
+    headroom: number of further jobs that each queue with a limit may run. lowest_preemptible: the
+    lowest priority of a job that may be preempted, or is being stopped. quotas: what each project
+    may still start; a project without a quota is missing. shares: by project, for every project
+    with queued or live jobs; empty where no project has a share. With shares, jobs that fit into
+    their project's share come before the others.
     """
 
     candidates: tuple[Candidate, ...]
@@ -204,12 +207,14 @@ class TaskBeat(StoreValue, frozen=True, kw_only=True):
 
 
 class HostSync(StoreValue, frozen=True, kw_only=True):
-    """One host's sync, as the store takes it.
+    """One host's sync, as a store gets it.
 
-    live: started or starting, so their leases are renewed. started: a process runs. claimed: places
-    kept for ranks of gangs, and rank 0's port (0: none). faults: None where it says nothing of them.
-    takes: what is free on the host after its ends may be filled at once (TAKE-1). room: for how many
-    jobs that may be enough, by the count of its tasks; what they hold is the store's to say.
+    live: started or starting tasks, whose leases are renewed. started: tasks whose process runs.
+    claimed: places kept for ranks of gangs, with rank 0's port (0: none). ended: ends of tasks.
+    leaving: the agent says goodbye. faults: the host's faults, None where the sync has no news of
+    them. takes: the host may take jobs at once for its free room (TAKE-1). room: a guess of the
+    number of jobs that may fit, by the count of its tasks; the store knows what the tasks really
+    hold.
     """
 
     host_id: str
@@ -245,7 +250,7 @@ class ClaimRow(StoreValue, frozen=True, kw_only=True):
 
 
 class OfferedTask(StoreValue, frozen=True, kw_only=True, gc=False):
-    """What an order needs of a task's row."""
+    """The fields of a task's row that an order needs."""
 
     key: TaskKey
     attempt: int
@@ -256,7 +261,7 @@ class OfferedTask(StoreValue, frozen=True, kw_only=True, gc=False):
 
 
 class OfferedJob(StoreValue, frozen=True, kw_only=True):
-    """What an order needs of a job's row, which never changes. Jobs that are alike may share one.
+    """The fields of a job's row that an order needs; they never change. Alike jobs may share one.
 
     spec: without secret values.
     """
@@ -274,8 +279,9 @@ class TaskOffer(StoreValue, frozen=True, kw_only=True, gc=False):
     """A reserved task for its host. Offered again at every sync until it is reported; each offer
     renews the lease.
 
-    seats: of a gang, every rank of it, by rank; empty for a job of one task. saved: whether its job
-    may have checkpoints; also where that was not looked for.
+    secrets: the job's secret variables. seats: the place of every rank of a gang, in order; empty
+    for a job of one task. saved: its job may have checkpoints; False only where there is none for
+    sure.
     """
 
     task: OfferedTask
@@ -304,8 +310,9 @@ class LiveTask(StoreValue, frozen=True, kw_only=True):
 
 
 class LogAppend(StoreValue, frozen=True, kw_only=True):
-    """Bytes of a stream at an offset, and how many bytes of the stream to keep. ended: the last
-    ones. marked: of an executor, whose lines tell the outputs of its calls apart."""
+    """Bytes to append to a stream at an offset. keep_bytes: number of bytes of the stream to keep.
+    ended: these are its last bytes. marked: the stream is an executor's, in which marks separate
+    the outputs of its calls (`core.calls.marks`)."""
 
     key: TaskKey
     stream: str
@@ -319,8 +326,8 @@ class LogAppend(StoreValue, frozen=True, kw_only=True):
 class DrainBegun(StoreValue, frozen=True, kw_only=True):
     """A drain that began.
 
-    trigger_rank, host_id: the rank that failed, and its host; None where the drain was asked for.
-    stopping: how many tasks must be told to stop. hosts: their hosts.
+    trigger_rank, host_id: the rank that failed, and its host; None where a request began the drain.
+    stopping: number of tasks that must be ordered to stop. hosts: the hosts of these tasks.
     """
 
     job_id: str
@@ -335,8 +342,7 @@ class DrainBegun(StoreValue, frozen=True, kw_only=True):
 
 
 class TaskPreempted(StoreValue, frozen=True, kw_only=True):
-    """A task that had to stop has gone. lost: why it counts as gone although its end was not
-    reported."""
+    """The end of a task that was ordered to stop. lost: why it counts as ended without a report."""
 
     job_id: str
     attempt: int
@@ -347,10 +353,10 @@ class TaskPreempted(StoreValue, frozen=True, kw_only=True):
 
 
 DrainNews = DrainBegun | TaskPreempted
-TellDrains = Callable[[Sequence[DrainNews]], None]
+DrainListener = Callable[[Sequence[DrainNews]], None]
 
 
-def tell_nobody(news: Sequence[DrainNews]) -> None:
+def drop_drain_news(news: Sequence[DrainNews]) -> None:
     """Drop the news, because no listener is set yet."""
 
 
@@ -358,12 +364,15 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     """The answer to one `HostSync`.
 
     status: "ok"; "stale" (another incarnation has registered); "unknown" (no such host).
-    succeeded: jobs this sync finished. draining: jobs it made drain; the completer has work.
-    fenced: why the host is in error: no work for it, no lease renewed (CYCLE-1). reads: whether
-    readers wait for output from its disk.
-    settled: its room was offered to the queues, and the leader could start nothing more on it.
-    posted: a job of a workflow is among `succeeded` (POST-1). awaited: another job may wait for one of
-    these, or for a place in its array.
+    offers, claims, preempts: tasks to start, places to keep, tasks to stop. renewed: tasks with the
+    seconds of their new leases. lost: tasks that the host must end, because it has no right to run
+    them. acked: reported ends that are on record. refused: reported ends that are stale.
+    succeeded: jobs that this sync finished. draining: jobs whose drain this sync began, for the
+    completer. fenced: why the host is in error, so that it gets no work and no lease is renewed
+    (CYCLE-1). reads: readers wait for output from its disk. settled: the host took what it could,
+    and the leader could start no further job on it. posted: a job of a workflow is among
+    `succeeded` (POST-1). awaited: another job may wait for one of `succeeded`, or for a place in
+    its array.
     """
 
     host_id: str
@@ -387,8 +396,8 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
 
 
 class Seated(StoreValue, frozen=True, kw_only=True):
-    """A member of a supervised job with a new place. number: among the replacements of its rank in
-    this attempt."""
+    """A member of a supervised job with a new host. number: count of the replacements of its rank
+    in this attempt, this one included."""
 
     job_id: str
     rank: int
@@ -401,8 +410,8 @@ class Seated(StoreValue, frozen=True, kw_only=True):
 class DueMember(StoreValue, frozen=True, kw_only=True):
     """A rank of a supervised job that needs a decision.
 
-    fallen: it has failed or was stopped; otherwise it has a new place and has not started there.
-    seconds: for how long.
+    fallen: it has failed or was stopped; otherwise it has a new host and has not started there.
+    seconds: how long it has been so.
     """
 
     job: JobRecord
@@ -412,8 +421,8 @@ class DueMember(StoreValue, frozen=True, kw_only=True):
 
 
 class Reserved(StoreValue, frozen=True, kw_only=True):
-    """A job whose tasks do not all run yet, and for how long it has been reserved. ran_before: an
-    earlier attempt got past its start."""
+    """A reserved job whose tasks do not all run yet. seconds: time since its reservation.
+    ran_before: all tasks of an earlier attempt had started."""
 
     job: JobRecord
     seconds: float
@@ -421,14 +430,14 @@ class Reserved(StoreValue, frozen=True, kw_only=True):
 
     @property
     def start_limit(self) -> str:
-        """The setting that limits this start: after a run, the image and the data are there
-        already."""
+        """Return the name of the setting that limits this start. A job that ran before has a
+        shorter one, because its image and data are on the hosts already."""
         return "recovery_timeout_seconds" if self.ran_before else "start_timeout_seconds"
 
 
 class SettingsLayers(StoreValue, frozen=True, kw_only=True):
-    """Every layer that is kept, as of `revision`. rules: the text of the operators' rules of
-    classification."""
+    """Every layer of settings in the store, as of `revision`. rules: the text of the operators'
+    rules of classification."""
 
     revision: int
     cluster: dict[str, Value]
@@ -438,11 +447,11 @@ class SettingsLayers(StoreValue, frozen=True, kw_only=True):
 
 
 class Released(StoreValue, frozen=True, kw_only=True):
-    """What one pass over the waiting jobs did.
+    """The result of one pass over the waiting jobs.
 
-    started: jobs whose start time came. retries: retries dispatched. held: retries newly held by a
-    kill switch.
-    left: due retries are left for the next call, by the rate limit or because their rows were locked.
+    started: number of jobs whose start time came. retries: number of retries dispatched. held:
+    number of retries newly held by a kill switch. left: due retries are left for the next pass,
+    because of the rate limit or because their rows were locked.
     """
 
     started: int = 0
@@ -452,7 +461,7 @@ class Released(StoreValue, frozen=True, kw_only=True):
 
 
 class DrainSnapshot(StoreValue, frozen=True, kw_only=True):
-    """A draining job and all of its tasks. seconds: since its drain began."""
+    """A draining job and all of its tasks. seconds: time since its drain began."""
 
     job: JobRecord
     tasks: tuple[TaskRecord, ...]

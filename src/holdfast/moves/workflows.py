@@ -1,4 +1,4 @@
-"""The moves of runs, as both stores carry them out: changes in, rows, posts and events out.
+"""The moves of workflow runs, shared by both stores: from changes to rows, posts and events.
 
 POST-1  The end of a node's work and its *post* (a row of the outbox) are one transaction; what a
           post does to the run and its deletion are another. So each end counts once.
@@ -21,13 +21,14 @@ from holdfast.moves.values import StoreValue
 
 START, JOB_ENDED, CALLS_ENDED, ASK_OVER = "start", "job", "call_set", "ask"
 STOP, STOP_HARD, STOP_QUEUED = "stop", "stop_hard", "stop_queued"
-"""The kinds of posts: start this node; its job or call set ended; no answer came in time; stop its
+"""The kinds of posts: start a node; its job or call set ended; no answer came in time; stop its
 work."""
 SET_ASIDE_TRIES = 10
 
 
 class NewRun(StoreValue, frozen=True, kw_only=True):
-    """A run to be written. parents: of each node, by number (`core.workflows.check`)."""
+    """A run to be written. parents: numbers of the parents of each node
+    (`core.workflows.check`)."""
 
     id: str
     spec: WorkflowSpec
@@ -37,7 +38,8 @@ class NewRun(StoreValue, frozen=True, kw_only=True):
 
 
 class Post(StoreValue, frozen=True, kw_only=True):
-    """A row of the outbox. n: 0 before it is written. tries: that failed."""
+    """A row of the outbox. n: its number, 0 before it is written. ref: id of the node's work.
+    tries: number of failed tries to process it."""
 
     n: int = 0
     run: str
@@ -50,28 +52,28 @@ class Post(StoreValue, frozen=True, kw_only=True):
 
 
 class Started(StoreValue, frozen=True):
-    """A node's work is on record. prompt: of a question to a person, which is over after
-    `over_seconds`."""
+    """The news that a node's work is on record. prompt: the text of a question to a person.
+    over_seconds: time that the person has to answer."""
 
     prompt: str | None = None
     over_seconds: float | None = None
 
 
 class Broken(StoreValue, frozen=True):
-    """A post cannot be processed: its run fails."""
+    """The news that a post cannot be processed, so that its run fails."""
 
     reason: str
 
 
 class Processed(StoreValue, frozen=True, kw_only=True):
-    """What a post turned out to mean; None: nothing."""
+    """A processed post, and the change to its node that follows, if any."""
 
     post: Post
     change: Started | NodeEnd | Broken | None = None
 
 
 def hash_run(new: NewRun) -> str:
-    """Return the SHA-256 of the workflow, secrets included, by which repeats must agree."""
+    """Return the SHA-256 of the workflow, secrets included, with which a repeat is compared."""
     return hashlib.sha256(msgspec.json.encode(new.spec, order="deterministic")).hexdigest()
 
 
@@ -107,7 +109,7 @@ def make_rows(new: NewRun) -> tuple[RunRow, list[NodeRow]]:
 
 
 def apply_processed(a: Advance, found: Iterable[Processed]) -> list[Post]:
-    """Move the run by posts that are processed; return the posts that follow."""
+    """Apply processed posts to the run; return the posts that follow."""
     questions: list[Post] = []
     for item in found:
         number, change, node = item.post.node, item.change, a.nodes.get(item.post.node)
@@ -128,7 +130,7 @@ def apply_processed(a: Advance, found: Iterable[Processed]) -> list[Post]:
 
 
 def apply_late(a: Advance, found: Iterable[Processed]) -> None:
-    """Take starts whose posts another leader had processed."""
+    """Stop work that this leader submitted for start posts which another leader had processed."""
     for item in found:
         node = a.nodes.get(item.post.node)
         if node is not None and item.post.ref == node.ref:
@@ -136,7 +138,7 @@ def apply_late(a: Advance, found: Iterable[Processed]) -> None:
 
 
 def find_late(found: Iterable[Processed], taken: Collection[int]) -> list[Processed]:
-    """Return the starts that were carried out though their posts were gone."""
+    """Return the starts that were carried out although their posts had been processed before."""
     return [
         item
         for item in found
@@ -153,7 +155,7 @@ def _plan_end(a: Advance, node: NodeRow, asked: Started) -> list[Post]:
 
 
 def list_posts(a: Advance) -> list[Post]:
-    """Return the posts that follow from what was moved."""
+    """Return the posts that follow from the changes."""
     run = a.run.id
     starts = [
         Post(run=run, node=n, kind=START, ref=a.nodes[n].ref or "")
@@ -173,7 +175,7 @@ def list_posts(a: Advance) -> list[Post]:
 
 
 def list_events(a: Advance) -> list[NewEvent]:
-    """Return the events of what was moved."""
+    """Return the events about the changes."""
     return [
         NewEvent(kind=e.kind, project=a.run.project, message=e.message, data=e.data)
         for e in a.events
@@ -181,7 +183,7 @@ def list_events(a: Advance) -> list[NewEvent]:
 
 
 def ends_of(found: Iterable[Processed]) -> list[NodeEnd]:
-    """Return the ends by which `find_rows` says which rows are needed."""
+    """Return the ends of nodes among processed posts, for `find_rows`."""
     broken = NodeEnd(state=NodeState.FAILED)
     changes = [item.change for item in found]
     return [
@@ -190,7 +192,7 @@ def ends_of(found: Iterable[Processed]) -> list[NodeEnd]:
 
 
 def say_set_aside(post: Post, error: str) -> str:
-    """Say that a post was given up."""
+    """Return the sentence about a post that was given up."""
     return f"its event {post.kind!r} was set aside after {post.tries + 1} tries: {error}"
 
 
@@ -214,7 +216,8 @@ def no_node(run_id: str, name: str) -> NotFound:
 
 
 def refuse_repeat(run: RunRecord, nodes: Iterable[NodeSpec], new: NewRun) -> Conflict:
-    """Return the error for an id that names another workflow. nodes: the first of the run's."""
+    """Return the error for an id that names another workflow. nodes: the first nodes of the run on
+    record."""
     known = {node.name: node for node in nodes}
     differing = (
         (node.name, say_differences(known[node.name], node) if node.name in known else "new")
@@ -233,7 +236,7 @@ def refuse_repeat(run: RunRecord, nodes: Iterable[NodeSpec], new: NewRun) -> Con
 
 
 def check_answer(run_id: str, node: NodeWork, answer: str) -> None:
-    """Raise unless `answer` may be given to this node now."""
+    """Raise Conflict or ValidationError unless `answer` may be given to this node now."""
     ask = node.spec.ask
     if node.kind is not NodeKind.ASK or ask is None:
         raise Conflict(f"node {node.name} of run {run_id} asks nothing; it is a {node.kind}")

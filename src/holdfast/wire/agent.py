@@ -1,12 +1,12 @@
 """Agent ↔ controller: JSON over HTTP, agents dial out.
 
-`POST /v1/agent/register` once per incarnation; `POST /v1/agent/sync` for ever after: one idempotent
-long poll, state up, commands down. Commands repeat until the state they want is reported. Log bytes
-and forensics have calls of their own, `POST /v1/agent/logs` and `POST /v1/agent/forensics`, so that
-they never delay a heartbeat; so have checkpoints, `PUT` and `GET
-/v1/agent/checkpoint?job=&rank=&epoch=&incarnation=`, whose bodies are the bytes: `&step=` and the
-header `Holdfast-Sha256` with PUT, answered by `CheckpointStored`; `&number=` with GET. `POST
-/v1/agent/checkpoint/skip` asks for the one before.
+An agent calls `POST /v1/agent/register` once per incarnation, and `POST /v1/agent/sync` from then
+on: one idempotent long poll that sends the host's state and returns commands. A command repeats
+until the agent reports the state that it orders. Log bytes and forensics have calls of their own,
+`POST /v1/agent/logs` and `POST /v1/agent/forensics`, so that they never delay a heartbeat. So have
+checkpoints: `PUT` and `GET /v1/agent/checkpoint?job=&rank=&epoch=&incarnation=`, with the bytes as
+body. A PUT adds `&step=` and the header `Holdfast-Sha256`, and is answered by `CheckpointStored`; a
+GET adds `&number=`. `POST /v1/agent/checkpoint/skip` asks for the checkpoint before.
 
 `logs` takes a `LogsRequest` as msgpack (`application/msgpack`; log bytes need no base64) and
 answers with a `LogsAnswer` as JSON. All other bodies are JSON.
@@ -45,11 +45,11 @@ class AgentMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 class HostFacts(AgentMessage, frozen=True, kw_only=True):
     """A host's description of itself at registration.
 
-    cpu_slots: how many CPU tasks it runs at once. queues: the queues it serves; empty: all.
-    address: how other hosts of a gang reach it (`agent --advertise`). pool: "" for a host of none.
-    probe: "real", or "scripted" in tests; a scripted probe is shown wherever the host is.
-    memory_limits: what ends a task over its memory limit, a control group or the agent's watch.
-    boot_id: of the kernel that it runs under (`/proc/sys/kernel/random/boot_id`).
+    cpu_slots: number of CPU tasks it runs at once. queues: the queues it serves; empty: all.
+    address: the address at which other hosts of a gang reach it (`agent --advertise`). pool: its
+    pool, or "". probe: "real", or "scripted" in tests; a scripted probe is shown wherever the host
+    is. memory_limits: how a task over its memory limit is ended: by its control group, or by the
+    agent's watch. boot_id: the id of its kernel's boot (`/proc/sys/kernel/random/boot_id`).
     """
 
     name: Name
@@ -67,13 +67,13 @@ class HostFacts(AgentMessage, frozen=True, kw_only=True):
 
 
 class RegisterRequest(AgentMessage, frozen=True, kw_only=True):
-    """Sent with a join token (a key comes back) or with the host key (a new incarnation).
+    """The request to register, with a join token (a host key comes back) or with the host key.
 
-    claim: random, kept by the agent from before its first try. A spent token that comes again with
-    the claim that spent it gets a key again, so a lost answer costs no new token.
+    claim: a random word that the agent stores before its first try. A spent token that comes again
+    with the same claim gets a key again, so a lost answer costs no new token.
     faults: as in SyncRequest. held: tasks of earlier incarnations whose containers may still run;
-    they keep their leases, as on a host that is silent. intent: the host that this machine was
-    rented to be; "" where no pool rented it.
+    they keep their leases, as on a silent host. intent: the id of the host for which a pool rented
+    this machine; "" where no pool rented it.
     """
 
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
@@ -102,14 +102,15 @@ class BeatReport(AgentMessage, frozen=True, kw_only=True):
 
 
 class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
-    """One task as its agent knows it. `facts` is there exactly when it "ended", until acknowledged.
+    """The state of one task, as its agent knows it.
 
-    claimed: a rank of a gang whose place is kept and which waits for the others (the start
-    barrier). port: with it, from rank 0: a free port on this host, for the rendezvous. counts: totals
-    of a policy script in this task, for metrics; a lost report is made good by the next.
-    section_seconds: of a rank that has told of sections: for how long the one that it is in excuses
-    other ranks from now on, 0 outside of any. waits: it is in none, and has been silent for so long
-    that another's would have to excuse it (EXCUSE-1).
+    state: "claimed" is a rank of a gang for which the host keeps a place and which waits for the
+    others (the start barrier). port: with "claimed", from rank 0: a free port of this host for the
+    rendezvous. facts: set exactly with "ended", until the end is acknowledged. counts: totals since
+    the start that a policy script reports for metrics, so a lost report loses nothing.
+    section_seconds: for a rank that has announced sections, how long its present section excuses
+    other ranks from now on, 0 outside of any. waits: the rank is in no section, and has been silent
+    for so long that another rank's section has to excuse it (EXCUSE-1).
     """
 
     key: TaskKey
@@ -124,16 +125,17 @@ class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
 
 
 class SyncRequest(AgentMessage, frozen=True, kw_only=True):
-    """State up.
+    """The state of a host, as its agent sends it in every sync.
 
-    seq: grows with every call of one agent; a newer call answers an older waiting one at once.
-    wait_seconds: how long the answer may wait for a command; 0 answers at once.
-    settings_rev: the revision of settings the agent goes by. leaving: the host shuts down.
-    faults: what a part of the host cannot do now, each time in full.
-    gpus: the devices as they were last read; empty where there are none to read.
+    seq: a number that grows with every call of one agent; a newer call makes an older waiting one
+    return at once. wait_seconds: how long the answer may wait for a command; 0: not at all.
+    settings_rev: the revision of the settings that the agent uses. leaving: the host shuts down.
+    faults: every ability that the host lacks now. gpus: the last readings of its devices; empty
+    where there are none.
     shares_peers: the agent reads peers from `SyncAnswer.gangs`; otherwise each order lists them.
-    shares_ports: it finds one port for all ranks of a gang whose orders name none.
-    shares_orders: it reads further tasks from `LaunchOrder.also`; otherwise each has its own order.
+    shares_ports: the agent finds one port for all ranks of a gang whose orders name none.
+    shares_orders: the agent reads further tasks from `LaunchOrder.also`; otherwise each task needs
+    an order of its own.
     """
 
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
@@ -150,7 +152,8 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
 
 
 class ClaimOrder(AgentMessage, frozen=True, kw_only=True):
-    """Keep a place for this rank of a gang and report it; nothing starts yet (GANG-1)."""
+    """The order to keep a place for a rank of a gang and to report that; nothing starts yet
+    (GANG-1)."""
 
     key: TaskKey
     attempt: Count
@@ -173,10 +176,10 @@ class GangHost(AgentMessage, frozen=True, array_like=True):
 
 
 class Gang(AgentMessage, frozen=True, kw_only=True):
-    """Where the ranks of a gang are, once per answer, because orders would repeat it.
+    """The hosts of a gang's ranks, once per answer, because every order would repeat them.
 
-    hosts: in the order of their first ranks. places: by rank, an index of `hosts`; -1 without a
-    host now.
+    hosts: in the order of their first ranks. places: for each rank an index of `hosts`, -1 where
+    the rank has no host now.
     """
 
     job_id: str
@@ -185,7 +188,7 @@ class Gang(AgentMessage, frozen=True, kw_only=True):
     places: list[Whole]
 
     def list_peers(self) -> list[RankPeer]:
-        """Every rank that has a host, in order."""
+        """Return every rank that has a host, in order."""
         count = len(self.hosts)
         return [
             RankPeer(rank=rank, host=self.hosts[place].name, address=self.hosts[place].address)
@@ -204,8 +207,8 @@ class CheckpointOffer(AgentMessage, frozen=True, kw_only=True):
 
 
 class AlikeTask(AgentMessage, frozen=True, array_like=True, gc=False):
-    """What differs where tasks of alike jobs are launched by one order. An array, because there may
-    be hundreds."""
+    """The fields in which a further task of a `LaunchOrder` differs. It is sent as an array,
+    because there may be hundreds."""
 
     key: TaskKey
     attempt: Count
@@ -214,25 +217,27 @@ class AlikeTask(AgentMessage, frozen=True, array_like=True, gc=False):
 
 
 class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
-    """Run this task. `env`: the user's variables; the agent adds HOLDFAST_*, devices, torchrun's.
+    """The order to run a task. env: the user's variables; the agent adds HOLDFAST_*, devices and
+    torchrun's.
 
-    ttl_seconds counts from the *start* of the sync that brought it (LEASE-1). attempt: from 1.
-    gpus: device indices on this host. visible_gpus: where the task sees more: with one device a
-    rank, those of all the gang's ranks here in their order, so that LOCAL_RANK is the index of its
-    own.
-    local_rank … group_world_size: among the ranks on this host, and this host among the gang's
-    hosts, as torchrun counts.
-    master_addr, master_port: the rendezvous on rank 0's host; port 0: the task runs alone, the
-    agent picks one.
+    ttl_seconds: lease, from the *start* of the sync that brought the order (LEASE-1). attempt: from
+    1. gpus: device indices on this host. visible_gpus: the devices that the task sees, where these
+    are more: with one device a rank, those of all the gang's ranks on this host in their order, so
+    that LOCAL_RANK is the index of the rank's own.
+    local_rank … group_world_size: the rank's number among those on this host, and this host's among
+    the gang's hosts, as torchrun counts.
+    master_addr, master_port: the rendezvous on rank 0's host; port 0: the task runs alone, and the
+    agent picks a port.
     peers: every rank, for agents that do not share them (`SyncRequest.shares_peers`).
-    checkpoint: of an earlier attempt; at most `inline_bytes` of it also go into CHECKPOINT_DATA.
-    image … pull_seconds: for a task in a container; see JobSpec. argv may then be empty: the
-    image's own.
+    checkpoint: an earlier attempt's checkpoint; up to `inline_bytes` of it also go into
+    CHECKPOINT_DATA. image … pull_seconds: for a task in a container; see JobSpec. An empty argv
+    then means the image's own command.
     executor: the family of calls that it runs; argv is then empty, and the agent runs the executor
     of `app` with `limits`.
     falls_together: every rank of the attempt is on this host, and where one falls the agent stops
     the others at once (FALL-1).
-    also: further tasks that this order launches. stdin: the SHA-256 of the value that it reads.
+    also: further tasks that this order launches. stdin: the SHA-256 of the value that the task
+    reads as its standard input.
     """
 
     key: TaskKey
@@ -275,7 +280,7 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
 
     @property
     def fetches(self) -> bool:
-        """Whether something must be fetched before it starts."""
+        """Return whether a checkpoint or an input must be fetched before the task starts."""
         return self.checkpoint is not None or bool(self.stdin)
 
     def list_all(self) -> list[LaunchOrder]:
@@ -293,9 +298,11 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
 
 
 class PreemptOrder(AgentMessage, frozen=True, kw_only=True):
-    """Stop this task: TERM, grace, KILL; `hard` kills at once. Repeats until its end is reported.
+    """The order to stop a task: TERM, grace, KILL; `hard` kills at once. It repeats until the
+    task's end is reported.
 
-    operator_stop: a host or queue was switched off hard; that trip (exit code 79) goes on record.
+    operator_stop: an operator switched the host or queue off, hard; the trip of that watchdog (exit
+    code 79) goes on record.
     """
 
     key: TaskKey
@@ -307,14 +314,15 @@ class PreemptOrder(AgentMessage, frozen=True, kw_only=True):
 
 
 class CheckpointStored(AgentMessage, frozen=True, kw_only=True):
-    """A checkpoint is on record under this number."""
+    """The answer to a stored checkpoint: it is on record under this number."""
 
     number: Large
 
 
 class CheckpointSkip(AgentMessage, frozen=True, kw_only=True):
-    """An offer that cannot be used (`POST /v1/agent/checkpoint/skip`): its bytes differ or are
-    gone. The answer is a `CheckpointOffer`, the next older one of this rank, or 404."""
+    """The report that an offered checkpoint cannot be used, because its bytes differ or are gone
+    (`POST /v1/agent/checkpoint/skip`). The answer is a `CheckpointOffer` of the next older one of
+    this rank, or 404."""
 
     key: TaskKey
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
@@ -323,7 +331,7 @@ class CheckpointSkip(AgentMessage, frozen=True, kw_only=True):
 
 
 class Renewed(AgentMessage, frozen=True, kw_only=True):
-    """The lease of a task runs `ttl_seconds` from the start of this sync."""
+    """A renewed lease: it runs `ttl_seconds` from the start of this sync."""
 
     key: TaskKey
     ttl_seconds: Elapsed
@@ -338,15 +346,15 @@ class RefusedReport(AgentMessage, frozen=True, kw_only=True):
 
 
 class NewWatch(AgentMessage, frozen=True, kw_only=True):
-    """Changed settings that the task is watched by from now on."""
+    """The changed settings of a task's watchdogs, which hold from now on."""
 
     key: TaskKey
     watch: WatchSettings
 
 
 class LogReadOrder(AgentMessage, frozen=True, kw_only=True):
-    """Send `[offset, offset + length)` of what a task wrote, from its file here, to be shown to one
-    reader. Repeats until it is answered with `LogsRequest.reads`."""
+    """The order to send bytes `[offset, offset + length)` of a task's output, from its file on this
+    host, for one reader. It repeats until `LogsRequest.reads` answers it."""
 
     id: str
     key: TaskKey
@@ -356,19 +364,22 @@ class LogReadOrder(AgentMessage, frozen=True, kw_only=True):
 
 
 class Excused(AgentMessage, frozen=True, array_like=True):
-    """A rank that waits for another, which is in a section, from the start of this sync on."""
+    """An excuse for a rank that waits for another one in a section (EXCUSE-1). seconds: how long it
+    holds, from the start of this sync."""
 
     key: TaskKey
     seconds: Elapsed
 
 
 class SyncAnswer(AgentMessage, frozen=True, kw_only=True):
-    """Commands down. `lost`: tasks unknown to the controller on this host: end them (watchdog 77).
+    """The commands to a host, as the answer to its sync.
 
-    acked: ends that are on record; forget them. refused: ends that were stale; forget them too.
-    unread: what of this sync cannot be read and was left out, and why. gangs: those of `launch`.
-    fenced: why this host is in error: nothing is renewed, so its tasks end with their leases.
-    reads: output that a reader waits for. excused: of the ranks that wait.
+    claim, launch, preempt, renewed, watch, reads, excused: orders, one struct each. gangs: the
+    gangs of the tasks in `launch`. lost: tasks that the controller does not know on this host; the
+    agent ends them (watchdog exit 77). acked: ends that are on record; the agent forgets them.
+    refused: ends that were stale; the agent forgets them too. unread: reports of this sync that
+    could not be read and were left out, and why. fenced: why this host is in error; no lease is
+    renewed then, so its tasks end with their leases.
     """
 
     claim: list[ClaimOrder] = []
@@ -411,9 +422,9 @@ class LogUpload(AgentMessage, frozen=True, kw_only=True):
 
 
 class LogReadAnswer(AgentMessage, frozen=True, kw_only=True):
-    """What a `LogReadOrder` asked for. The bytes before `offset` are not on this host any more;
-    without data nothing of the order's range is, and where `offset` has not moved, nothing after
-    it either. reason: why."""
+    """The answer to a `LogReadOrder`. Bytes of its range before `offset` are not on this host any
+    more. Without data none of the range is here, and if `offset` is the order's own, no later bytes
+    are either. reason: why."""
 
     id: Annotated[str, Meta(max_length=64)]
     offset: Large
@@ -430,7 +441,8 @@ class LogsRequest(AgentMessage, frozen=True, kw_only=True):
 
 
 class LogsAnswer(AgentMessage, frozen=True, kw_only=True):
-    """`refused`: tasks whose logs are not wanted (no such attempt ran here); send no more of them."""
+    """The answer to uploads of logs. refused: tasks whose logs the agent must not send, because no
+    such attempt ran on its host."""
 
     refused: list[TaskKey] = []
 

@@ -121,10 +121,9 @@ class CancelRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class RetryRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A person's retry. `counted`: one more of the present budget; otherwise budgets begin anew.
-
-    from_scratch: its checkpoints are forgotten; otherwise each rank starts from its newest.
-    """
+    """A person's retry. counted: it uses one retry of the present budget; otherwise budgets begin
+    anew. from_scratch: its checkpoints are forgotten; otherwise each rank starts from its
+    newest."""
 
     counted: bool = False
     from_scratch: bool = False
@@ -134,19 +133,19 @@ JobIds = Annotated[list[str], Meta(min_length=1, max_length=MAX_BATCH_JOBS)]
 
 
 class CancelManyRequest(CancelRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A cancel of many jobs, each as by itself."""
+    """A cancel of many jobs; each is handled by itself."""
 
     ids: JobIds
 
 
 class RetryManyRequest(RetryRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A person's retry of many jobs, each as by itself."""
+    """A person's retry of many jobs; each is handled by itself."""
 
     ids: JobIds
 
 
 class JobOutcome(ApiBody, frozen=True, kw_only=True):
-    """What became of one of many jobs: it as it is now, or why it was refused."""
+    """The result for one of many jobs: the job as it is now, or why the change was refused."""
 
     id: str
     job: JobRecord | None = None
@@ -154,11 +153,11 @@ class JobOutcome(ApiBody, frozen=True, kw_only=True):
 
 
 class RetryState(ApiBody, frozen=True, kw_only=True):
-    """Where a job stands in its chain. `sentence`: "attempt 2 of 4, next at 12:03:20".
+    """The position of a job in its chain of retries. sentence: "attempt 2 of 4, next at 12:03:20".
 
-    attempt: which one it is at, as its retries count them. of: how many there may be, 1 + max_retries.
-    Attempts that cost no retry are in neither: `attempts` of the job counts them. retries_left: how
-    many retries are left. next_at: when the next is due. held: whose kill switch holds it back.
+    attempt: number of the present attempt, counting only attempts that cost a retry (`attempts` of
+    the job counts all). of: most such attempts, 1 + max_retries. retries_left: number of retries
+    left. next_at: the time of the next retry. held: the kill switch that holds it back, if any.
     """
 
     sentence: str
@@ -170,7 +169,8 @@ class RetryState(ApiBody, frozen=True, kw_only=True):
 
 
 class ChainLink(ApiBody, frozen=True, kw_only=True):
-    """One attempt in a chain, oldest first. retry_cause: what the attempt before it ended of."""
+    """One attempt in a chain of retries. retry_cause: the cause of the end of the attempt
+    before."""
 
     number: int
     parent: int | None
@@ -187,12 +187,12 @@ class ChainLink(ApiBody, frozen=True, kw_only=True):
 
 
 class JobLimits(ApiBody, frozen=True, kw_only=True):
-    """What stops a job by the clock, and how long it should take. Null: no limit, or not known.
+    """The time limit of a job and its expected duration. Null: no limit, or not known.
 
-    sentence: what stops it, also for a hang. time_limit_source: job, queue, project, cluster or
-    environment. expected_source: job, or history: the last jobs of its name. backfills: it may use
-    room that is held back for larger jobs, because one of the two tells when it ends. stops_at,
-    expected_at: while it runs, when its limit stops it and when it should end.
+    sentence: how it is stopped, for a hang too. time_limit_source: the layer that sets the limit:
+    job, queue, project, cluster or environment. expected_source: job, or history (the last jobs of
+    its name). backfills: it may use room that is held back for larger jobs, because its limit or
+    expectation tells when it ends. stops_at, expected_at: while it runs, the times of both ends.
     """
 
     time_limit_seconds: float | None = None
@@ -206,7 +206,7 @@ class JobLimits(ApiBody, frozen=True, kw_only=True):
 
 
 class SubmittedJob(JobRecord, frozen=True, kw_only=True):  # type: ignore[misc]  # msgspec allows it
-    """A job as its submission is answered."""
+    """A job, as the answer to its submission."""
 
     limits: JobLimits = JobLimits()
 
@@ -214,9 +214,9 @@ class SubmittedJob(JobRecord, frozen=True, kw_only=True):  # type: ignore[misc] 
 class JobView(JobRecord, frozen=True, kw_only=True):  # type: ignore[misc]  # msgspec allows it
     """A job with its chain, and the retry policy in force or, once it has ended, of its end.
 
-    retry_count: retries that it made or will make, in a gang the most of any rank. retry_cause: why
-    its last attempt was followed by another, None before that. children: the newest of the jobs that
-    it submitted itself, four at most.
+    retry_count: number of retries made or scheduled, in a gang the most of any rank. retry_cause:
+    the cause for which another attempt followed the last failure, None before one. children: ids of
+    the newest jobs that it submitted itself, four at most.
     """
 
     retry_count: int = 0
@@ -246,7 +246,7 @@ class PolicyView(ApiBody, frozen=True, kw_only=True):
 
 
 class RetryHold(ApiBody, frozen=True, kw_only=True):
-    """One kill switch that is thrown. source: cluster, environment or project."""
+    """One kill switch that holds retries. source: cluster, environment or project."""
 
     source: str
     project: str | None = None
@@ -254,7 +254,7 @@ class RetryHold(ApiBody, frozen=True, kw_only=True):
 
 
 class RetriesOf(ApiBody, frozen=True, kw_only=True):
-    """Jobs of one project that wait for a retry, backing off or held by a kill switch."""
+    """The numbers of jobs of one project that wait for a retry."""
 
     project: str
     backing_off: int = 0
@@ -262,7 +262,8 @@ class RetriesOf(ApiBody, frozen=True, kw_only=True):
 
 
 class RetriesView(ApiBody, frozen=True, kw_only=True):
-    """Retries of the cluster. enabled: no kill switch is thrown. rate_limit: per second, or null."""
+    """The retries of the cluster. enabled: no kill switch holds them. rate_limit: retries
+    dispatched per second at most, null without a limit."""
 
     enabled: bool
     holds: list[RetryHold]
@@ -273,9 +274,9 @@ class RetriesView(ApiBody, frozen=True, kw_only=True):
 
 
 class RulesView(ApiBody, frozen=True, kw_only=True):
-    """The operators' rules of classification, as they were written and as they are read.
+    """The operators' rules of classification: the text, and the rules read from it.
 
-    problem: why the text is not in force, where it was written by another version; no rule is then.
+    problem: why the text cannot be read, where another version wrote it; then no rule is in force.
     """
 
     text: str
@@ -285,7 +286,7 @@ class RulesView(ApiBody, frozen=True, kw_only=True):
 
 
 class RulesRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All rules there are to be, as TOML; an empty text is none."""
+    """The rules that replace all present ones, as TOML; an empty text removes them."""
 
     text: Annotated[str, Meta(max_length=64 * 1024)]
 
@@ -303,9 +304,10 @@ class RulesTrial(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class RulesFinding(ApiBody, frozen=True, kw_only=True):
-    """The cause of such an end, the rule that found it, and its evidence.
+    """The result of a trial: the cause of the end, the rule that found it, and its evidence.
 
-    charged_to: the budget: retries, infra, watchdog, nothing, or never (it is not retried).
+    charged_to: the budget that pays: retries, infra, watchdog, nothing, or never (it is not
+    retried).
     """
 
     cause: str
@@ -326,8 +328,8 @@ class PauseRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class HostTelemetryView(ApiBody, frozen=True, kw_only=True):
-    """The GPUs of a host: the newest reading (None: no device was ever read), and minutes or hours of
-    each device, oldest first."""
+    """The GPUs of a host: the newest reading (None: there is none), and a point for each minute or
+    hour of each device, oldest first."""
 
     latest: HostTelemetryRecord | None
     step: str
@@ -335,10 +337,11 @@ class HostTelemetryView(ApiBody, frozen=True, kw_only=True):
 
 
 class HostActionRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`hard` also stops running work. `deadline_seconds`, with drain: how long it may go on.
+    """An operator's action on a host. hard: running work is stopped too. deadline_seconds: with
+    drain, how long running work may go on.
 
-    scale_down, with drain: the host is not needed any more. Running work is stopped now, or at the
-    deadline, with its grace and the cause `scaled_down`, charged to nothing.
+    scale_down: with drain, the host is not needed any more, so running work is stopped now, or at
+    the deadline, with its grace and the cause `scaled_down`, charged to nothing.
     """
 
     deadline_seconds: Annotated[float, Meta(gt=0, le=31_536_000)] | None = None
@@ -348,7 +351,8 @@ class HostActionRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class SettingsPatch(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings to set (null or "off": no limit), and names that go back to the layer below."""
+    """Settings to set (null or "off": no limit), and names to unset, so that the layer below
+    holds."""
 
     set: Annotated[dict[Name, Value], Meta(max_length=128)] = {}
     unset: Annotated[list[Name], Meta(max_length=128)] = []
@@ -356,7 +360,7 @@ class SettingsPatch(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 class TokenRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A new token. A `join` token is spent by its first use and lives an hour by default. user: the
-    owner of what is submitted with it, by default the token's name, else the admin's own user."""
+    owner of jobs submitted with it, by default the token's name, else the admin's own user."""
 
     role: Literal["admin", "submit", "read", "join"]
     name: Annotated[str, Meta(max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)")] = ""
@@ -367,7 +371,7 @@ class TokenRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class TokenCreated(ApiBody, frozen=True, kw_only=True):
-    """`secret` is shown this once."""
+    """A new token with its secret, which is shown this once."""
 
     id: str
     role: str
@@ -386,7 +390,7 @@ class WhyLine(ApiBody, frozen=True, kw_only=True):
 
 
 class Why(ApiBody, frozen=True, kw_only=True):
-    """Why a job is where it is: its state, the last decision, and everything that holds it."""
+    """Why a job is in its state: the last decision, and every reason why it does not go on."""
 
     job_id: str
     state: str
@@ -395,7 +399,7 @@ class Why(ApiBody, frozen=True, kw_only=True):
 
 
 class ForensicsView(ApiBody, frozen=True, kw_only=True):
-    """What was gathered before a kill. epoch: tells the lives of a replaced rank apart."""
+    """The evidence gathered before a kill. epoch: which process of a replaced rank it is about."""
 
     attempt: int
     rank: int
@@ -408,7 +412,7 @@ class ForensicsView(ApiBody, frozen=True, kw_only=True):
 class HostView(HostRecord, frozen=True, kw_only=True):
     """A host and its slots: {"cpu": {"total", "busy"}, "gpu": {"total", "busy"}}, from live leases.
 
-    models: in the memory of its executors, as far as the server that answers heard of them.
+    models: models in the memory of its executors, as far as this controller has had reports.
     """
 
     slots: dict[str, dict[str, int]] = {}  # noqa: RUF012  msgspec copies an empty default
@@ -419,8 +423,9 @@ class HostView(HostRecord, frozen=True, kw_only=True):
 class LogLine(ApiBody, frozen=True, kw_only=True):
     """Bytes of a stream in an SSE `log` event, base64 in `data`.
 
-    gap: bytes missing just before; reason: with `full=1`, why the host could not give them.
-    at: when the controller was given them; null where they came from the host.
+    gap: number of bytes missing just before; reason: with `full=1`, why the host could not send
+    them. at: the time at which the controller received the bytes; null where the host sent them
+    now.
     """
 
     attempt: int

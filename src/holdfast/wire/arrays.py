@@ -21,8 +21,9 @@ AtOnce = Annotated[int, Meta(ge=1, le=MAX_MEMBERS)]
 
 
 class ArrayRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A job, and how it is made many: either `array`, indices as "0-999%50", or `sweep`, a grid of
-    parameters (`core.arrays.sweeps`). at_once: how many run at once, where `array` has no %."""
+    """A job to submit many times: for indices, `array` as "0-999%50", or for a grid of parameters,
+    `sweep` (`core.arrays.sweeps`). at_once: number of members that run at once, where `array` has
+    no %."""
 
     job: JobSpec
     array: Annotated[str, Meta(min_length=1, max_length=65_536)] | None = None

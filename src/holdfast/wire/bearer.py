@@ -20,7 +20,8 @@ _OF_A_JOB = re.compile(
 
 
 def is_token(text: str) -> bool:
-    """Return whether the Authorization header can carry it: printable ASCII without spaces."""
+    """Return whether a text can stand in an Authorization header: printable ASCII without
+    spaces."""
     return _TOKEN.fullmatch(text) is not None
 
 
@@ -30,13 +31,13 @@ def make_job_token(host_key_hash: bytes, key: TaskKey) -> str:
 
 
 def name_call_set(token: str, set_id: str) -> str:
-    """Return the token of an executor as a running call of that set sends it."""
+    """Add to an executor's token the call set for whose call it is used."""
     return f"{token}~{set_id}"
 
 
 def read_job_token(token: str) -> tuple[TaskKey, str, str] | None:
-    """Return the task that a job's token names, its signature, and the call set for which an executor
-    asks, or ""; None for any other token."""
+    """Read a job's token: the task that it names, its signature, and the call set for whose call an
+    executor uses it, or "". None for any other token."""
     from holdfast.core.ids import TaskKey
 
     found = _OF_A_JOB.fullmatch(token)
@@ -46,14 +47,14 @@ def read_job_token(token: str) -> tuple[TaskKey, str, str] | None:
 
 
 def check_job_token(host_key_hash: bytes, key: TaskKey, signature: str) -> bool:
-    """Return whether that host signed it."""
+    """Return whether the host with this key signed the token of this task."""
     import hmac
 
     return hmac.compare_digest(_sign(host_key_hash, key), signature)
 
 
 def _sign(host_key_hash: bytes, key: TaskKey) -> str:
-    import base64  # no command of a person needs these
+    import base64  # the command line never needs these
     import hashlib
     import hmac
 

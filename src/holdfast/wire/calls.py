@@ -1,9 +1,9 @@
 """Calls on the wire: executor ↔ agent ↔ controller, and user ↔ controller.
 
-`POST /v1/agent/calls` is msgpack both ways: all executors of a host in one long poll, ends and
-results up, batches down. Arguments and results are JSON texts, which neither agent nor controller
-reads. The exchange is idempotent: ends repeat until they are in `recorded`, and a batch that an
-executor does not list in `held` is sent again.
+`POST /v1/agent/calls` is one long poll for all executors of a host, msgpack both ways: the agent
+sends ends with results, the controller answers with batches. Arguments and results are JSON texts,
+which neither agent nor controller reads. The exchange is idempotent: ends repeat until they are in
+`recorded`, and a batch that an executor does not list in `held` is sent again.
 
 Executor ↔ agent: a Unix stream socket named by `HOLDFAST_CALLS_SOCKET`, frames of
 `wire.frames`, each a msgpack `ExecutorFrame` or `AgentFrame`. The executor also keeps its place in
@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from holdfast.bounds import MAX_FIGURE, MAX_LARGE, Count, Elapsed, Large, Whole
 from holdfast.core.calls.batches import (
-    MAX_BATCH_CALLS as MAX_BATCH_CALLS,  # and to those that read messages
+    MAX_BATCH_CALLS as MAX_BATCH_CALLS,  # re-exported for readers of messages
 )
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.facts import TaskFacts
@@ -29,21 +29,23 @@ from holdfast.core.settings.watch import WatchSettings
 MAX_CALLS_BYTES = 16 * 1024 * 1024
 
 PLACE_FORMAT = "<QQQIIdQ"
-"""The executor's place: sequence (odd while it is written), batch, position in the batch, phase,
-calls that began since the start, monotonic start of this phase, reserved."""
+"""The fields of the executor's place: sequence (odd during a write), batch, position in the batch,
+phase, number of calls begun since the start, monotonic start of the phase, reserved."""
 
 PLACE_BYTES = struct.calcsize(PLACE_FORMAT)
 PHASE_IDLE, PHASE_LOADING, PHASE_CALLING = 0, 1, 2
 PHASE_UNABLE = 3
-"""It ends because functions of its app cannot be run on this host; its log says why."""
+"""The phase of an executor that ends because functions of its app cannot run on this host; its log
+says why."""
 
 
 TAKES = ("saves",)
-"""What agents carry out beside what all of them always did (`AgentFrame.takes`)."""
+"""Abilities of agents that agents of earlier versions lack (`AgentFrame.takes`)."""
 RETURNS = "returns"
-"""In `takes` where agent and controller both know of calls that an executor gives back."""
+"""The ability, in `takes`, of agent and controller to handle calls that an executor gives back."""
 BUSY_LONG = "long"
-"""`ExecutorReport.busy` of an executor whose call runs for long; else the call that it waits for."""
+"""The value of `ExecutorReport.busy` for a call that runs long, where it waits for no other
+call."""
 
 
 class CallMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -51,8 +53,8 @@ class CallMessage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class CallEnd(msgspec.Struct, frozen=True, array_like=True):
-    """The end of one call. position: in its batch. value: the result as JSON text, or with `error`
-    the exception as JSON of `CallError`."""
+    """The end of one call. position: its place in the batch. seconds: its duration. value: the
+    result as JSON text, or with `error` the exception as JSON of `CallError`."""
 
     position: Count
     error: bool
@@ -62,8 +64,8 @@ class CallEnd(msgspec.Struct, frozen=True, array_like=True):
 
 class CallError(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An exception that left a call. kind: its class. invalid: the arguments or the result do not
-    fit the annotations: never retried. unable: the function cannot be imported on this host, and is
-    tried on others (ABLE-1); an older controller reads it as invalid."""
+    match the annotations, so the call is never retried. unable: the function cannot be imported on
+    this host, so the call is tried on others (ABLE-1); an older controller treats it as invalid."""
 
     kind: str
     message: str
@@ -89,7 +91,8 @@ class CallOrder(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SetInfo(CallMessage, frozen=True, kw_only=True):
-    """A call set, as executors need it. out_dir: folder for files of its calls, where one is kept."""
+    """The fields of a call set that executors need. out_dir: folder for files of its calls, or
+    ""."""
 
     id: str
     spec: FunctionSpec
@@ -98,7 +101,7 @@ class SetInfo(CallMessage, frozen=True, kw_only=True):
 
 
 class Batch(CallMessage, frozen=True, kw_only=True):
-    """Calls handed to one executor under its lease. All of one model."""
+    """Calls handed to one executor under its lease, all of them for one model."""
 
     id: Large
     model: str | None = None
@@ -107,9 +110,9 @@ class Batch(CallMessage, frozen=True, kw_only=True):
 
 
 class Closing(CallMessage, frozen=True, kw_only=True):
-    """An executor's last report, by its agent. batch, position: the call that ran when it ended, or
-    -1 where none did; only that call is charged. loading: its model was being loaded. step: the last
-    that this call told."""
+    """The last report of an executor, made by its agent. batch, position: the call that ran when
+    the executor ended, -1 without one; only this call is charged. loading: the model for the call
+    was being loaded. step: the last step that the call reported. facts: the executor's end."""
 
     batch: Annotated[int, Meta(ge=-1, le=MAX_LARGE)] = -1
     position: Whole = -1
@@ -119,22 +122,24 @@ class Closing(CallMessage, frozen=True, kw_only=True):
 
 
 class ModelLoad(msgspec.Struct, frozen=True, array_like=True):
-    """A model was loaded, and how long that took."""
+    """The load of a model, and how long it took."""
 
     model: str
     seconds: Elapsed
 
 
 class ExecutorReport(CallMessage, frozen=True, kw_only=True):
-    """One executor's state. held: batches it has not finished. want: calls it can take now.
+    """The state of one executor.
 
-    loaded: the model in its memory. free_gb: memory of its GPU for a model, with what the loaded one
-    frees; None: not known. mean_seconds: of its recent calls; 0 before the first.
-    loads: since the last report, for the metrics; one that is lost is not said again.
-    returned: (batch, first): the calls of held batches from this position on, which it has not begun
-    and gives back. busy: why it takes no others beside the call that it runs (`BUSY_LONG`, or the
-    call that this one waits for), and `busy_batch` the batch of the call that it runs. fresh: its
-    agent does not know what was said to it before, so that it is to be said again.
+    held: batches that it has not finished. ends: ends of their calls. want: number of further calls
+    that it can accept now. loaded: the model in its memory. free_gb: memory of its GPU for a model,
+    including what unloading the present one frees; None: not known. mean_seconds: mean duration of
+    its recent calls, 0 before the first. closing: with the last report. loads: loads of models
+    since the last report, for metrics; a lost report is not repeated.
+    returned: (batch, first): the executor gives back the calls of a held batch from position
+    `first` on, which it has not begun. busy: why it accepts no further calls beside the one that
+    runs (`BUSY_LONG`, or the call that this one waits for); busy_batch: the batch of the running
+    call. fresh: its agent has restarted, so the controller must repeat its standing orders.
     """
 
     key: TaskKey
@@ -153,8 +158,8 @@ class ExecutorReport(CallMessage, frozen=True, kw_only=True):
 
 
 class CallsRequest(CallMessage, frozen=True, kw_only=True):
-    """All executors of a host that have something to say. A newer `seq` answers an older waiting
-    call at once."""
+    """The reports of a host's executors that have changes. seq: a newer number makes an older
+    waiting request return at once."""
 
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
     seq: Large = 0
@@ -163,12 +168,14 @@ class CallsRequest(CallMessage, frozen=True, kw_only=True):
 
 
 class ExecutorAnswer(CallMessage, frozen=True, kw_only=True):
-    """recorded: (batch, position) of ends that are on record or refused; forget them.
+    """The orders to one executor.
 
-    dropped: batches that are not this executor's any more; drop them without a report.
-    cancelled: (batch, position) whose user cancelled them, and beside them `cancel_reasons`; killed:
-    those of them that end at once, with this executor where one runs. lost: the lease is gone: stop.
-    leave: nothing waits for this family, or its slot is wanted: exit when idle.
+    batches: calls to run. recorded: (batch, position) of ends that are on record or refused; the
+    executor forgets them. dropped: batches that are not this executor's any more; it drops them
+    without a report. cancelled: (batch, position) of calls that their user cancelled;
+    cancel_reasons: the reason for each. killed: cancelled calls that end at once, with this
+    executor if it runs one of them. lost: the lease is gone, so the executor stops. leave: the
+    executor exits when idle, because no call waits for its family or its slot is needed.
     """
 
     key: TaskKey
@@ -183,8 +190,8 @@ class ExecutorAnswer(CallMessage, frozen=True, kw_only=True):
 
 
 class CallsAnswer(CallMessage, frozen=True, kw_only=True):
-    """What each executor of the request shall do. unread: of reports that cannot be read, why; the
-    others were taken. takes: what the controller knows beside what all of them always did."""
+    """The orders to each executor of a request. unread: for each report that could not be read,
+    why; the others were applied. takes: abilities of the controller that earlier versions lack."""
 
     executors: list[ExecutorAnswer] = []
     unread: list[str] = []
@@ -192,9 +199,9 @@ class CallsAnswer(CallMessage, frozen=True, kw_only=True):
 
 
 class ModelLimits(CallMessage, frozen=True, kw_only=True):
-    """A model's own limits. load_seconds: of its loading; stall_seconds: the least patience with its
-    calls, 0 where they are not watched for stalls; None: what is set elsewhere. vram_gb: memory of a
-    GPU that it needs, 0 where it does not say."""
+    """The limits that a model's declaration sets. load_seconds: longest time of its loading.
+    stall_seconds: least stall timeout of its calls, 0: they are not watched for stalls. None: other
+    settings decide. vram_gb: GPU memory that it needs, 0 where it does not say."""
 
     load_seconds: Elapsed | None = None
     stall_seconds: Elapsed | None = None
@@ -202,16 +209,16 @@ class ModelLimits(CallMessage, frozen=True, kw_only=True):
 
 
 class BlobDone(CallMessage, frozen=True, kw_only=True):
-    """A blob that its executor asked for is in its folder, or in the blob store; or the reason why
-    it is not."""
+    """The answer to an executor's request for a blob: the blob is in its folder, or in the blob
+    store. error: why it is not."""
 
     sha256: str
     error: str | None = None
 
 
 class CallSave(msgspec.Struct, frozen=True, array_like=True):
-    """A call's checkpoint on its way, by batch and position. sha256: of what it saves; empty: it asks
-    for what an earlier attempt saved."""
+    """A request about a call's checkpoint. batch, position: the call. sha256: the hash of the bytes
+    to store; empty: the call asks for the checkpoint of an earlier attempt."""
 
     batch: Large
     position: Count
@@ -219,12 +226,15 @@ class CallSave(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def file_name(self) -> str:
-        """Its file in the folder of blobs."""
+        """Return the name of its file in the folder of blobs."""
         return f"{self.batch}.{self.position}.checkpoint-{'out' if self.sha256 else 'in'}"
 
 
 class SaveDone(CallMessage, frozen=True, kw_only=True):
-    """A checkpoint is on record, or in the folder (found), or why not. refused: for good."""
+    """The answer to a `CallSave`: the checkpoint is on record, or, if asked for, in the folder.
+
+    found: an earlier attempt had saved one. error: why it failed. refused: another try is useless.
+    """
 
     save: CallSave
     found: bool = False
@@ -235,10 +245,10 @@ class SaveDone(CallMessage, frozen=True, kw_only=True):
 class ExecutorFrame(CallMessage, frozen=True, kw_only=True):
     """Executor → agent. hello: the first frame of a connection; `held` and `ends` are then whole.
 
-    batches: with hello, those held, without their arguments, so that a new agent knows how to watch
-    them. models: the models it can load. fetch, keep: blobs (SHA-256) to be brought into the folder
-    `HOLDFAST_CALLS_BLOBS`, or taken from it into the blob store. saves: the same of checkpoints.
-    returned, busy, busy_batch: as in `ExecutorReport`.
+    batches: with hello, the held batches without their arguments, so that a new agent knows how to
+    watch their calls. models: the models it can load. fetch: blobs (SHA-256) to bring into the
+    folder `HOLDFAST_CALLS_BLOBS`; keep: blobs to store from that folder in the blob store. saves:
+    requests about checkpoints. returned, busy, busy_batch: as in `ExecutorReport`.
     """
 
     task: str = ""
@@ -260,10 +270,13 @@ class ExecutorFrame(CallMessage, frozen=True, kw_only=True):
 
 
 class AgentFrame(CallMessage, frozen=True, kw_only=True):
-    """Agent → executor; the fields are those of `ExecutorAnswer`, and `blobs` and `saves` as asked
-    for. takes: in the first frame of a connection, the fields of `ExecutorFrame` that the agent knows
-    how to carry out (`TAKES`); an executor of a later version waits for no other. With `RETURNS` in
-    it, from whenever the agent knows of that, calls may be given back."""
+    """Agent → executor: the fields of `ExecutorAnswer`, and the answers to requests for blobs and
+    checkpoints.
+
+    takes: in the first frame of a connection, the abilities of the agent (`TAKES`), so that an
+    executor of a later version waits for no answer that never comes. Once `RETURNS` is in it, in
+    this frame or a later one, the executor may give calls back.
+    """
 
     batches: list[Batch] = []
     recorded: list[tuple[Large, Count]] = []
@@ -281,8 +294,9 @@ class AgentFrame(CallMessage, frozen=True, kw_only=True):
 
 class NewCallSet(CallMessage, frozen=True, kw_only=True):
     """`POST /v1/call-sets`. id: chosen by the client (20 characters, `core.ids`), so that a repeat
-    changes nothing. count: how many calls it will have, where known. args: the first of them. singles:
-    of single calls, whose client never means to submit more."""
+    changes nothing. count: total number of its calls, None: not known yet. args: arguments of the
+    first calls. singles: the calls are submitted one by one, and no more are meant to come, so the
+    set is complete even if it never gets a count."""
 
     id: str
     spec: FunctionSpec
@@ -292,10 +306,10 @@ class NewCallSet(CallMessage, frozen=True, kw_only=True):
 
 
 class MoreCalls(CallMessage, frozen=True, kw_only=True):
-    """`POST /v1/call-sets/{id}/calls`. first: the index of the first; repeated indices change
-    nothing. count: the whole count, with the last of them. Without any, the client says that it
-    is there: a set whose client is silent for a while is closed. cut: with the count, why these are
-    fewer than it meant to submit."""
+    """`POST /v1/call-sets/{id}/calls`. first: the index of the first added call; repeated indices
+    change nothing. args: their arguments; without any, the request only shows that the client
+    lives, because the set of a silent client is closed. count: the total number of calls, sent with
+    the last of them. cut: with the count, why the set has fewer calls than the client intended."""
 
     first: Count
     cut: Annotated[str, Meta(max_length=1000)] = ""
@@ -304,12 +318,14 @@ class MoreCalls(CallMessage, frozen=True, kw_only=True):
 
 
 class CallSetView(CallMessage, frozen=True, kw_only=True):
-    """A call set and its counts. state: "open" while calls may come or run, else "ended". running:
-    executors have calls of it in hand, as far as a read of it tells (a submission does not look).
-    time_limit_seconds, time_limit_source: of each call, in the answer to a GET of the set: the layer
-    that names it, function, queue, project, cluster or environment, or calls: the queue's own for
-    calls. Null: none. cut: why it has fewer calls than its client meant to submit; such a set has
-    failed."""
+    """A call set and its counts.
+
+    state: "open" while calls may be added or run, else "ended". running: executors have calls of
+    the set; only the answer to a GET of the set tells this and the next two. time_limit_seconds:
+    the limit of each call, null without one. time_limit_source: the layer that sets it: function,
+    queue, project, cluster, environment, or calls (the queue's limit for calls). cut: why the set
+    has fewer calls than its client intended; such a set has failed.
+    """
 
     id: str
     owner: str = ""
@@ -329,7 +345,8 @@ class CallSetView(CallMessage, frozen=True, kw_only=True):
 
 
 class CallResult(msgspec.Struct, frozen=True, array_like=True):
-    """One call's outcome. state: of `CallState`. value: result or error as JSON text."""
+    """The outcome of one call. state: a number of `CallState`. value: result or error as JSON
+    text."""
 
     index: int
     state: int
@@ -339,9 +356,13 @@ class CallResult(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CallResults(CallMessage, frozen=True, kw_only=True):
-    """`GET /v1/call-sets/{id}/results?first=&limit=&wait=`: the calls from `first` on without a gap
-    that have ended; or `?index=3,17,…&wait=` any of these that have; or `?state=failed&first=` those
-    in a state. next: the `first` to go on with. ended: there is nothing more to wait for."""
+    """The answer to `GET /v1/call-sets/{id}/results`.
+
+    With `?first=&limit=&wait=`: the ended calls from `first` up to the first one that has not
+    ended. With `?index=3,17,…&wait=`: those of these calls that have ended. With
+    `?state=failed&first=`: the calls in a state. next: the `first` of the next request. ended: no
+    further result will come.
+    """
 
     results: list[CallResult]
     next: int = 0
@@ -349,9 +370,9 @@ class CallResults(CallMessage, frozen=True, kw_only=True):
 
 
 class CallsChange(CallMessage, frozen=True, kw_only=True):
-    """`POST /v1/call-sets/{id}/cancel` and `…/retry`. indices: these calls; None: all it may concern
-    (those that have not ended; those that failed or were cancelled). hard: of a cancel, end calls that
-    run at once, with their executors."""
+    """`POST /v1/call-sets/{id}/cancel` and `…/retry`. indices: the calls to change; None: all that
+    have not ended (cancel), or all that failed or were cancelled (retry). hard: a cancel ends
+    running calls at once, with their executors."""
 
     indices: Annotated[list[Count], Meta(max_length=100_000)] | None = None
     reason: Annotated[str, Meta(max_length=1000)] = ""
@@ -372,7 +393,8 @@ class CallFailureView(CallMessage, frozen=True, kw_only=True):
 class CallLogLine(CallMessage, frozen=True, kw_only=True):
     """Bytes that a call printed, in an SSE `log` event of `GET …/calls/{index}/logs`, base64 in `data`.
 
-    job, offset: the executor in whose log they stand, and where. gap: bytes missing just before.
+    job, offset: the executor in whose log the bytes stand, and their offset there. gap: number of
+    bytes missing just before.
     """
 
     attempt: int
@@ -384,7 +406,7 @@ class CallLogLine(CallMessage, frozen=True, kw_only=True):
 
 
 class CallWhyLine(CallMessage, frozen=True, kw_only=True):
-    """One thing that holds a call where it is, and what to do about it."""
+    """One reason why a call does not go on, and what to do about it."""
 
     code: str
     message: str
@@ -392,7 +414,8 @@ class CallWhyLine(CallMessage, frozen=True, kw_only=True):
 
 
 class CallView(CallMessage, frozen=True, kw_only=True):
-    """`GET /v1/call-sets/{id}/calls/{index}`: one call, its failed attempts, and why it is where it is.
+    """`GET /v1/call-sets/{id}/calls/{index}`: one call, its failed attempts, and why it does not go
+    on.
 
     state: "ready", "running", "backing_off", "succeeded", "failed" or "cancelled". value: the result
     or the error as JSON text, once it has ended. executor: the job that runs it.

@@ -14,13 +14,13 @@ def encode_frame(body: bytes) -> bytes:
 
 
 class FrameReader:
-    """Cuts a byte stream into frames: `feed` what was read, get the whole frames it completed."""
+    """A reader that cuts a byte stream into frames: `feed` takes the bytes that were read."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes | memoryview) -> list[bytes]:
-        """Take bytes in any portions; return the bodies that are complete now.
+        """Add bytes in any portions; return the bodies of the frames that they complete.
 
         Raises ValidationError for a frame over `MAX_FRAME_BYTES`; the stream is of no use then.
         """

@@ -27,34 +27,36 @@ class GuardianMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="t", 
 
 
 class AgentHello(GuardianMessage, frozen=True, kw_only=True, tag="hello"):
-    """An agent began, or missed something; answered by a `Snapshot` of the same number."""
+    """The first message of an agent, or of one that missed a message; answered by a `Snapshot` with
+    the same number."""
 
     pid: Count
     number: Large = 0
 
 
 class AgentAlive(GuardianMessage, frozen=True, kw_only=True, tag="alive"):
-    """The agent's loop turns. Silence for `frozen_seconds` makes the guardian replace the agent.
+    """The sign that the agent's loop runs. After `frozen_seconds` of silence the guardian replaces
+    the agent.
 
-    holding: ends are not told yet, because what their tasks saved is still being uploaded. A host
-    that shuts down waits for it.
+    holding: ends are not reported yet, because their tasks' checkpoints are still being uploaded. A
+    host that shuts down waits for this.
     """
 
     holding: bool = False
 
 
 class LaunchTask(GuardianMessage, frozen=True, kw_only=True, tag="launch"):
-    """Start a task. A key already known is answered with its status again, never started twice; a
-    key whose end was acknowledged is refused (`TaskEnded.start_error`).
+    """The order to start a task. A key that is known already is answered with its status, never
+    started twice; a key whose end was acknowledged is refused (`TaskEnded.start_error`).
 
-    env is the whole environment. stdout and stderr are paths opened for appending; stdin
-    is one to read, "" for /dev/null. memory_bytes 0
-    is no limit. contain: put it into a control group of its own where one can be made; a memory
-    limit always does. It costs the start some ten milliseconds (the kernel waits for every CPU
-    before it moves a process), so a short CPU task goes without. deadline: when the guardian ends
-    it by itself unless an `Extend` came. grace_seconds: between TERM and KILL where the guardian
-    must stop it on its own account. leads: its first process passes a TERM on by itself (a
-    container's runner), so no other process of its tree is sent one; the KILL is for all of them.
+    env: the whole environment. stdout, stderr: paths opened for appending; stdin: a path to read,
+    "" for /dev/null. memory_bytes: limit, 0 without one. contain: give the task a control group of
+    its own where one can be made; a task with a memory limit always gets one. A group costs the
+    start some ten milliseconds, because the kernel waits for every CPU before it moves a process,
+    so a short CPU task goes without. deadline: the time at which the guardian ends the task unless
+    an `Extend` came. grace_seconds: time between TERM and KILL where the guardian itself stops the
+    task. leads: its first process passes a TERM on (a container's runner), so only this process
+    gets the TERM; the KILL goes to the whole tree.
     """
 
     key: TaskKey
@@ -73,14 +75,15 @@ class LaunchTask(GuardianMessage, frozen=True, kw_only=True, tag="launch"):
 
 
 class Extend(GuardianMessage, frozen=True, kw_only=True, tag="extend"):
-    """New deadlines after a successful sync. The latest holds, in any order of arrival."""
+    """New deadlines after a successful sync. The latest deadline of a task holds, in any order of
+    arrival."""
 
     deadlines: list[tuple[TaskKey, float]]
 
 
 class StopTask(GuardianMessage, frozen=True, kw_only=True, tag="stop"):
-    """TERM to the whole tree now, KILL after `grace_seconds` (0: KILL at once). Repeats act once; a
-    sooner KILL wins.
+    """The order to stop a task: TERM to the whole tree, and KILL after `grace_seconds` (0: at
+    once). Repeats act once; a sooner KILL wins.
 
     A task that has ended is answered with its `TaskEnded` again; an unknown key is not answered.
     """
@@ -90,7 +93,7 @@ class StopTask(GuardianMessage, frozen=True, kw_only=True, tag="stop"):
 
 
 class Ack(GuardianMessage, frozen=True, kw_only=True, tag="ack"):
-    """The controller has these ends; the guardian may forget them."""
+    """The news that the controller has these ends, so that the guardian may forget them."""
 
     keys: list[TaskKey]
 
@@ -99,8 +102,8 @@ class Ack(GuardianMessage, frozen=True, kw_only=True, tag="ack"):
 
 
 class StreamEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What became of one output stream: how many bytes were written to it, and how many of them are
-    in no file, for what reason."""
+    """The end of one output stream. size: number of bytes that the task wrote. lost_bytes: number
+    of them that are in no file; reason: why."""
 
     size: Large = 0
     lost_bytes: Large = 0
@@ -108,19 +111,19 @@ class StreamEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TaskEnded(GuardianMessage, frozen=True, kw_only=True, tag="ended"):
-    """A task is over, its whole tree included. Repeated in every snapshot until acknowledged.
+    """The end of a task with its whole tree. Every snapshot repeats it until it is acknowledged.
 
-    exit_code and signal are the first process's; both are None where it still lives (`unkillable`)
-    or never started (`start_error`), but exit_code is 126 or 127, as shells have it, where the
-    program or its folder can never be started here. oom: its control group counted an OOM kill, of
-    any of its processes. stopped: a `StopTask` had been sent, or the deadline had passed, before
-    the process ended. lapsed: the guardian ended it at its lease deadline. unkillable: processes of
-    it survived SIGKILL for the kill limit; `survivors` are their pids. hosts_fault: it did not
-    start for want of something of the host's (descriptors, processes, memory, disk), not of its
-    own. runtime_seconds: of the first process. max_memory_bytes: the group's peak, its file cache
-    included; without a group the largest process's. output: of each stream that was written to.
-    left_running: names of processes that its first process had left and that were ended.
-    stalled_seconds: of one that lapsed: for how long the guardian itself had not turned then.
+    exit_code, signal: of the first process; both are None where it still lives (`unkillable`) or
+    never started (`start_error`), but exit_code is 126 or 127, as in shells, where the program or
+    its folder can never be started here. oom: its control group counted an OOM kill of one of its
+    processes. stopped: a `StopTask` had been sent, or the deadline had passed, before the process
+    ended. lapsed: the guardian ended it at its lease deadline. unkillable: processes of it survived
+    SIGKILL for the kill limit; survivors: their pids. hosts_fault: the start failed because the
+    host lacked something (descriptors, processes, memory, disk). runtime_seconds: run time of the
+    first process. max_memory_bytes: peak of the group, its file cache included; without a group, of
+    the largest process. output: the end of each stream that was written to. left_running: names of
+    processes that its first process had left running and that were ended. stalled_seconds: with
+    `lapsed`, for how long the guardian's own loop had stood still before.
     """
 
     key: TaskKey
@@ -141,7 +144,7 @@ class TaskEnded(GuardianMessage, frozen=True, kw_only=True, tag="ended"):
 
 
 class TaskStarted(GuardianMessage, frozen=True, kw_only=True, tag="started"):
-    """The task's process runs."""
+    """The news that the task's process runs."""
 
     key: TaskKey
     pid: Count
@@ -162,7 +165,8 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Snapshot(GuardianMessage, frozen=True, kw_only=True, tag="snapshot"):
-    """Everything the guardian holds, for the `AgentHello` of this number (0: it does not count)."""
+    """Every task of the guardian, in answer to the `AgentHello` of this number (0: an agent that
+    does not number its hellos)."""
 
     incarnation: str
     tasks: list[TaskStatus]
@@ -170,15 +174,16 @@ class Snapshot(GuardianMessage, frozen=True, kw_only=True, tag="snapshot"):
 
 
 class Unread(GuardianMessage, frozen=True, kw_only=True, tag="unread"):
-    """`count` messages of the agent were not carried out (LINE-1), the last for `reason`."""
+    """The news that `count` messages of the agent were not carried out (LINE-1), the last of them
+    for `reason`."""
 
     count: Large
     reason: str
 
 
 class Stopping(GuardianMessage, frozen=True, kw_only=True, tag="stopping"):
-    """The guardian was told to shut the host down: every task gets TERM, grace, KILL. The agent
-    reports them and goes."""
+    """The news that the host shuts down: every task gets TERM, grace, KILL. The agent reports their
+    ends and exits."""
 
 
 Request = AgentHello | AgentAlive | LaunchTask | Extend | StopTask | Ack

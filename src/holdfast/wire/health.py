@@ -19,10 +19,11 @@ MAX_FAILURES = 256
 
 
 class HealthOrder(AgentMessage, frozen=True, kw_only=True):
-    """Measure this host. number: names the order in its report.
+    """The order to measure this host. number: the name of the order, which its report repeats.
 
-    mounts: paths to look at. script: a shell line of the operator's, run in the agent's environment.
-    disk_mb: bytes to write for the disk's speed; 0: none. deadline_seconds: for the whole.
+    mounts: paths to check. script: a shell line of the operator's, run in the agent's environment.
+    disk_mb: megabytes to write to measure the disk's speed; 0: not measured. deadline_seconds: time
+    for all of it.
     """
 
     number: str
@@ -34,7 +35,7 @@ class HealthOrder(AgentMessage, frozen=True, kw_only=True):
 
 
 class HealthReport(AgentMessage, frozen=True, kw_only=True):
-    """What an order's measuring found."""
+    """The measurements for an order."""
 
     number: Annotated[str, Meta(max_length=64)]
     kind: CheckKind
@@ -42,8 +43,9 @@ class HealthReport(AgentMessage, frozen=True, kw_only=True):
 
 
 class HealthRequest(AgentMessage, frozen=True, kw_only=True):
-    """passed, failed: tasks that ended here by themselves since the last request was answered; of the
-    failed ones, the newest are named by job and attempt."""
+    """The request for the next check. passed, failed: number of tasks that ended here by themselves
+    since the last answered request. failures: (job, attempt) of the newest failed ones. report: the
+    result of the last order."""
 
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
     passed: Count = 0
@@ -53,7 +55,8 @@ class HealthRequest(AgentMessage, frozen=True, kw_only=True):
 
 
 class HealthAnswer(AgentMessage, frozen=True, kw_only=True):
-    """order: to be carried out now. next_seconds: when to ask again."""
+    """The answer to a `HealthRequest`. order: the check to make now. next_seconds: seconds until
+    the next request."""
 
     order: HealthOrder | None = None
     next_seconds: Elapsed = 60.0

@@ -1,4 +1,4 @@
-"""msgspec's sentence about a value of the wrong type, in a person's words."""
+"""Turn msgspec's sentence about a value of the wrong type into plain words."""
 
 import ast
 import enum
@@ -64,8 +64,9 @@ def split_path(text: str) -> tuple[str, str]:
 
 
 def locate(error: msgspec.ValidationError, value: Any, kind: Any) -> tuple[str, str]:
-    """Split off the path of what does not fit, with the key of a table's entry, which msgspec leaves
-    out: `labels["run 7"]`. value: the whole, as lists, dicts and plain values; kind: its type."""
+    """Split an error into its sentence and the path of the wrong value, with the key of a table's
+    entry, which msgspec leaves out: `labels["run 7"]`. value: the whole value, as lists, dicts and
+    plain values; kind: its type."""
     text = str(error)
     said, path = split_path(text)
     parts = _STEP.findall(path.removesuffix("[...]"))
@@ -84,8 +85,8 @@ def locate(error: msgspec.ValidationError, value: Any, kind: Any) -> tuple[str, 
 def refuse(
     error: msgspec.ValidationError, value: Any, kind: Any, where: str = ""
 ) -> ValidationError:
-    """Return our error for a value that does not fit, in plain words and with its place. where: what
-    the whole is, in front of the sentence."""
+    """Return the ValidationError for a wrong value, in plain words and with its path. where: the
+    name of the whole value, put in front of the sentence."""
     said, field = locate(error, value, kind)
     sentence = ": ".join(part for part in (where, field, say_mismatch(said, kind, field)) if part)
     return ValidationError(sentence, field=field or None)

@@ -31,8 +31,8 @@ Count = Annotated[int, Meta(ge=0, le=MAX_HOSTS)]
 class PoolStatus(PoolRecord, frozen=True, kw_only=True):
     """A pool, its hosts by state, and its money.
 
-    forecast_today_usd: what today costs if its hosts run on until midnight UTC. provider_says: of
-    machines that start, each different sentence once.
+    hosts: state → number of hosts. forecast_today_usd: the cost of today if its hosts run on until
+    midnight UTC. provider_says: its provider's messages about machines that start, each once.
     """
 
     hosts: dict[str, int] = {}  # noqa: RUF012  msgspec copies an empty default
@@ -49,7 +49,7 @@ class PoolPause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class ScaleRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """New bounds of a pool; what is left out stays."""
+    """New bounds of a pool; a bound that is left out stays."""
 
     min: Count | None = None
     max: Count | None = None

@@ -35,7 +35,8 @@ Label = Annotated[str, Meta(max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)"
 
 
 class WebhookRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A new hook. events: kinds or beginnings ("job.*"); none: all but webhooks' own."""
+    """A new hook. events: kinds of events, or patterns ("job.*"); none: all kinds but webhooks'
+    own."""
 
     url: Url
     events: Patterns = []  # noqa: RUF012  msgspec copies an empty default
@@ -73,7 +74,7 @@ class WebhookCreated(WebhookRecord, frozen=True, kw_only=True):
 
 
 class TestResult(ApiBody, frozen=True, kw_only=True):
-    """The result of one try. status None: no answer; `error` says why."""
+    """The result of one try. status: HTTP status, None without an answer. error: why it failed."""
 
     delivered: bool
     status: int | None

@@ -24,21 +24,21 @@ Reason = Annotated[str, Meta(max_length=512)]
 
 
 class NewWorkflow(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A workflow to run. id: of the run, chosen by the client (20 characters, `core.ids`), so that
-    a repeat changes nothing."""
+    """A workflow to run. id: the id of the run, chosen by the client (20 characters, `core.ids`),
+    so that a repeat changes nothing."""
 
     id: Annotated[str, Meta(pattern=r"^[0-9a-hjkmnp-tv-z]{20}$(?!\n)")]
     spec: WorkflowSpec
 
 
 class RunView(RunRecord, frozen=True, kw_only=True):
-    """A run, and how many of its nodes are in each state."""
+    """A run, and the number of its nodes by state."""
 
     counts: dict[str, int]
 
 
 class NodeView(NodeRecord, frozen=True, kw_only=True):
-    """A node with what it does and its result; a map's results are in its call set (`ref`)."""
+    """A node with its spec and its result; a map's results are in its call set (`ref`)."""
 
     spec: NodeSpec
     result: Any = None
@@ -46,7 +46,7 @@ class NodeView(NodeRecord, frozen=True, kw_only=True):
 
 
 class NodeWhy(ApiBody, frozen=True, kw_only=True):
-    """Why a node is where it is."""
+    """Why a node is in its state."""
 
     run: str
     node: str
@@ -56,15 +56,15 @@ class NodeWhy(ApiBody, frozen=True, kw_only=True):
 
 
 class CancelRun(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`hard` kills what runs, without TERM and grace."""
+    """A cancel of a run. hard: running work is killed without TERM and grace."""
 
     reason: Reason = ""
     hard: bool = False
 
 
 class RestartRun(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Run again what did not succeed. origins: nodes that are run again even so, with all that
-    follows from them."""
+    """A restart of the nodes that did not succeed. origins: nodes to run again even though they
+    succeeded, with their descendants."""
 
     reason: Reason = ""
     origins: Annotated[tuple[NodeName, ...], Meta(max_length=1000)] = ()

@@ -27,24 +27,25 @@ from holdfast.errors import ValidationError
 MAX_MEMBERS = 100_000
 MAX_INDEX = 2**31 - 1
 IN_LINE = "array"
-"""What a member waits for before its first attempt: its turn."""
+"""The reason kept on a member that waits for its turn (ARRAY-1) before its first attempt."""
 
 Param = str | int | float | bool
 _RANGE = re.compile(r"(\d{1,10})(?:-(\d{1,10})(?::(\d{1,10}))?)?")
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One job of an array: its index, and its parameters where it is of a sweep."""
+    """One job of an array. index: its number in the array; params: its values, in a sweep only."""
 
     index: int
     params: dict[str, Param] = {}
 
 
 def parse_indices(text: str) -> tuple[tuple[int, ...], int | None]:
-    """Read `0-999%50`, `1,3,5-9` or `0-100:10`: indices in order, and how many at once.
+    """Read `0-999%50`, `1,3,5-9` or `0-100:10`: return the indices in order, and how many members
+    may run at once (None: no limit).
 
     Raises:
-        ValidationError: what is wrong, and how it is written.
+        ValidationError: the text cannot be read; the message says why and how to write it.
     """
     words, percent, most = text.partition("%")
     at_once = None
@@ -132,7 +133,8 @@ def say_param(value: Param) -> str:
 
 
 def find_state(counts: Mapping[str, int]) -> JobState:
-    """Return the state of a whole array: the furthest of what is unfinished; at the end the worst."""
+    """Return the state of a whole array: the furthest state of its unfinished members, or, when all
+    have ended, the worst of their ends. counts: members by state."""
     order = ("draining", "running", "reserved", "queued", "waiting", "failed", "cancelled")
     found = next((word for word in order if counts.get(word)), "succeeded")
     if found in ("draining", "reserved"):
@@ -141,8 +143,11 @@ def find_state(counts: Mapping[str, int]) -> JobState:
 
 
 def say_array(counts: Mapping[str, int], at_once: int | None, active: int, held: str) -> str:
-    """Return where an array is, in a sentence. active: its members that count against `at_once`.
-    held: what all of it waits for."""
+    """Return the progress of an array as a sentence.
+
+    counts: members by state. active: number of members that count against `at_once`. held: the
+    reason why the whole array waits, empty where it does not.
+    """
     size = sum(counts.values())
     done = sum(counts.get(word, 0) for word in ("succeeded", "failed", "cancelled"))
     if held:

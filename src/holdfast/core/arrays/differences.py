@@ -1,4 +1,4 @@
-"""Which fields of two requests differ, so that a refused repeat says which. Pure."""
+"""Name the fields in which two requests differ, for the error of a refused repeat. Pure."""
 
 from collections.abc import Iterator
 from typing import Any

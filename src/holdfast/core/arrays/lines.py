@@ -22,8 +22,8 @@ BARE, DOUBLE, SURE = "", '"', ("", '"')
 
 
 class NamePlace(msgspec.Struct, frozen=True):
-    """Where the name of a parameter stands in a line. quote: what it is inside of: nothing, `"`, `'` or
-    "nested"."""
+    """The place of a parameter's `{name}` in a line. start, end: its offsets in characters.
+    quote: the quotes around it: empty, `"`, `'`, or "nested" (inside `$(`, a backquote or `<<`)."""
 
     start: int
     end: int
@@ -47,7 +47,8 @@ def fill_words(argv: Sequence[str], values: Mapping[str, str]) -> tuple[str, ...
 
 
 def find_line(argv: Sequence[str]) -> int | None:
-    """Return which word is the line of a shell, None where the program is no shell."""
+    """Return the position of the word that a shell runs as a line (the one after `-c`), None where
+    the program is no shell."""
     if not argv or not _SHELLS.fullmatch(argv[0]):
         return None
     for at, word in enumerate(argv[1:-1], 1):
@@ -93,7 +94,7 @@ def quote_value(place: NamePlace, value: str) -> str:
 
 
 def find_places(line: str) -> Iterator[NamePlace]:
-    """Yield where names in braces stand in a line, and inside of which quotes."""
+    """Yield the place of each name in braces in a line, with the quotes around it."""
     quote, at, nested = BARE, 0, False
     while at < len(line):
         found = _PLACEHOLDER.match(line, at)

@@ -11,10 +11,11 @@ from holdfast.core.states import JobState
 class ArrayRecord(Record, frozen=True, kw_only=True):
     """An array, as one line of state.
 
-    spec: as it was submitted; each member's own has its variables and parameters. indices: those of
-    its members. at_once: how many may run at once, or null. counts: members by state. active: how
-    many count against `at_once` (ARRAY-1). failed: the first indices that failed. reason: where it
-    is, in a sentence.
+    spec: the job as it was submitted; each member's own spec adds its variables and parameters.
+    indices: the members' indices, as `0-9,12`. size: number of members. at_once: number of members
+    that may run at once, null without a limit. counts: number of members by state. active: number
+    of members that count against `at_once` (ARRAY-1). failed: the first indices whose members
+    failed. reason: the array's progress, as a sentence.
     """
 
     id: str
@@ -35,9 +36,12 @@ class ArrayRecord(Record, frozen=True, kw_only=True):
 
 
 class ScheduleRecord(Record, frozen=True, kw_only=True):
-    """A schedule, and its newest run. id: made anew with the schedule. anchor: what intervals are
-    counted from. next_at: its next time; while it is paused, none comes. last_at, last_outcome,
-    last_reason: of its newest run; last_job_id, last_state: of the newest job, which may be older.
+    """A schedule, and its newest run.
+
+    id: a new one whenever a schedule of this name is created. anchor: the time from which intervals
+    are counted. next_at: the time of its next run; a paused schedule skips it. last_at,
+    last_outcome, last_reason: the time and result of the newest run. last_job_id, last_state: the
+    newest job that a run submitted, and that job's state.
     """
 
     id: str
@@ -59,12 +63,13 @@ class ScheduleRecord(Record, frozen=True, kw_only=True):
 
     @property
     def is_busy(self) -> bool:
-        """Whether the job of its newest run has not ended."""
+        """Return whether the newest job of the schedule has not ended."""
         return self.last_state is not None and not self.last_state.terminal
 
 
 class ScheduleRunRecord(Record, frozen=True, kw_only=True):
-    """What became of one time of a schedule. job_id: of one that was submitted."""
+    """The result of one run of a schedule. due_at: the time it was planned for; at: the time it was
+    handled. job_id: the job that it submitted, if any."""
 
     due_at: datetime
     at: datetime

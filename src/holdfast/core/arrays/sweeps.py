@@ -35,7 +35,7 @@ def expand_sweep(table: Mapping[str, Any]) -> tuple[Member, ...]:
     A point that is there twice is one member.
 
     Raises:
-        ValidationError: what cannot be read, and what to write instead.
+        ValidationError: names the part that cannot be read, and what to write instead.
     """
     unknown = sorted(table.keys() - {"grid", "also", "exclude"})
     if unknown:

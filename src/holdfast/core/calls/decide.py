@@ -22,10 +22,10 @@ from holdfast.core.settings.resolve import job_layer, resolve_all
 from holdfast.core.states import JobEvent
 
 HELD_SECONDS = 30.0
-"""How long a call waits before it is asked again whether a kill switch still holds retries."""
+"""How long a call waits before the kill switch that holds its retries is looked at again."""
 MAX_TEXT = 4000
 UNABLE = "app-unusable"
-"""The rule of an end whose host cannot run the app."""
+"""The name of the rule for a call that ended because its host cannot run the app."""
 
 _OPTIONS = {
     Watchdog.STALL: "stall_timeout of @holdfast.task allows a longer silence, ctx.beat() ends it",
@@ -33,11 +33,11 @@ _OPTIONS = {
 }
 
 PolicyOf = Callable[[str, FunctionSpec], Policy]
-"""Queue and function → the policy that decides about the end of its calls, by the settings in force."""
+"""Queue and function → the policy for failures of its calls, by the settings in force."""
 
 
 class CallOutcome(StrEnum):
-    """What becomes of a call after an attempt that did not succeed."""
+    """The next state of a call after an attempt that did not succeed."""
 
     READY = "ready"
     WAIT = "wait"
@@ -46,7 +46,11 @@ class CallOutcome(StrEnum):
 
 
 class CallDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """What happens to the call, and the sentence that every face shows. delay_seconds: with WAIT."""
+    """The next state of a call, with the reason as a sentence for API, CLI and Python alike.
+
+    charged_to: the budget that pays for the failure; charges: the call's charges after it.
+    delay_seconds: time until the retry, with WAIT only. held: a kill switch holds the retry.
+    """
 
     outcome: CallOutcome
     cause: Cause
@@ -72,9 +76,9 @@ def default_policy(queue: str, spec: FunctionSpec) -> Policy:
 
 
 def pace_retries(policy: Policy, spec: FunctionSpec, delay_seconds: float) -> Policy:
-    """Return the policy of a job as one of a call: where the function sets no delay, the first retry
-    comes after `delay_seconds`, and each next one, unless the function says how, after a multiple,
-    because most calls take less than the delays of jobs."""
+    """Return a job's policy with the shorter retry delays of a call, because most calls take less
+    time than a job's delays. Where the function sets no delay, the first retry comes after
+    `delay_seconds`, and each next one after a multiple of the last, unless it sets the back-off."""
     own = spec.retry or RetryFields()
     if own.retry_delay is not UNSET:
         return policy
@@ -94,8 +98,8 @@ def classify_exception(
 ) -> Classified:
     """Return the cause of an exception that left a call.
 
-    invalid: arguments or result do not fit, which no retry mends. unable: its function cannot be
-    imported on its host.
+    kind: the exception's class name. invalid: arguments or result do not match their types, which
+    no retry mends. unable: the function cannot be imported on the call's host.
     """
     if unable:
         return Classified(
@@ -115,8 +119,8 @@ def classify_exception(
 
 
 def name_option(found: Classified, trip: Trip | None) -> Classified:
-    """Return the end of a call that a watchdog ended with the option of its function that allows
-    more."""
+    """Add to the message of a call that a watchdog ended the option of `@holdfast.task` that allows
+    more time."""
     option = None if trip is None else _OPTIONS.get(trip.watchdog)
     if option is None:
         return found
@@ -134,11 +138,11 @@ def decide_call(
     own_limit: bool = False,
     left: bool = False,
 ) -> CallDecision:
-    """Return what becomes of a call after an attempt that ended as `found`.
+    """Return the next state of a call after an attempt that ended as `found`.
 
-    name: `SET.INDEX`, for jitter that can be computed again. chance: uniform in [0, 1). own_limit: its
-    function names the limit of its time. left: the attempt left a checkpoint or told a step
-    (BUDGET-8).
+    charges: the call's charges before this end. name: `SET.INDEX`, which seeds the jitter so that
+    it can be computed again. chance: uniform in [0, 1). own_limit: the function itself sets the
+    time limit. left: the attempt left a checkpoint or reported a step (BUDGET-8).
     """
     before = Charges(
         retries=charges.retries,
@@ -183,8 +187,8 @@ _OUTCOMES = {
 
 
 class CallJudge(msgspec.Struct, frozen=True):
-    """What failures of calls are decided by: the policy in force, the operators' rules, and a
-    chance, uniform in [0, 1), for random jitter."""
+    """The inputs of every decision on a failed call: the policy in force, the operators' rules, and
+    a source of numbers uniform in [0, 1) for random jitter."""
 
     policy_of: PolicyOf
     rules: Sequence[OperatorRule]

@@ -1,20 +1,20 @@
-"""The job that Holdfast submits to have calls run: an executor. Pure.
+"""The spec of an executor, the job that Holdfast submits to run calls. Pure.
 
-Its end is final, however it came about: the executors' loop (`controller/loops/calls/executors.py`)
-starts another where calls still wait. No job-level watchdog looks at it, because its agent watches
-each call under the limits of that call's function.
+An executor that ended is never retried: the executors' loop (`controller/loops/calls/executors.py`)
+starts another where calls still wait. No job-level watchdog looks at an executor, because its agent
+watches each call under the limits of that call's function.
 """
 
 from holdfast.core.calls.values import Family, FunctionSpec
-from holdfast.core.host_faults import APP as APP  # and to those that know of executors
+from holdfast.core.host_faults import APP as APP  # re-exported for users of executors
 from holdfast.core.retry import RetryFields
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.spec import JobSpec
 
 AHEAD = "holdfast/ahead"
 LENT = "holdfast/lent"
-"""The label of an executor that runs beside one whose call waits for another; its value is the CPU
-slots that its family asks for, of which it takes none."""
+"""The label of an executor that borrows the CPU slot of one whose call waits for another call. Its
+value is the number of CPU slots that its family asks for, though this executor reserves none."""
 _DEFAULT_CPUS = "default"
 
 
@@ -24,12 +24,12 @@ def app_label(app: str) -> str:
 
 
 def list_labels(family: Family) -> dict[str, str]:
-    """Return what a host must carry, and avoid, to run the family's executors."""
+    """Return the labels that a host must have, or must not have, to run the family's executors."""
     return {app_label(family.app): "yes", **family.host_labels}
 
 
 def read_family(spec: JobSpec, queue: str) -> Family:
-    """Return the family that an executor is of."""
+    """Return the family that an executor belongs to. queue: the executor's resolved queue."""
     app = find_app(spec)
     labels = {name: value for name, value in spec.host_labels.items() if name != app_label(app)}
     return Family(
@@ -51,8 +51,11 @@ def _read_cpus(spec: JobSpec) -> int | None:
 
 
 def make_executor_spec(family: Family, *, ahead: bool = False, lent: bool = False) -> JobSpec:
-    """Return the spec of one executor. ahead: it was started before there were calls, and stays.
-    lent: it runs on the CPU slot of an executor whose call waits for another (PLAN-7)."""
+    """Return the spec of one executor.
+
+    ahead: it is started before there are calls, and stays when idle. lent: it borrows the CPU slot
+    of an executor whose call waits for another call (PLAN-7).
+    """
     labels = {AHEAD: "yes"} if ahead else {}
     if lent:
         labels[LENT] = _DEFAULT_CPUS if family.cpus is None else str(family.cpus)
@@ -76,7 +79,8 @@ def make_executor_spec(family: Family, *, ahead: bool = False, lent: bool = Fals
 
 
 def as_job(spec: FunctionSpec) -> JobSpec:
-    """Return a job that sets what a function sets, so that one resolution of settings serves both."""
+    """Return a job with the settings of a function, so that one resolution of settings serves
+    both."""
     return JobSpec(
         project=spec.project,
         gpus=spec.gpus,
@@ -90,7 +94,7 @@ def as_job(spec: FunctionSpec) -> JobSpec:
 
 
 def find_app(spec: JobSpec) -> str:
-    """Return the app of an executor's hosts."""
+    """Return the app that an executor's hosts must list."""
     names = (n for n in spec.host_labels if n.startswith(APP))
     return next(names, "").removeprefix(APP)
 
@@ -101,12 +105,12 @@ def is_ahead(spec: JobSpec) -> bool:
 
 
 def is_lent(spec: JobSpec) -> bool:
-    """Return whether the executor runs on a slot that another lent."""
+    """Return whether the executor borrows another executor's CPU slot."""
     return LENT in spec.labels
 
 
 def unwatched(watch: WatchSettings) -> WatchSettings:
-    """Return an executor's own watch: none, with the other settings (logs, grace) as they are."""
+    """Return the watch settings of an executor: no watchdogs; logs and grace as in `watch`."""
     return WatchSettings(
         stall_watch=False,
         stall_timeout_seconds=None,

@@ -1,12 +1,12 @@
 """choose_feed(…): which waiting calls an executor takes next.
 
 FEED-1  A feed whose model is loaded goes first, so that models are seldom swapped.
-FEED-2  A feed that was passed over for its `cold_wait_seconds` goes before the warm one: its head has
-        waited so long, and so long no batch of it was handed out. The second condition keeps
-        executors from swapping at every batch when more waits than they can serve.
+FEED-2  A feed that was passed over for its `cold_wait_seconds` goes before the warm one: its first
+        call has waited for so long, and no batch of the feed was handed out for so long. The second
+        condition keeps executors from swapping models at every batch when they are overloaded.
 FEED-3  Otherwise the highest priority goes first, then the oldest head.
-FEED-4  A model that the memory of the executor's GPU has no room for is passed over, by FEED-2 too.
-        One that is loaded has its room.
+FEED-4  A feed whose model does not fit into the memory of the executor's GPU is always passed over,
+        even under FEED-2. The loaded model fits by definition.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,12 @@ from holdfast.core.settings.table import SETTINGS
 
 
 class WaitingFeed(Protocol):
-    """What the choice looks at. unserved_seconds: since a batch was last taken from it."""
+    """The facts of a feed that the choice looks at.
+
+    ready: number of waiting calls. head_priority, head_age_seconds: of its first waiting call.
+    unserved_seconds: time since an executor last received a batch of it. vram_gb: GPU memory that
+    its model needs. cold_wait_seconds: the bound of FEED-2.
+    """
 
     @property
     def id(self) -> int: ...
@@ -37,11 +42,12 @@ class WaitingFeed(Protocol):
 
 
 ColdWaitOf = Callable[[str], float]
-"""Queue → how long its calls may wait because warm executors take others first."""
+"""Queue → seconds that its calls may wait while executors prefer calls of a loaded model."""
 
 
 def find_cold_wait(own: float | None, queue: str, cold_wait_of: ColdWaitOf | None) -> float:
-    """Return the bound in force for a feed whose function sets `own`."""
+    """Return the `cold_wait_seconds` in force for a feed: the function's `own`, else the
+    queue's."""
     if own is not None:
         return own
     if cold_wait_of is not None:
@@ -55,9 +61,10 @@ F = TypeVar("F", bound=WaitingFeed)
 
 
 def choose_feed(feeds: Sequence[F], loaded: str | None, free_gb: float | None = None) -> F | None:
-    """Return the feed that an executor with the model `loaded` takes its next batch from, or None.
+    """Return the feed from which an executor receives its next batch, or None.
 
-    free_gb: memory of its GPU for a model, what the loaded one frees included; None: not known.
+    loaded: the model that the executor has in memory. free_gb: GPU memory that the executor has for
+    a model, including what unloading the present one frees; None: not known.
     """
     fitting = [f for f in feeds if f.ready > 0 and fits_executor(f, loaded, free_gb)]
     return min(fitting, key=lambda feed: _order(feed, loaded), default=None)
@@ -69,7 +76,8 @@ def fits_executor(feed: WaitingFeed, loaded: str | None, free_gb: float | None) 
 
 
 def overdue_seconds(feed: WaitingFeed) -> float:
-    """Return how long the feed has been passed over beyond its bound; at most 0: not yet (FEED-2)."""
+    """Return how long the feed has been passed over beyond its bound; 0 or less: within it
+    (FEED-2)."""
     return min(feed.head_age_seconds, feed.unserved_seconds) - feed.cold_wait_seconds
 
 

@@ -1,8 +1,10 @@
-"""Large results inside the arguments of a call: by reference, put in where the call runs. Pure.
+"""Large results inside the arguments of a call: passed by reference, and put in place where the
+call runs. Pure.
 
-Arguments that hold some are `{"$args": …, "$large": […]}`: the arguments with null in their places,
-and for each place which blob, or which part of it, belongs there. No parameter is called `$args`, so
-arguments of a user's own are never mistaken for that.
+Arguments with large results are written as `{"$args": …, "$large": […]}`: the arguments with null
+in place of each large result, and the list of places with the blob, or the part of a blob, that
+belongs there. No parameter is called `$args`, so a user's own arguments are never mistaken for
+this.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ Place = tuple[str | int, ...]
 
 
 class LargeValue(msgspec.Struct, frozen=True):
-    """A node's result in the blob store, or with `path` a part of it."""
+    """A node's result in the blob store, or the part of it at `path`. size: bytes of the blob."""
 
     node: str
     sha256: str
@@ -29,21 +31,21 @@ class LargeValue(msgspec.Struct, frozen=True):
 
 
 class LargePlace(msgspec.Struct, frozen=True, array_like=True):
-    """Where in the arguments a large value belongs."""
+    """A large value, with its place `at` in the arguments."""
 
     at: Place
     value: LargeValue
 
 
 class ShortArguments(msgspec.Struct, frozen=True):
-    """Arguments without their large values."""
+    """Arguments with null in place of their large values, and these values by reference."""
 
     args: dict[str, Any] = msgspec.field(name="$args")
     large: list[LargePlace] = msgspec.field(name="$large")
 
 
 def read_result(node: str, text: str) -> Any:
-    """Return a node's result: its value, or that it is a large one."""
+    """Return a node's result: its value, or a reference where it is in the blob store."""
     blob = read_blob(text)
     if blob is None:
         return msgspec.json.decode(text)
@@ -98,8 +100,7 @@ def walk_large(value: Any, at: Place = ()) -> Iterator[LargePlace]:
 
 
 def put_values(value: Any, places: Sequence[LargePlace], find: Callable[[LargeValue], Any]) -> Any:
-    """Return `value` with what `find` gives in these places; lists and objects on the way are
-    copied."""
+    """Return a copy of `value` in which `find(large)` stands at each of `places`."""
     if not places:
         return value
     if not places[0].at:
@@ -123,12 +124,12 @@ def write_arguments(args: dict[str, Any]) -> str:
 
 
 def fill_arguments(text: str, fetch: Callable[[str], bytes]) -> str:
-    """Return the arguments that `write_arguments` was given, as a JSON text.
+    """Return the arguments that `write_arguments` wrote, large values included, as a JSON text.
 
-    fetch: gives a blob's bytes.
+    fetch: returns the bytes of a blob by its SHA-256.
 
     Raises:
-        ValidationError: a path leads nowhere, or other bytes came.
+        ValidationError: a path does not exist in its blob, or a blob's bytes do not match its name.
     """
     if not text.startswith(_PREFIX):
         return text
@@ -141,7 +142,7 @@ def fill_arguments(text: str, fetch: Callable[[str], bytes]) -> str:
         if sha256 not in blobs:
             blobs[sha256] = check_blob(sha256, fetch)
         if not large.path:
-            return msgspec.Raw(blobs[sha256])  # as it was written
+            return msgspec.Raw(blobs[sha256])  # put in unparsed, as it was written
         if sha256 not in values:
             values[sha256] = msgspec.json.decode(blobs[sha256])
         return follow_path(values[sha256], large.node, large.path)

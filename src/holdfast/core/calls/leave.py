@@ -1,13 +1,13 @@
-"""Whether an executor gives its slot to another family. Pure.
+"""Decide whether an executor leaves, so that its slot goes to another family or to a job. Pure.
 
 LEAVE-1  An idle executor leaves when an executor of another family has waited for such a slot for
          longer than its placing takes, instead of waiting for its own idle time.
 LEAVE-2  A busy one leaves after its calls in hand where that family has none at all and has waited
          for `YIELD_SECONDS`, unless it is the only one of its own.
-LEAVE-3  Idle ones of a host leave for a job that would start in their room, a gang there and on the
-         other hosts, and can start nowhere else now: as many of them as it needs.
-LEAVE-4  They leave as well for a job that waits for what they use up of their queue's `max_running`
-         or their project's quota, wherever its room is.
+LEAVE-3  Idle executors of a host leave for a job that would start in their room (a gang: in their
+         room and on other hosts) and can start nowhere else now: as many of them as it needs.
+LEAVE-4  Idle executors leave as well for a job that waits because they use up their queue's
+         `max_running` or their project's quota, wherever that job would be placed.
 """
 
 import heapq
@@ -25,14 +25,15 @@ from holdfast.core.spec import JobSpec
 IDLE_YIELD_SECONDS = 3.0
 YIELD_SECONDS = 30.0
 YIELD_GAP_SECONDS = 10.0
-"""Between two busy executors that leave, so that one slot is not asked for many times."""
+"""Least time between two busy executors that leave, because several would leave for one slot."""
 
 
 MAX_ROOMY = 64
 
 
 class WantedSlot(msgspec.Struct, frozen=True, kw_only=True):
-    """An executor that waits for a place. alone: its family has none that runs."""
+    """An executor that waits to be placed. gpus: GPUs that it needs. alone: its family has no
+    executor that runs."""
 
     family: str
     host_labels: Mapping[str, str]
@@ -49,8 +50,11 @@ def list_claims(
     labels: Mapping[str, str],
     queues: Collection[str],
 ) -> list[WantedSlot]:
-    """Return those that an executor's slot would serve. labels, queues: of its host; queues
-    empty: all."""
+    """Return the waiting executors that could run in the slot of an executor.
+
+    family, gpus: of the executor that may leave. labels, queues: the labels and queues of its host;
+    no queues: the host serves all.
+    """
     return [
         slot
         for slot in wanted
@@ -62,12 +66,13 @@ def list_claims(
 
 
 def yields_when_idle(claims: Collection[WantedSlot]) -> bool:
-    """LEAVE-1."""
+    """Return whether an idle executor leaves for one of `claims` (LEAVE-1)."""
     return any(c.waited_seconds > IDLE_YIELD_SECONDS for c in claims)
 
 
 def yields_when_busy(claims: Collection[WantedSlot], running: int) -> bool:
-    """LEAVE-2. running: executors of its own family."""
+    """Return whether a busy executor leaves for one of `claims` (LEAVE-2). running: number of
+    running executors of its own family."""
     late = any(c.alone and c.waited_seconds > YIELD_SECONDS for c in claims)
     return late and running > 1
 
@@ -84,12 +89,13 @@ class Queues(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def list_roomy(hosts: Iterable[Capacity]) -> list[Capacity]:
-    """Return the hosts with the most free GPUs and slots, few enough to be planned again and again."""
+    """Return the hosts with the most free GPUs and slots, few enough to plan with them
+    repeatedly."""
     return heapq.nlargest(MAX_ROOMY, hosts, lambda h: (len(h.free_devices), h.free_cpu_slots))
 
 
 def find_waiting_jobs(queues: Queues) -> list[Candidate]:
-    """Return the jobs, no executors, that cannot start in the room that is free."""
+    """Return the queued jobs, executors left out, that cannot start in the room that is free."""
     plan = plan_admission(queues.candidates, queues.hosts, queues.headroom, queues.quotas)
     starts = {placement.job_id for placement in plan.placements}
     return [
@@ -108,11 +114,15 @@ def find_job_for_room(
     spec: JobSpec,
     beside: Sequence[JobSpec] = (),
 ) -> tuple[str, int] | None:
-    """Return the first of the jobs that would start if an executor of the host were gone, or it and
-    others of the idle ones `beside` it; and how many those are in all (LEAVE-3)."""
+    """Return the first job that would start if executors of the host left, and the number of
+    executors that must leave (LEAVE-3).
+
+    spec: the first executor to leave. beside: the host's other idle executors, which leave next.
+    """
     host = next((host for host in queues.hosts if host.host_id == host_id), None)
     if host is None:
         return None
+    # The host's room, and the limits, after one executor has left, after two, and so on.
     emptied = list(itertools.accumulate((spec, *beside), _without, initial=host))[1:]
     freed = list(itertools.accumulate((spec, *beside), _release, initial=queues))[1:]
     steps = list(zip(emptied, freed, strict=True))
@@ -142,7 +152,7 @@ def _is_limited(job: Candidate, queues: Queues) -> bool:
 
 
 def _release(queues: Queues, spec: JobSpec) -> Queues:
-    """Return what the limits leave without one executor."""
+    """Return the queue's headroom and the project's quota as they are without one executor."""
     headroom, quotas = dict(queues.headroom), dict(queues.quotas)
     queue = spec.queue or ""
     if queue in headroom:
@@ -157,7 +167,8 @@ def _release(queues: Queues, spec: JobSpec) -> Queues:
 
 
 def _without(host: Capacity, spec: JobSpec) -> Capacity:
-    """Return a host's room without one executor. Its devices are counted, not named."""
+    """Return a host's free room as it is without one executor. The devices that it would free get
+    made-up negative numbers, because only their count matters."""
     unnamed = min((0, *host.free_devices))
     return msgspec.structs.replace(
         host,

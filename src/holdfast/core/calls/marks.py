@@ -1,11 +1,12 @@
 """The lines that name calls in an executor's output, and which output is of which call. Pure.
 
-A call's output begins after the line that names it, which its executor writes before the first
-output of each call, and ends before the next such line. Where the lines are is kept as ranges
-(`CallSpan`), so what is written down grows with appends to the log, not with calls, and a call that
+An executor writes a line that names the call (a *mark*) before the first output of each call. The
+call's output is the text between its mark and the next one. The positions of marks are kept as
+ranges (`CallSpan`), so the rows grow with appends to the log, not with calls, and a call that
 prints nothing costs nothing.
 
-MARK-1  However a stream is cut into pieces, the output between two marks is given whole and alone.
+MARK-1  However a stream is cut into pieces, a reader gets the output between two marks whole and
+        alone.
 """
 
 import re
@@ -14,7 +15,8 @@ import msgspec
 
 MARK = b"[holdfast] call "
 MAX_GAP = 1000
-"""Indices between two neighbours of a span: more would have readers look at much that is not theirs."""
+"""Most indices between two neighbours of a span, because readers of a wider span would read much
+output of other calls."""
 _LONGEST = 64
 _LINE = re.compile(
     rb"^\[holdfast\] call ([0-9a-hjkmnp-tv-z]{20})\.([0-9]{1,8}) attempt ([0-9]{1,6})\n", re.M
@@ -22,7 +24,8 @@ _LINE = re.compile(
 
 
 class CallMark(msgspec.Struct, frozen=True):
-    """A line that names a call. start: of the line; end: of the line, where the output begins."""
+    """A line that names a call. start, end: byte offsets of the line; the output begins at
+    `end`."""
 
     set_id: str
     index: int
@@ -32,8 +35,8 @@ class CallMark(msgspec.Struct, frozen=True):
 
 
 class CallSpan(msgspec.Struct, frozen=True):
-    """Bytes `[start, end)` of a stream in which outputs of some of the calls `[first, last)` of a set
-    begin, all in one of their attempts."""
+    """Bytes `[start, end)` of a stream that hold the marks of some of the calls `[first, last)` of
+    a set, all of the same attempt number."""
 
     set_id: str
     attempt: int
@@ -68,8 +71,8 @@ def count_partial(data: bytes, *, fresh: bool = True) -> int:
 
 
 def cut_output(data: bytes, *, fresh: bool, final: bool = False) -> tuple[bytes, bool]:
-    """Return the part of `data` before the next mark, or before what may begin one, and whether a
-    mark is there. final: no more bytes follow."""
+    """Return the part of `data` before the next mark, and whether that mark is complete. Bytes at
+    the end that may begin a mark are left out, unless `final`: no more bytes follow."""
     marks = find_marks(data, fresh=fresh)
     if marks:
         return data[: marks[0].start], True
@@ -78,8 +81,8 @@ def cut_output(data: bytes, *, fresh: bool, final: bool = False) -> tuple[bytes,
 
 
 def list_spans(offset: int, data: bytes) -> list[CallSpan]:
-    """Return where the outputs of calls begin in `data`, which stands at `offset` of its stream: a
-    span for marks of neighbours, of one set and attempt, and near each other."""
+    """Return the spans of the marks in `data`, which stands at `offset` of its stream: one span for
+    marks of one set and attempt whose indices are near each other."""
     runs: list[_Run] = []
     open_runs: dict[tuple[bytes, bytes], _Run] = {}
     for mark in _LINE.finditer(data):
@@ -109,7 +112,7 @@ def list_spans(offset: int, data: bytes) -> list[CallSpan]:
 
 
 class _Run:
-    """Marks of neighbours so far. index: of the last one that was seen."""
+    """A span that still grows, as `list_spans` reads marks. index: the call of its newest mark."""
 
     __slots__ = ("end", "first", "index", "last", "name", "start")
 

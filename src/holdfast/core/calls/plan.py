@@ -1,18 +1,18 @@
-"""How many executors each family should have. Pure.
+"""Plan how many executors each family should have. Pure.
 
-PLAN-1  Never more executors than `executors_max`, than the hosts that list the app hold at all, or
-        than there are calls, ready or in hand. Those that start count like those that run.
+PLAN-1  A family never has more executors than `executors_max`, than fit on the hosts that list the
+        app, or than it has calls, ready or in hand. Starting executors count like running ones.
 PLAN-2  A family whose calls take so long that they would wait longer than `TARGET_SECONDS` grows;
         where no call has ended yet, so that their length is not known, it doubles while they wait.
 PLAN-3  A family that no live host lists is given none, because nothing would start.
 PLAN-4  Executors that keep failing come ever more rarely, up to a minute apart.
-PLAN-5  A place in the queue that nothing waits for any more is given back.
-PLAN-6  An executor whose GPU has the memory for none of the calls that wait counts for none of them,
-        because another GPU may have it. Nor does one whose call waits for another, or runs for long
-        while others have waited for `DOUBLING_SECONDS`.
-PLAN-7  Such a waiting executor lends its CPU slot, never its GPUs: where calls wait and no slot of
-        their own is to be had, an executor without one is started beside it, and as many at most as
-        calls wait for others.
+PLAN-5  A queued executor that no call waits for any more is cancelled.
+PLAN-6  An executor whose GPU has the memory for none of the waiting calls is not counted as able to
+        run them, because another GPU may have it. Nor is an executor counted whose call waits for
+        another call, or runs for long while other calls have waited for `DOUBLING_SECONDS`.
+PLAN-7  An executor whose call waits for another call lends its CPU slot, never its GPUs: where
+        calls wait and no free slot is left for them, an executor without a slot is started beside
+        it. At most as many are started so as calls wait for other calls.
 """
 
 import math
@@ -23,18 +23,20 @@ import msgspec
 from holdfast.core.calls.values import Family
 
 TARGET_SECONDS = 4.0
-"""What waits should be done in so long; starting Python costs a fraction of it."""
+"""The time in which the waiting calls of a family should be done; starting Python costs a fraction
+of it."""
 DOUBLING_SECONDS = 2.0
 ASSUMED_SECONDS, ASSUMED_GPU_SECONDS = 0.02, 1.0
 MAX_FAILURE_SECONDS = 60.0
 MAX_SUBMITTED = 256
-"""Executors submitted in one round, over all families."""
+"""Most executors submitted in one round, over all families."""
 
 
 class CallsNeed(msgspec.Struct, frozen=True, kw_only=True):
-    """What waits for a family. ready: its calls over all models; head_age_seconds: of the oldest.
+    """The calls that wait for a family.
 
-    mean_seconds: of a recent call; 0 where none has ended lately.
+    ready: number of waiting calls of all its models. head_age_seconds: time that the oldest of them
+    has waited. mean_seconds: mean duration of its recent calls, 0 where none has ended lately.
     """
 
     family: Family
@@ -44,12 +46,12 @@ class CallsNeed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FamilyState(msgspec.Struct, frozen=True, kw_only=True):
-    """The live executors of a family. queued: without a place yet; starting: placed, not running.
+    """The numbers of a family's live executors.
 
-    ahead: of all of them, those that were started before there were calls. narrow: of those that
-    run, the ones with memory for none of the calls that wait, or whose call keeps them from others.
-    lent: of all of them, those without a slot of their own (PLAN-7). failures: ends in a row that
-    were no success; failed_seconds: since the last.
+    queued: not placed yet; starting: placed, not running. ahead: executors, in any of these states,
+    that were started before there were calls. lent: executors, in any of these states, that borrow
+    another's slot (PLAN-7). narrow: running executors that are not counted for the waiting calls
+    (PLAN-6). failures: failed executors in a row; failed_seconds: time since the last failure.
     """
 
     running: int = 0
@@ -63,13 +65,16 @@ class FamilyState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def live(self) -> int:
-        """All of them."""
+        """Return the number of executors in all three states."""
         return self.running + self.starting + self.queued
 
 
 class FamilyRoom(msgspec.Struct, frozen=True, kw_only=True):
-    """How many executors of a family there is room for on the hosts that list its app, if they were
-    empty; most: `executors_max`, None without one. listed: some live host, or a pool, lists it."""
+    """The limits on a family's executors.
+
+    slots: number of executors that would fit on the hosts that list its app, if these were empty.
+    listed: a live host or a pool lists the app. most: `executors_max`, None without a limit.
+    """
 
     slots: int
     listed: bool = True
@@ -77,13 +82,17 @@ class FamilyRoom(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bound(self) -> int:
-        """The most that are of use."""
+        """Return the largest number of executors that the family may have."""
         return self.slots if self.most is None else min(self.slots, self.most)
 
 
 class FamilyPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What to do about one family. lent: executors without a slot of their own. withdraw: of the
-    queued ones, how many are to be cancelled."""
+    """The changes for one family, as numbers of executors.
+
+    submit: executors to start because calls wait. lent: executors to start on a borrowed slot
+    (PLAN-7). ahead: executors to start before there are calls. withdraw: queued executors to
+    cancel.
+    """
 
     family: Family
     submit: int = 0
@@ -93,7 +102,7 @@ class FamilyPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def count_wanted(need: CallsNeed, state: FamilyState) -> int:
-    """Return how many executors the ready calls are worth, beside nothing but PLAN-2."""
+    """Return how many executors the ready calls need by PLAN-2 alone, without the other limits."""
     if need.ready == 0:
         return 0
     gpus = need.family.gpus > 0
@@ -113,8 +122,11 @@ def failure_delay_seconds(failures: int) -> float:
 def plan_family(
     need: CallsNeed, state: FamilyState, room: FamilyRoom, ahead: int = 0, lendable: int = 0
 ) -> FamilyPlan:
-    """Return what to do about one family. ahead: how many are kept before there are calls. lendable:
-    slots that waiting executors of any family lend and no other has."""
+    """Return the changes for one family.
+
+    ahead: number of executors to keep before there are calls. lendable: number of CPU slots, over
+    all families, that executors with a waiting call could lend and have not lent (PLAN-7).
+    """
     wanted = count_wanted(need, state)
     withdraw = 0
     if wanted == 0:
@@ -122,6 +134,7 @@ def plan_family(
     late = state.failed_seconds < failure_delay_seconds(state.failures)
     if not room.listed or late:
         return FamilyPlan(family=need.family, withdraw=withdraw)
+    # Narrow executors cannot run the waiting calls (PLAN-6), and lent ones use no room (PLAN-7).
     wider = state.live - state.narrow
     left = room.bound - (state.live - state.lent)
     submit = max(0, min(wanted - wider, need.ready, left))
@@ -146,10 +159,10 @@ def plan_executors(
     ahead: int = 0,
     lendable: int = 0,
 ) -> list[FamilyPlan]:
-    """Return what to do about every family, those whose calls wait longest first.
+    """Return the changes for every family, the family with the oldest waiting call first.
 
-    states, rooms: by the family's name; a family without room is on no live host. lendable: as of
-    `plan_family`, for all of them together.
+    states, rooms: by the family's name; a family that is not in `rooms` has no live host. ahead,
+    lendable: as for `plan_family`; the families share `lendable`.
     """
     plans, left = [], MAX_SUBMITTED
     for need in sorted(needs, key=lambda n: (-n.head_age_seconds, n.family.name)):

@@ -1,4 +1,4 @@
-"""How many executors of a family the hosts that list its app could hold. Pure."""
+"""Count the executors of a family that would fit on the hosts that list its app. Pure."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ from holdfast.core.states import HostState
 
 GIB = 1 << 30
 MOST_ON_A_HOST = 64
-"""Executors of one family that need neither slot nor device."""
+"""Most executors of one family on a host where they need neither a slot nor a device."""
 
 
 def list_hosts_of(family: Family, hosts: Iterable[HostRecord]) -> Iterator[HostRecord]:
@@ -29,7 +29,7 @@ def list_hosts_of(family: Family, hosts: Iterable[HostRecord]) -> Iterator[HostR
 def find_room(
     family: Family, hosts: Sequence[HostRecord], pools: Sequence[PoolSpec], most: int | None
 ) -> FamilyRoom:
-    """Return the family's room: of the hosts that are there, and of those that pools may rent."""
+    """Return the family's room on the present hosts and on the hosts that pools may rent."""
     slots = [_count_on(family, host) for host in list_hosts_of(family, hosts)]
     wanted = list_labels(family)
     rented = [
@@ -43,8 +43,8 @@ def find_room(
 def count_beside(
     family: Family, hosts: Iterable[HostRecord], pools: Sequence[PoolSpec], held: Mapping[str, int]
 ) -> int:
-    """Return how many executors of a family that needs GPUs could be placed beside GPUs that are held,
-    counted by host, if nothing else ran."""
+    """Return how many executors of a family with GPUs would fit beside the GPUs that are in use,
+    if nothing else ran. held: number of used GPUs by host id."""
     beside = sum((len(host.gpus) - held.get(host.id, 0)) // family.gpus for host in hosts)
     return max(0, beside) + find_room(family, [], pools, None).slots
 

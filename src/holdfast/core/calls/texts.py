@@ -1,7 +1,8 @@
 """Arguments and results that are too large for a message: kept in the blob store under their
 SHA-256, with a reference in their place. Pure.
 
-A text that only looks like a reference is sent by reference itself, so that none is mistaken.
+A user's text that looks like a reference is itself sent by reference, so that no text of a user is
+ever taken for one.
 """
 
 from __future__ import annotations
@@ -18,14 +19,15 @@ _PREFIX = '{"$blob":"'
 
 
 class BlobReference(msgspec.Struct, frozen=True):
-    """A text that is kept elsewhere."""
+    """A text in the blob store. size: its bytes."""
 
     sha256: str = msgspec.field(name="$blob")
     size: int
 
 
 def shorten(text: str, keep: Callable[[str, bytes], None]) -> str:
-    """Return `text`, or a reference to it after `keep(sha256, data)` has taken a large one."""
+    """Return `text`, or a reference to it where it is large; `keep(sha256, data)` then stores
+    it."""
     if len(text) * 4 <= MAX_INLINE_BYTES and not text.startswith(_PREFIX):
         return text
     data = text.encode()
@@ -37,20 +39,21 @@ def shorten(text: str, keep: Callable[[str, bytes], None]) -> str:
 
 
 def read_blob(text: str) -> BlobReference | None:
-    """Return the reference that a text is, None where it is the value itself."""
+    """Read a reference to a blob; None where the text is the value itself."""
     if not text.startswith(_PREFIX):
         return None
     return msgspec.json.decode(text, type=BlobReference)
 
 
 def lengthen(text: str, fetch: Callable[[str], bytes]) -> str:
-    """Return the text that `shorten` was given. Raises ValidationError for bytes that differ."""
+    """Return the text that was given to `shorten`. Raises ValidationError where the blob's bytes do
+    not match its SHA-256."""
     reference = read_blob(text)
     return text if reference is None else check_blob(reference.sha256, fetch).decode()
 
 
 def check_blob(sha256: str, fetch: Callable[[str], bytes]) -> bytes:
-    """Return the bytes of a blob. Raises ValidationError for others than its name says."""
+    """Return the bytes of a blob. Raises ValidationError where they do not match its SHA-256."""
     data = fetch(sha256)
     if hashlib.sha256(data).hexdigest() != sha256:
         raise ValidationError(f"the blob {sha256} is not what was kept under its name")

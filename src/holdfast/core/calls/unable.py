@@ -1,10 +1,11 @@
 """decide_unable(…) → CallDecision: what becomes of a call whose function cannot be imported on the
 host that took it. Pure.
 
-ABLE-2  Such a call is charged nothing and tried on up to `MOST_HOSTS` hosts, on all where there are
-        fewer. It fails then, unless other hosts are known to run the app; those are tried as well,
-        up to `MOST_TRIED`.
-ABLE-3  A host that takes it again says nothing new, so it waits ever longer in between.
+ABLE-2  Such a call is charged nothing and tried on up to `MOST_HOSTS` hosts, or on all if there are
+        fewer. It then fails, unless other hosts are known to run the app; these are tried as well,
+        up to `MOST_TRIED` in all.
+ABLE-3  Another failure on a host that was tried already is no news, so the call waits ever longer
+        between such tries.
 """
 
 import msgspec
@@ -19,8 +20,8 @@ MAX_DELAY_SECONDS = 60.0
 
 
 class AppHosts(msgspec.Struct, frozen=True, kw_only=True):
-    """The hosts by their ids that may run a family's executors now, and those of them where its calls
-    ended well lately."""
+    """Ids of hosts. able: hosts that may run a family's executors now. working: hosts of these on
+    which calls of the family succeeded lately."""
 
     able: frozenset[str] = frozenset()
     working: frozenset[str] = frozenset()
@@ -29,7 +30,8 @@ class AppHosts(msgspec.Struct, frozen=True, kw_only=True):
 def decide_unable(
     message: str, charges: CallCharges, host_id: str, hosts: AppHosts
 ) -> CallDecision:
-    """Return what becomes of the call. message: of the error. host_id: where it was tried."""
+    """Return the decision on the call. message: text of the import error. host_id: the host that
+    tried it."""
     before = charges.unable_on
     tried = frozenset((*before, host_id))
     left = (hosts.able if len(tried) < MOST_HOSTS else hosts.working) - tried

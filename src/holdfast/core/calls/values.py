@@ -21,7 +21,7 @@ FunctionName = Annotated[
 
 
 class CallState(IntEnum):
-    """What became of a call; the values are the database's."""
+    """The state of a call; the numbers are the database's."""
 
     PENDING = 0  # waits, runs in a batch, or backs off
     SUCCEEDED = 1
@@ -36,11 +36,12 @@ class FunctionSpec(
 
     function: "module:name", imported by the executor. app: the module or package that hosts list
     with `agent --app`; empty: the first part of the function's module.
-    model: the `@holdfast.model` it runs with. vram_gb: memory of the GPU that this model needs.
-    gpus, cpus, memory_bytes: of the executor, and so of its slot.
-    host_labels: as in JobSpec: hosts with these labels alone run it, and none whose value begins with
-    `!` here.
-    time_limit_seconds … first_beat_timeout_seconds: of one call; the model's loading is not in them.
+    model: name of the `@holdfast.model` it runs with. vram_gb: GPU memory that this model needs.
+    gpus, cpus, memory_bytes: resources that an executor of the function reserves.
+    host_labels: labels that a host must have, as in JobSpec; a value that begins with `!` is one
+    that it must not have.
+    time_limit_seconds … first_beat_timeout_seconds: limits of one call, without the model's
+    loading. watchdog_cap: as in JobSpec, for one call.
     parent: the job, or the call set, that submitted these calls; only Holdfast writes it.
     cold_wait_seconds: how long a call may wait because executors that have its model loaded are
     preferred.
@@ -68,13 +69,13 @@ class FunctionSpec(
 
     @property
     def app_name(self) -> str:
-        """The app that a host must list to run it."""
+        """Return the app that a host must list to run the function."""
         return self.app or self.function.partition(":")[0].partition(".")[0]
 
 
 class Family(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What all calls that one executor can run have in common. host_labels: by name, so that their
-    order makes no other family."""
+    """The properties that all calls of one executor share. host_labels: sorted by name, because the
+    order of labels must not make another family."""
 
     app: str
     queue: str
@@ -86,16 +87,17 @@ class Family(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def name(self) -> str:
-        """A short, stable name: the app, and a digest of the rest."""
+        """Return a short, stable name: the app, and a digest of the family."""
         digest = hashlib.sha256(msgspec.json.encode(self)).hexdigest()[:10]
         return f"{self.app[:40]}-{digest}"
 
 
 class ExecutorLimits(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """When an executor ends by itself, at the end of a call, and another takes its place. 0: never.
+    """The limits at which an executor ends by itself between two calls. 0: no limit.
 
-    idle_seconds: without a call. calls: that it ran. memory_bytes: its resident memory.
-    model_idle_seconds: without a call of the loaded model, which it then unloads; it stays.
+    idle_seconds: time without a call. calls: number of calls it has run. memory_bytes: its resident
+    memory. model_idle_seconds: time without a call of the loaded model, after which the executor
+    unloads the model and stays.
     """
 
     idle_seconds: Elapsed = 60.0
@@ -118,8 +120,8 @@ def find_family(spec: FunctionSpec, queue: str) -> Family:
 
 
 class CallCharges(msgspec.Struct, frozen=True, array_like=True):
-    """Failures of one call so far, by budget, and infra failures in a row. unable_on: the hosts that
-    could not run it, each as often as it tried."""
+    """The failures of one call so far, by budget. infra_in_row: infrastructure failures in a row.
+    unable_on: ids of hosts that could not import its function, once for each try."""
 
     retries: int = 0
     watchdog: int = 0

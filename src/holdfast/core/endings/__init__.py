@@ -1,1 +1,1 @@
-"""What an end means: from facts to a cause, from a cause to a decision."""
+"""The meaning of an end: from facts to a cause, from a cause to a decision."""

@@ -8,7 +8,7 @@ The order, and why:
    limit, lost lease, operator) overrules them.
 2. The trip. What a process did after it was killed says nothing about why.
 3. `malformed`, `app-unusable`, `host-start`, `host-preempted`, `host-lost`, `stopped`, `never-starts`:
-   the report does not tell the task's own end, so no rule below may read it so.
+   the report is not about the task's own end, so no rule below may read it as such.
 4. Memory: measured by the agent's watch, which ended the task, or counted by the kernel.
 5. Operators' rules (CLASSIFY-2).
 6. The words: of the registry, of the port chosen for the rendezvous, then of the runtime and the
@@ -41,18 +41,19 @@ SIGKILL = 9
 NEAR_LIMIT = 0.95
 """A SIGKILL that Holdfast did not send, this near to the memory limit, counts as the OOM killer's."""
 OPERATOR = "operator:"
-"""How the rule of an end begins that an operator's rule explained."""
+"""The prefix of a rule's name where an operator's rule explained the end."""
 HOST_START = "host-start"
-"""The rule of a start that failed for want of something of the host's."""
+"""The name of the rule for a start that failed because its host lacked something."""
 NEVER_STARTS = "never-starts"
-"""The rule of a start that no other try on the same host mends."""
+"""The name of the rule for a start that would fail on the same host again."""
 HANGS = (Watchdog.STALL, Watchdog.GPU_HEALTH)
 
 Evidence = Mapping[str, str | int | float | bool | None]
 
 
 class Rule(NamedTuple):
-    """One rule: its name, what it looks for (None: absent), its cause and its sentence."""
+    """One rule of classification. find: returns the evidence, None where the rule does not match.
+    cause: the cause it concludes. say: writes the sentence from the facts and the evidence."""
 
     name: str
     find: Callable[[TaskFacts], Evidence | None]
@@ -76,7 +77,7 @@ def _when(holds: bool, **evidence: str | int | float | bool | None) -> Evidence 
 
 
 def _own_end(facts: TaskFacts) -> bool:
-    """Return whether the end is the task's own, or a hang, which its devices may explain."""
+    """Return whether the task ended by itself or for a hang, so that its devices may explain it."""
     if facts.trip is not None:
         return facts.trip.watchdog in HANGS
     return not facts.succeeded and not facts.stopped and facts.lost is None
@@ -174,7 +175,8 @@ def _say_watched(facts: TaskFacts, evidence: Evidence) -> str:
 
 
 def _say_memory(facts: TaskFacts) -> str:
-    """Say its peak and its limit, as far as they are known, after a sentence."""
+    """Return the task's memory peak and limit, as far as they are known, to append to a
+    sentence."""
     peak, limit = facts.max_memory_bytes, facts.memory_limit_bytes
     parts = [f"its memory peaked at {say_bytes(peak)}"] if peak else []
     parts += [f"its limit is {say_bytes(limit)}"] if limit else []
@@ -191,13 +193,13 @@ MEMORY_COUNTERS: tuple[Rule, ...] = (
 )  # fmt: skip
 
 MEASURED: tuple[Rule, ...] = DEVICES + TRIPS + OUTSIDE + MEMORY_COUNTERS
-"""What operators' rules cannot overrule."""
+"""The rules that operators' rules cannot overrule (CLASSIFY-2)."""
 
 
 # ---- 6: words
 
 RENDEZVOUS_SECONDS = 60.0
-"""A first rank listens within this of its start, a slow import of a framework included."""
+"""The first rank of a gang listens within this time of its start, even after a slow import."""
 
 
 def _find_taken_port(facts: TaskFacts) -> Evidence | None:
@@ -325,11 +327,12 @@ ENDS: tuple[Rule, ...] = (
 
 UNMEASURED: tuple[Rule, ...] = WORDS + ENDS
 RULES: tuple[Rule, ...] = MEASURED + UNMEASURED
-"""Every shipped rule, in order. Operators' stand between the two parts."""
+"""Every shipped rule, in order. Operators' rules are tried between `MEASURED` and `UNMEASURED`."""
 
 
 def kept_exit_code(facts: TaskFacts) -> int | None:
-    """Return the attempt's exit code: of the watchdog, the process, 128 + signal, 127: no start."""
+    """Return the exit code to keep on the attempt: the watchdog's, else the process's, else 128 +
+    the signal, else 127 for a failed start."""
     if facts.trip is not None:
         return facts.trip.exit_code
     if facts.exit_code is not None:
@@ -345,7 +348,7 @@ def kept_exit_code(facts: TaskFacts) -> int | None:
 def classify(facts: TaskFacts, rules: Sequence[OperatorRule] = ()) -> Classified:
     """Return the cause of a task's end, with the rule that found it, a sentence and the evidence.
 
-    rules: the operators' own, in their order; the first match is taken, named `operator:NAME`.
+    rules: the operators' rules in their order; the first match wins, as `operator:NAME`.
     """
     found = _apply(MEASURED, facts)
     if found is not None:

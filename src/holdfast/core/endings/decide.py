@@ -1,4 +1,4 @@
-"""decide(…) → Decision: what becomes of a job whose attempt is over.
+"""decide(…) → Decision: the next step of a job whose attempt is over.
 
 BUDGET-1  Only the trigger of a drain is charged, once per attempt.
 BUDGET-2  A budget of n forgives n failures of its kind: the next one fails the job. So
@@ -13,16 +13,17 @@ RETRY-4   A job ends after `no_progress_limit` attempts in a row that got no fur
 BUDGET-5  A start that failed before every task ran is charged to no budget: the first is tried
           again at once, later ones 60 s doubling to 1 h apart, and after `start_failure_limit` of
           them in a row the job is parked until a person says otherwise.
-BUDGET-6  The first infrastructure failure is tried again at once, the second in a row of attempts
-          that did not last waits as a second failed start does, with the job's own jitter, and
-          avoids the host. So a broken host does not use the budget up within seconds.
+BUDGET-6  The first infrastructure failure is tried again at once. After the second in a row of
+          attempts that did not last, the job waits as after a second failed start, with its own
+          jitter, and avoids the host. So a broken host does not use the budget up within seconds.
 BUDGET-7  A program that can never start on its host fails the job at once, unless another eligible
-          host has not said so yet: then it is a failed start (BUDGET-5), and that host is next.
-BUDGET-8  A job that hits the time limit of its own submission fails at once where its attempt left
-          neither a checkpoint nor a step, because another would begin anew and end the same.
-ASIDE-2   A start that failed because its host lacked something waits for no back-off where that host
-          has set itself aside and others could take the job; it is counted as a failed start, so a
-          job that breaks host after host is parked.
+          host has not tried it yet: then it is a failed start (BUDGET-5), and that host is next.
+BUDGET-8  A job that reaches the time limit of its own submission fails at once where its attempt
+          left neither a checkpoint nor a step, because another attempt would begin anew and end the
+          same.
+ASIDE-2   A job whose start failed because its host lacked something is queued without a back-off
+          where that host has set itself aside and others could run the job. It is counted as a
+          failed start, so a job that breaks host after host is parked.
 RETRY-5   While retries are held (the kill switch) none is dropped: the job waits, and its charge
           stands.
 """
@@ -41,13 +42,17 @@ from holdfast.core.retry import RetryPolicy, retry_delay_seconds
 from holdfast.core.states import JobEvent, Outcome
 
 PROOF_AGAINST_HOST = frozenset({"unkillable", "gpu-xid", "gpu-ecc", "gpu-lost"})
-"""Rules whose evidence the job cannot make up: only these quarantine a host; a log's line does not."""
+"""Rules whose evidence a job cannot make up. Only these quarantine a host; a line of a log never
+does, because a job writes its own log."""
 
 
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
-    """What is in force for one job when its attempt ends.
+    """The settings in force for one job when its attempt ends.
 
-    held: the kill switch that holds retries back ("the cluster", "project x"), or None.
+    watchdog_cap, infra_cap: budgets of failures (BUDGET-2). on_trip: what a watchdog's trip does.
+    no_progress_limit: attempts in a row without progress, None without a limit (RETRY-4).
+    budget_reset_seconds: BUDGET-4. start_failure_limit: BUDGET-5. held: the kill switch that holds
+    retries back ("the cluster", "project x"), or None.
     """
 
     retry: RetryPolicy = RetryPolicy()
@@ -61,11 +66,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Charges(msgspec.Struct, frozen=True, kw_only=True):
-    """What the job's budgets were charged before this end, and how far it ever got.
+    """The charges of a job before this end, and its progress.
 
-    In a gang, the first three belong to the rank that is to be charged (GANG-4). no_progress:
-    attempts in a row that got no further than `best_step`. start_failures: starts in a row that
-    failed. infra_in_row: infrastructure failures in a row (BUDGET-6).
+    retries, watchdog, infra: failures charged to each budget; in a gang, those of the rank that is
+    to be charged (GANG-4). best_step: the furthest step of any attempt. no_progress: attempts in a
+    row that got no further than `best_step`. start_failures: failed starts in a row. infra_in_row:
+    infrastructure failures in a row (BUDGET-6).
     """
 
     retries: int = 0
@@ -78,13 +84,14 @@ class Charges(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttemptEnding(msgspec.Struct, frozen=True, kw_only=True):
-    """The attempt that is over. step: the furthest its beats said, None without any.
+    """The attempt that is over.
 
-    ran_seconds: as its host reported it, 0 for a lost one. lasted_seconds: from its start to the
-    begin of its drain, by the store's clock.
-    elsewhere: it could not start on its host, and another has not tried it yet (BUDGET-7).
-    others_serve: its host has set itself aside, and others could take it (ASIDE-2).
-    own_limit: its submission names a time limit. saved: it left a checkpoint (BUDGET-8).
+    ran_seconds: its run time as its host reported it, 0 from a lost host. lasted_seconds: time from
+    its start to the begin of its drain, by the store's clock. step: the furthest step that its
+    beats reported, None without one. elsewhere: it could not start on its host, and another
+    eligible host has not tried it yet (BUDGET-7). others_serve: its host has set itself aside, and
+    other hosts could run it (ASIDE-2). own_limit: the submission itself set the time limit. saved:
+    it left a checkpoint (BUDGET-8).
     """
 
     job_id: str
@@ -99,15 +106,17 @@ class AttemptEnding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """What happens to the job, and the sentence that every face shows.
+    """The next step of a job, with the reason as a sentence for API, CLI and events alike.
 
-    event: the edge of the job's machine. outcome: of the attempt. front: queue it at the front.
-    avoid_host: place the next attempt on another host than the trigger's where one fits.
-    delay_seconds: with BACK_OFF only. retry: "scheduled" after every charge, "exhausted"
-    where a budget that was not 0 is spent.
-    parked: with BACK_OFF: only a person brings it back. reset: all budgets began anew before this
-    charge.
-    announce: write the job.retry_* event. held: as in `Policy`.
+    event: the edge that the job takes in `core.transitions`. outcome: the attempt's outcome.
+    cause, rule: why the attempt failed, and the rule that found it. charged_to: the budget that
+    pays; charges: the job's charges afterwards. exit_code: the code kept on the attempt.
+    front: the job is queued at the front. avoid_host: the next attempt is placed on another host
+    than the trigger's where one fits. quarantine_host: the trigger's host is quarantined.
+    delay_seconds: time until the retry, with BACK_OFF only. parked: with BACK_OFF, only a person
+    brings the job back. retry: "scheduled" after every charge, "exhausted" where a budget that was
+    not 0 is spent. announce: an event job.retry_* is written. policy: the retry policy that was
+    used. held: as in `Policy`. reset: all budgets were set back before this charge (BUDGET-4).
     """
 
     event: JobEvent
@@ -131,7 +140,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def decide_success(charges: Charges, attempt: int, notices: Sequence[str] = ()) -> Decision:
-    """Return the decision for an attempt whose every task is done. notices: of its ends."""
+    """Return the decision for an attempt whose every task is done. notices: remarks for the job's
+    owner from the ends of its tasks."""
     reason = "succeeded" if attempt == 1 else f"succeeded on attempt {attempt}"
     return Decision(
         event=JobEvent.SUCCEED,
@@ -146,7 +156,7 @@ def decide_success(charges: Charges, attempt: int, notices: Sequence[str] = ()) 
 
 
 def add_notices(reason: str, notices: Sequence[str]) -> str:
-    """Return a reason with what the owner should know besides."""
+    """Append the first notice for the job's owner, and the number of others, to a reason."""
     if not notices:
         return reason
     more = f" (and {len(notices) - 1} more: see its events)" if len(notices) > 1 else ""
@@ -156,10 +166,10 @@ def add_notices(reason: str, notices: Sequence[str]) -> str:
 def decide(
     found: Classified, charges: Charges, policy: Policy, ending: AttemptEnding, *, chance: float
 ) -> Decision:
-    """Return what becomes of the job after its trigger ended as `found`.
+    """Return the decision on a job whose trigger ended as `found`.
 
-    `charges` are those before this end; `chance` is uniform in [0, 1), for random jitter. Pure: the
-    same arguments always give the same decision.
+    charges: the job's charges before this end. chance: uniform in [0, 1), for random jitter. Pure:
+    the same arguments always give the same decision.
     """
     may_move = Cause.START_TIMEOUT in policy.retry.eligible_causes and not ending.interactive
     if found.rule == NEVER_STARTS and ending.elsewhere and may_move:
@@ -231,7 +241,8 @@ def _refuse(found: Classified, budget: Budget, policy: Policy, ending: AttemptEn
 FIRST_START_DELAY_SECONDS = 60.0
 MAX_START_DELAY_SECONDS = 3600.0
 STEADY_SECONDS = 600.0
-"""An attempt that lasted so long was well placed: its infrastructure failure is the first of a row."""
+"""An attempt that lasted so long was well placed, so its infrastructure failure counts as the first
+in a row (BUDGET-6)."""
 
 
 def start_delay_seconds(failures: int) -> float:
@@ -324,7 +335,7 @@ def _charge_retries(case: _EndCase, charges: Charges, chance: float) -> Decision
 
 
 class _EndCase:
-    """One attempt's end, with what every decision about it shares."""
+    """The end of one attempt, with the fields that are the same in every decision on it."""
 
     def __init__(
         self, found: Classified, budget: Budget, policy: Policy, ending: AttemptEnding
@@ -397,7 +408,8 @@ class _EndCase:
         avoid_host: bool = False,
         **more: Any,
     ) -> Decision:
-        """Return the decision with all that follows from the case; `more`: other fields of it."""
+        """Return a decision whose cause, rule and policy are the case's. more: other fields of
+        `Decision`."""
         found = self.found
         return Decision(
             event=event,

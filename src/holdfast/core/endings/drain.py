@@ -1,4 +1,4 @@
-"""What a draining job needs next: wait, or be completed, and with which decision.
+"""plan_completion(…): whether a draining job can be completed now, and with which decision.
 
 DRAIN-1  A drain is completed only when no task holds a lease: every end is confirmed (GANG-3).
 GANG-4   Each rank of a gang has its own count of what it was charged. Only the trigger's grows, and
@@ -40,9 +40,11 @@ MAX_TRIED_HOSTS = 3
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """A drain that is over: the decision, the trigger's rank and how each member ended.
+    """The result of a drain that is over.
 
-    totals: what all ranks have been charged after it. rank_charges: in a gang, by rank as text.
+    trigger_rank: the rank whose failure began it. members: the end of each task. totals: charges of
+    all ranks together after it. rank_charges: in a gang, the charges of each rank, by its number as
+    text.
     """
 
     decision: Decision
@@ -65,9 +67,9 @@ def plan_completion(
 ) -> Completion | None:
     """Return how the drain of `job` ends, or None while any task still holds its lease (DRAIN-1).
 
-    rules: the operators' own. chance: uniform in [0, 1), for a retry's random jitter. elsewhere:
-    as `may_start_elsewhere` found. others_serve: as `do_others_serve` found. saved: the attempt left
-    a checkpoint.
+    rules: the operators' rules. chance: uniform in [0, 1), for a retry's random jitter. elsewhere:
+    the result of `may_start_elsewhere`. others_serve: the result of `do_others_serve`. saved: the
+    attempt left a checkpoint.
     """
     if any(task.state.holds_lease for task in tasks):
         return None
@@ -111,8 +113,8 @@ def plan_completion(
 def may_start_elsewhere(
     job: JobRecord, tasks: Sequence[TaskRecord], hosts: Sequence[HostRecord]
 ) -> bool:
-    """Return whether an eligible host is left that has not tried to start it (BUDGET-7); three that
-    have are enough."""
+    """Return whether an eligible host is left that has not tried to start the job (BUDGET-7); after
+    `MAX_TRIED_HOSTS` hosts no further one is tried."""
     avoided = set(job.avoid_hosts)
     tried = avoided | {task.host_id for task in tasks if task.host_id is not None}
     if job.start_failures + 1 >= MAX_TRIED_HOSTS and len(avoided) + 1 >= MAX_TRIED_HOSTS:
@@ -123,8 +125,8 @@ def may_start_elsewhere(
 def do_others_serve(
     job: JobRecord, tasks: Sequence[TaskRecord], hosts: Sequence[HostRecord]
 ) -> bool:
-    """Return whether every host that could not start it has set itself aside, and others could take
-    it, now or when they are free (ASIDE-2)."""
+    """Return whether every host that failed to start the job has set itself aside, while other
+    hosts could run it, now or once they are free (ASIDE-2)."""
     failed = {t.host_id for t in tasks if t.facts is not None and t.facts.start_error is not None}
     able = {host.id for host in hosts if _is_eligible(job, host)}
     return bool(failed) and failed.isdisjoint(able) and len(able) > 0
@@ -143,13 +145,14 @@ def _is_eligible(job: JobRecord, host: HostRecord) -> bool:
 def find_fall(
     job: JobRecord, tasks: Sequence[TaskRecord], rules: Sequence[OperatorRule]
 ) -> tuple[TaskRecord | None, dict[int, Classified]]:
-    """Return the task that began the fall, as far as is known, and by rank each own failure."""
+    """Return the task that began the fall (None where none is known), and the failure of each rank
+    that failed by itself."""
     failures = _find_failures(job, tasks, rules)
     if job.drain_cause is None:
         asked = False
     elif job.trigger_rank is None:
         asked = True
-    else:  # a start that was given up: a rank was waited for, or its host could not start it
+    else:  # a start was given up: a rank's place was not kept, or its host could not start it
         began = failures.get(job.trigger_rank)
         by_rule = began is not None and began.rule.startswith(OPERATOR)
         late = job.drain_cause is Cause.START_TIMEOUT and not by_rule
@@ -168,7 +171,7 @@ def _find_failures(
     failures = classify_failures(tasks, rules)
     if not job.spec.supervised:
         return failures
-    # MEMBER-4: the others would have been replaced, and none of them began this fall.
+    # MEMBER-4: fallen ranks other than 0 are replaced, so none of them began this drain.
     found = {rank: failure for rank, failure in failures.items() if rank == 0}
     for task in tasks:
         # A rank whose place was not kept (`moves.jobs.requests.run_out`) has no failure of its own.
@@ -206,7 +209,8 @@ def _find_cause(
 
 
 def _charges_of(job: JobRecord, before: RankCharges, trigger: TaskRecord | None) -> Charges:
-    """Return what is to be charged: the trigger's own count in a gang (GANG-4), else the job's."""
+    """Return the charges that the decision adds to: in a gang the trigger's own (GANG-4), else the
+    job's."""
     mine = before
     if job.tasks > 1 and trigger is not None:
         mine = job.rank_charges.get(str(trigger.rank), RankCharges())

@@ -33,9 +33,9 @@ def classify_fallen(
 ) -> Classified:
     """Return the cause of a task's fall and its sentence.
 
-    rules: the operators' own, as they are in force. member: the task is a host manager of a
-    supervised job. Its end is never the training's, so what any other task is charged retries for
-    is charged to infrastructure (MEMBER-2).
+    rules: the operators' rules in force. member: the task is a host manager of a supervised job.
+    Because the end of a host manager is never the training's own, a failure that would be charged
+    to retries for another task is charged to infrastructure here (MEMBER-2).
     """
     facts = facts or TaskFacts()
     found = classify(facts, rules)
@@ -57,6 +57,6 @@ def find_own_code(facts: TaskFacts) -> int | None:
 
 
 def name_rank(found: Classified, rank: int, host: str | None) -> Classified:
-    """Return `found` with the rank of a gang and its host before its sentence."""
+    """Put the rank of a gang and its host in front of the message of `found`."""
     where = f" on {host}" if host else ""
     return msgspec.structs.replace(found, message=f"rank {rank}{where}: {found.message}")

@@ -23,10 +23,10 @@ from holdfast.core.logs.lines import cut_line
 
 
 class Pattern(NamedTuple):
-    """One message. name: the rule is called `log-NAME` (in a pull's error: `pull-NAME`).
+    """One message of a tool. name: the rule is called `log-NAME` (in a pull's error: `pull-NAME`).
 
-    expressions: the message in each of its wordings. cascade: it reports a dead or silent peer, so
-    its rank is a victim.
+    expressions: a regular expression for each wording of the message. cascade: the message reports
+    a dead or silent peer, so the rank that prints it is a victim.
     """
 
     name: str
@@ -37,12 +37,12 @@ class Pattern(NamedTuple):
 
     @property
     def alternatives(self) -> tuple[tuple[str, re.Pattern[str]], ...]:
-        """Each expression, with words that every matching text contains, because a search for them
-        first is ten times as fast."""
+        """Return each expression with words that every matching text contains, because a search for
+        the words first is ten times as fast."""
         return _compile(self.expressions)
 
     def search(self, text: str) -> re.Match[str] | None:
-        """The first alternative that is in `text`."""
+        """Return the match of the first alternative that occurs in `text`, or None."""
         for words, regex in self.alternatives:
             if words in text and (found := regex.search(text)) is not None:
                 return found
@@ -57,7 +57,8 @@ def _pattern(
 
 @cache
 def _compile(expressions: tuple[str, ...]) -> tuple[tuple[str, re.Pattern[str]], ...]:
-    """Compile at the first search, because all of them take a tenth of an agent's start."""
+    """Compile expressions at the first search, because all of them take a tenth of an agent's
+    start."""
     return tuple((find_words(text), re.compile(text)) for text in expressions)
 
 
@@ -97,7 +98,7 @@ HARDWARE: tuple[Pattern, ...] = (
         r"unavailable", r"\bCUDA_ERROR_DEVICE_UNAVAILABLE\b",
         r"\bcudaErrorDevicesUnavailable\b"),
 )  # fmt: skip
-"""A device or its driver failed."""
+"""Messages of a device or driver that failed."""
 
 MEMORY: tuple[Pattern, ...] = (
     _pattern(
@@ -149,7 +150,7 @@ MEMORY: tuple[Pattern, ...] = (
         r"DataLoader worker \(pid[^\n]{0,20}\) is killed by signal: Killed",
     ),
 )
-"""Memory ran out."""
+"""Messages of a program whose memory ran out."""
 
 OWN: tuple[Pattern, ...] = (
     _pattern("shared-memory", _OWN, "its shared memory (/dev/shm) is too small",
@@ -197,7 +198,8 @@ OWN: tuple[Pattern, ...] = (
         r"error while attempting to bind on address \([^\n]{1,80}\): address already in "
         r"use", r"\bbind\b[^\n]{0,60}: [Aa]ddress already in use"),
 )  # fmt: skip
-"""The program's own failure, or its surroundings': a better sentence than its exit code."""
+"""Messages of a failure of the program itself or its surroundings, which say more than an exit
+code."""
 
 CASCADE: tuple[Pattern, ...] = (
     _pattern("nccl-peer", _OWN, "a peer's NCCL connection closed: a neighbour died first",
@@ -269,11 +271,11 @@ OTHER_NCCL: tuple[Pattern, ...] = (
         r"DistBackendError: NCCL error in: ",
     ),
 )
-"""NCCL's own words when nothing says more. After the cascade: NCCL reports a peer's death as an
+"""NCCL's general messages. They come after `CASCADE`, because NCCL reports a peer's death as an
 internal error as well."""
 
 TEXT: tuple[Pattern, ...] = HARDWARE + MEMORY + OWN + CASCADE + OTHER_NCCL
-"""Looked for in the log's tail and in the container runtime's error, in this order (PATTERN-1)."""
+"""The patterns for the log's tail and the container runtime's error, in their order (PATTERN-1)."""
 
 PULL: tuple[Pattern, ...] = (
     _pattern("rate-limit", _PULL, "the registry limits how often images may be pulled", r"(?i:toomanyrequests)", r"429 Too Many Requests"),
@@ -305,7 +307,7 @@ PULL: tuple[Pattern, ...] = (
     _pattern("server-error", _PULL, "the registry failed", r"\b50[0234] (?:Internal Server Error|Bad Gateway|Service Unavailable|Gateway Time)",
         r"received unexpected HTTP status: 5\d\d", r"invalid status code from registry 5\d\d"),
 )  # fmt: skip
-"""Searched in the registry's words when an image could not be fetched."""
+"""The patterns for a registry's error message when an image could not be fetched."""
 
 PORT_IN_USE = next(pattern for pattern in OWN if pattern.name == "port-in-use")
 _PORT = re.compile(
@@ -321,12 +323,12 @@ def find_ports(line: str) -> set[int]:
 CASCADE_RULES: frozenset[str] = frozenset(
     f"log-{pattern.name}" for pattern in TEXT if pattern.cascade
 )
-"""Rules under which a gang's member is the victim of another's failure: it is not the trigger where
-another fits (DRAIN-2)."""
+"""Names of the rules by which a rank is the victim of another rank's failure, and so not the
+trigger where another rank can be (DRAIN-2)."""
 
 
 def find_pattern(patterns: tuple[Pattern, ...], text: str) -> tuple[Pattern, str] | None:
-    """The first of `patterns` that is in `text`, with the line it stands in."""
+    """Return the first of `patterns` that occurs in `text`, with the line it stands in, or None."""
     for pattern in patterns:
         found = pattern.search(text)
         if found is not None:

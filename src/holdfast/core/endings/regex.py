@@ -23,16 +23,17 @@ from holdfast.errors import ValidationError
 MAX_LINE_CHARS = 1000
 MAX_PATTERN_CHARS = 500
 WIDE = 4
-"""A repeat of more than this counts as one without end."""
+"""A repeat of more than this many times counts as one without end."""
 MAX_WAYS = 32
-"""Of choices that do not grow with the line: alternatives and short repeats."""
+"""Most choices whose number does not grow with the line: alternatives and short repeats."""
 
 _REPEATS = (op.MAX_REPEAT, op.MIN_REPEAT, op.POSSESSIVE_REPEAT)
 _SAMPLES = [chr(code) for code in range(128)] + list("\x85\xa0ßéΩ٣中\u2028😀")
 
 
 class Cost(NamedTuple):
-    """open: repeats in a row that can stop anywhere. ways: choices of a number that stays."""
+    """The cost of a part of an expression. open: number of open repeats in a row (see the module).
+    ways: number of choices that does not grow with the line."""
 
     open: int
     ways: int
@@ -97,13 +98,14 @@ def _runs(items: list[Any]) -> list[str]:
 
 def _measure(items: list[Any], follow: list[Any], ignore_case: bool) -> Cost:
     total = Cost(0, 1)
-    since: list[frozenset[str]] | None = None  # of the last open repeat, and what stands behind it
+    # The first characters of the last open repeat, and of the items behind it.
+    since: list[frozenset[str]] | None = None
     for place, item in enumerate(items):
         rest = items[place + 1 :] + follow
         found = _measure_item(item[0], item[1], rest, ignore_case)
         runs = _leading_repeat([item], ignore_case)
-        # From each end of an open repeat before it, this one runs over the same text, unless it
-        # cannot match that text, or something stands between the two that it cannot match.
+        # This repeat runs over the same text again from each end of an open repeat before it,
+        # unless it cannot match that text, or an item that it cannot match stands between the two.
         again = since is not None and bool(runs) and not found.open
         again = again and all(runs & chars for chars in since or ())
         total = Cost(total.open + found.open + again, min(total.ways * found.ways, 10**9))
@@ -171,6 +173,7 @@ def _measure_repeat(argument: Any, rest: list[Any], ignore_case: bool) -> Cost:
         )
     inner = _measure(items, [*items, *rest], ignore_case)
     is_open = least != most and _may_overlap(items, rest, ignore_case)
+    # A wide repeat grows with the line; a narrow one multiplies the choices by a fixed number.
     if most > WIDE:
         return Cost(1 if is_open else 0, 1)
     choices = inner.ways ** int(most) * (int(most) - int(least) + 1 if is_open else 1)
@@ -191,12 +194,12 @@ def _has_choice(items: list[Any]) -> bool:
 def _may_overlap(body: list[Any], rest: list[Any], ignore_case: bool) -> bool:
     """Return whether what follows a repeat can begin with what it repeats."""
     if _may_be_empty(rest) and any(code is op.AT for code, _ in rest):
-        return True  # an end that is not there yet: `$` may refuse every place but one
+        return True  # `$` may refuse every place but the end of the line
     return bool(_first(body, ignore_case) & _first(rest, ignore_case))
 
 
 def _first(items: list[Any], ignore_case: bool) -> frozenset[str]:
-    """Which of the sample characters a match of `items` can begin with."""
+    """Return the sample characters with which a match of `items` can begin."""
     found: frozenset[str] = frozenset()
     for code, argument in items:
         if code is op.AT:
@@ -243,7 +246,7 @@ def _may_be_empty(items: list[Any]) -> bool:
 
 
 def _matches(code: Any, argument: Any, char: str) -> bool:
-    """Whether one character fits one element that takes a character."""
+    """Return whether a character matches an element that stands for one character."""
     if code is op.LITERAL:
         return bool(ord(char) == argument)
     if code is op.NOT_LITERAL:

@@ -1,4 +1,4 @@
-"""plan_replacement(…): what becomes of a fallen member of a supervised job while the others run on.
+"""plan_replacement(…): the decision on a fallen member of a supervised job while the others run on.
 
 A supervised job is a gang of host managers under a policy script, which rank 0's task runs. The
 script decides what the loss of a host means for its ranks; this module decides only whether and
@@ -8,16 +8,17 @@ MEMBER-1  Rank 0 is the job: with it the whole gang falls, by the ordinary drain
           is replaced by itself: same attempt, an epoch of its own, so that a report of its earlier
           host is never taken for its successor's (FENCE-1).
 MEMBER-2  A host that the script gave up (exit code 72) is charged to nothing, and is not used again
-          in this attempt. Nor is a manager to blame that no longer heard from the script (70): most
-          often the script's own host has died, which is not known yet. A trip is charged to the
-          rank's watchdog budget, every other end to its infrastructure budget, because a host
-          manager's end is never the training's. A rank over its budget ends the job.
+          in this attempt. A manager that no longer heard from the script (exit code 70) is charged
+          to nothing either, because most often the script's own host has died, which is not known
+          yet. A trip is charged to the rank's watchdog budget, every other end to its
+          infrastructure budget, because a host manager's end is never the training's. A rank over
+          its budget ends the job.
 MEMBER-3  A rank that was replaced before and falls again soon after its start comes back ever
           later, so that hosts which cannot run it are not tried in a circle.
-MEMBER-5  A rank that does not come up is charged to nothing: after its first failed start in a row
-          it is tried again at once, after later ones 60 s doubling to 1 h apart, and after
-          `start_failure_limit` of them it is parked until a person says otherwise (BUDGET-5, for
-          one rank). The others run on: the script decides whether they can do without it.
+MEMBER-5  A rank that does not start is charged to nothing. It is tried again at once after its
+          first failed start in a row, then 60 s doubling to 1 h apart, and after
+          `start_failure_limit` failed starts it is parked until a person says otherwise (BUDGET-5,
+          for one rank). The other ranks run on: the script decides whether they can do without it.
 """
 
 from collections.abc import Sequence
@@ -42,15 +43,16 @@ from holdfast.core.states import TaskState
 STEADY_SECONDS = 60.0
 """A member that ran for so long was well placed, so its next fall is answered at once."""
 MAX_DELAY_SECONDS = 60.0
-_NEVER_RAN = ("asked", "checkpoint")  # rules of a failed start; by any other it ran, and ends a row
+_NEVER_RAN = ("asked", "checkpoint")  # rules of failed starts; with any other rule the member ran
 
 
 class Replacement(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a member.
+    """The decision on a fallen member.
 
-    go_on: another host takes over after `delay_seconds`; False: the job falls with it.
-    bar_host: never use its host again in this attempt; otherwise its earlier hosts come last.
-    start_failures: in a row, with this one. parked: only a person gives it a host (MEMBER-5).
+    go_on: another host takes over after `delay_seconds`; False: the whole job falls. charges: the
+    rank's charges afterwards. bar_host: its host is not used again in this attempt; otherwise hosts
+    that it had are used last. start_failures: its failed starts in a row, this one included.
+    parked: it gets a host only when a person says so (MEMBER-5).
     """
 
     go_on: bool
@@ -70,7 +72,7 @@ class Replacement(msgspec.Struct, frozen=True, kw_only=True):
 def plan_replacement(
     job: JobRecord, task: TaskRecord, policy: Policy, rules: Sequence[OperatorRule]
 ) -> Replacement:
-    """Return what becomes of `task`, a fallen member of the supervised `job`."""
+    """Return the decision on `task`, a fallen member of the supervised `job`."""
     found = find_member_cause(task, rules)
     case = _MemberCase(job, task, found, is_proof=_is_proof(task, rules))
     if found.rule == REPLACED:
@@ -88,7 +90,8 @@ def plan_replacement(
 
 
 def find_member_cause(task: TaskRecord, rules: Sequence[OperatorRule]) -> Classified:
-    """Return why a member fell: why it was stopped by itself, else what its facts say."""
+    """Return why a member fell: the reason for which Holdfast stopped this member alone, else the
+    cause that its facts show."""
     if task.state is not TaskState.PREEMPTED or task.stop_cause is None:
         return classify_fallen(task.facts, rules, member=True)
     message = task.stop_reason or str(task.stop_cause)
@@ -98,12 +101,13 @@ def find_member_cause(task: TaskRecord, rules: Sequence[OperatorRule]) -> Classi
 
 
 def _is_proof(task: TaskRecord, rules: Sequence[OperatorRule]) -> bool:
-    """Return whether its end is evidence against its host, even where the script noticed first."""
+    """Return whether the task's end is evidence against its host, even where the script gave the
+    host up first."""
     return task.facts is not None and classify(task.facts, rules).rule in PROOF_AGAINST_HOST
 
 
 class _MemberCase:
-    """One member's fall, with what every decision about it shares."""
+    """The fall of one member, with the fields that are the same in every decision on it."""
 
     def __init__(
         self, job: JobRecord, task: TaskRecord, found: Classified, *, is_proof: bool
@@ -161,7 +165,7 @@ class _MemberCase:
         return msgspec.structs.replace(plan, start_failures=failures, parked=parked)
 
     def give_up(self, budget: Budget, why: str) -> Replacement:
-        """End the job with it."""
+        """End the whole job, because this member cannot be replaced."""
         return self._make(False, budget, why, 0.0, False)
 
     def _make(

@@ -40,11 +40,11 @@ SIGNALS: Mapping[str, int] = {
 class OperatorRule(msgspec.Struct, frozen=True, kw_only=True):
     """One rule. All of its conditions must hold.
 
-    pattern: a regular expression, searched in the log's tail and in the runtime's and the start's
-    errors. exit_codes, signals: any of these.
-    cause: its conclusion; None keeps the cause that the shipped rules find. never_retry: the job
-    ends. avoid_host: the next attempt uses another host where one fits.
-    message: the sentence to show; empty: made from the rule.
+    pattern: a regular expression, searched in the log's tail and in the errors of the registry, the
+    runtime and the start. exit_codes, signals: numbers of which the end has one.
+    cause: the cause that the rule gives the end; None keeps the one that the shipped rules find.
+    never_retry: the job ends. avoid_host: the next attempt uses another host where one fits.
+    message: the sentence to show; empty: one is made from the rule.
     """
 
     name: str
@@ -65,7 +65,8 @@ def _compile(pattern: str) -> re.Pattern[str]:
 def find_match(
     rule: OperatorRule, facts: TaskFacts
 ) -> dict[str, str | int | float | bool | None] | None:
-    """Return what the rule matched, or None. An exit 0 matches nothing (CLASSIFY-3)."""
+    """Return the evidence that the rule matched, or None. An exit 0 matches no rule
+    (CLASSIFY-3)."""
     evidence: dict[str, str | int | float | bool | None] = {}
     if facts.exit_code == 0:
         return None
@@ -107,7 +108,7 @@ def parse_rules(text: str) -> tuple[OperatorRule, ...]:
         raise ValidationError(size, field="text")
     if "\x00" in text:
         raise _refuse(text[: text.index("\x00")].count("\n") + 1, "a NUL character is no text")
-    import tomllib  # read by few of those that import this
+    import tomllib  # few importers of this module parse rules
 
     try:
         found = tomllib.loads(text)

@@ -1,4 +1,5 @@
-"""The line of each rule and field in a TOML text, which `tomllib` tells of syntax errors only."""
+"""Find the line of each rule and field in a TOML text, because `tomllib` gives lines only with
+syntax errors."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -12,13 +13,14 @@ _TABLE_KEY = re.compile(r"""\s*\[\[?\s*(?:([A-Za-z0-9_-]+)|"([^"\\]*)"|'([^']*)'
 
 
 class LineMap(msgspec.Struct, frozen=True):
-    """top: key → line, outside any rule. tables: each rule's first line and its fields' lines."""
+    """Line numbers in a TOML text. top: key → line, for keys outside any rule. tables: for each
+    rule, its first line and the lines of its fields."""
 
     top: Mapping[str, int]
     tables: tuple[tuple[int, Mapping[str, int]], ...]
 
     def line_of(self, table: int, field: str | None = None) -> int:
-        """Return the line of a rule's field, or of the rule for a field in an inline table."""
+        """Return the line of a field, or of its rule where the field stands in an inline table."""
         if table >= len(self.tables):
             return self.top.get("rule", 1)
         begin, fields = self.tables[table]

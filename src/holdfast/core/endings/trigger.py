@@ -1,4 +1,4 @@
-"""Which rank began the fall of a gang, and which ranks only fell with it.
+"""find_trigger(…) → the rank that began the fall of a gang; the other ranks only fell with it.
 
 DRAIN-2  The trigger is the initiating failure, not the loudest. A rank that reports a peer's death
          is part of the cascade while another rank fell of something else; among the others the
@@ -21,10 +21,10 @@ from holdfast.core.records import TaskRecord
 from holdfast.core.states import TaskState
 
 TOGETHER = timedelta(seconds=2)
-"""Ends reported within this of the first may have happened in another order."""
+"""Ends reported within this time of the first one may have happened in another order."""
 SIGTERM = 15
 MEASURED = 3
-"""Evidence that a task cannot have from another's fall."""
+"""The weight of evidence that the fall of another task cannot cause."""
 
 
 def classify_failures(
@@ -46,7 +46,8 @@ def is_cascade(found: Classified, facts: TaskFacts | None) -> bool:
 
 
 def weigh_evidence(facts: TaskFacts) -> int:
-    """Return how surely a failure is the task's own: measured (3), told (2), silence (1)."""
+    """Return how surely a failure is the task's own: measured by its host (3), shown by its exit
+    code, signal or start error (2), or only its silence (1)."""
     broken = facts.unkillable or find_xid(facts.xids, Blame.HARDWARE) or facts.ecc_errors
     if broken or facts.gpu_lost or facts.oom or facts.trip is not None:
         return MEASURED
@@ -60,10 +61,12 @@ def find_trigger(
 ) -> TaskRecord | None:
     """Return the task that began the fall (DRAIN-2), None where no task failed by itself.
 
-    asked: the drain began with no task's failure.
+    found: the failure of each rank that failed. asked: the drain began for another reason than a
+    task's failure (a cancel, a preemption).
     """
     failed = [task for task in tasks if task.rank in found]
     own = [task for task in failed if not is_cascade(found[task.rank], task.facts)]
+    # A gang that was ordered to stop loses ranks to the order, unless a fault was measured.
     if asked and len(tasks) > 1:
         own = [t for t in own if t.facts is not None and weigh_evidence(t.facts) == MEASURED]
     else:

@@ -1,4 +1,5 @@
-"""Xid codes: what NVIDIA's driver writes to the kernel log when a GPU fails, and the side at fault.
+"""Xid codes, which NVIDIA's driver writes to the kernel log when a GPU fails, and the side at
+fault.
 
 Facts from NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors, "Analyzing Xid Errors with the
 Xid Catalog", for Ampere and newer). `blame` follows its column of immediate actions:
@@ -25,7 +26,8 @@ class Blame(StrEnum):
 
 
 class Xid(NamedTuple):
-    """One code. action: what to do, empty where restarting the program is enough."""
+    """One Xid code. action: advice for the operator, empty where restarting the program is
+    enough."""
 
     code: int
     name: str
@@ -34,7 +36,7 @@ class Xid(NamedTuple):
 
     @property
     def cause(self) -> Cause:
-        """The cause of a failure that it explains."""
+        """Return the cause of a failure that this code explains."""
         return Cause.GPU_FAULT if self.blame is Blame.HARDWARE else Cause.NONZERO_EXIT
 
     def __str__(self) -> str:
@@ -149,7 +151,7 @@ def find_xid(codes: Iterable[int], blame: Blame) -> Xid | None:
 
 
 class XidLine(NamedTuple):
-    """One line of the kernel log. pci: (domain, bus, device)."""
+    """An Xid in a line of the kernel log. pci: the GPU's address, as (domain, bus, device)."""
 
     pci: tuple[int, int, int]
     code: int
@@ -173,7 +175,7 @@ def parse_xid_line(line: str) -> XidLine | None:
 
 
 def find_xid_lines(text: str) -> Sequence[tuple[int, XidLine]]:
-    """Every such line in `text`, with its position."""
+    """Return every line with an Xid in `text`, with its position."""
     lines = [(found.start(), parse_xid_line(found[0])) for found in _LINE.finditer(text)]
     return [(at, line) for at, line in lines if line is not None]
 
@@ -189,7 +191,8 @@ _AMD_LINE = re.compile(
 
 
 def parse_amd_line(line: str) -> tuple[int, int, int] | None:
-    """Return the PCI address of the device that amdgpu says hangs or is reset; None for others."""
+    """Return the PCI address of the device in a line in which amdgpu reports a hang or reset; None
+    for other lines."""
     found = _AMD_LINE.search(line)
     return None if found is None else parse_pci(found[1])
 

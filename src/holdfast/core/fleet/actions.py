@@ -1,4 +1,5 @@
-"""What a cycle wants done, each with its sentence, and what it leaves on record."""
+"""The actions of a cycle, each with its reason as a sentence, and the summary it leaves on
+record."""
 
 from datetime import datetime
 
@@ -23,16 +24,18 @@ class FailHost(msgspec.Struct, frozen=True, kw_only=True, tag="fail"):
 
 
 class WarnHost(msgspec.Struct, frozen=True, kw_only=True, tag="warn"):
-    """Something is to be seen about the host, and nothing is done."""
+    """A warning about the host for people to see; nothing else is done."""
 
     host_id: str
     reason: str
 
 
 class DrainHost(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
-    """The host gets no new work; what runs there has `grace_seconds`, then drains (scaled_down).
+    """The host gets no new work; tasks that run there are stopped after `grace_seconds`, with the
+    cause `scaled_down`.
 
-    The store does it only where the host is still as idle as `leases` says (SCALE-2).
+    leases: the number of leases on the host that the decision saw. The store applies it only while
+    that number has not grown (SCALE-2).
     """
 
     host_id: str
@@ -42,16 +45,17 @@ class DrainHost(msgspec.Struct, frozen=True, kw_only=True, tag="drain"):
 
 
 class EndMachine(msgspec.Struct, frozen=True, kw_only=True, tag="end"):
-    """The provider is asked to end the machine of the host."""
+    """A request to the provider to end the host's machine."""
 
     host_id: str
     reason: str
 
 
 class FreeHost(msgspec.Struct, frozen=True, kw_only=True, tag="free"):
-    """The host is over: it becomes `terminated`, which loses the leases that are left on it.
+    """The host becomes `terminated`, which ends the leases that are left on it. tasks: their
+    number.
 
-    Only where their fence allows it: the machine is gone, or no lease is left.
+    Decided only where the machine is gone or no lease is left, so that no task runs twice.
     """
 
     host_id: str
@@ -60,7 +64,7 @@ class FreeHost(msgspec.Struct, frozen=True, kw_only=True, tag="free"):
 
 
 class Spawn(msgspec.Struct, frozen=True, kw_only=True, tag="spawn"):
-    """`count` machines of one offer are made."""
+    """A request to the provider for `count` machines of one offer."""
 
     offer: str
     count: int
@@ -71,7 +75,7 @@ Action = Promote | FailHost | WarnHost | DrainHost | EndMachine | FreeHost | Spa
 
 
 class CycleActions(msgspec.Struct, frozen=True, kw_only=True):
-    """How much of each kind a cycle did. The names are those of existing dashboards."""
+    """The number of actions of each kind in a cycle. The names are those of existing dashboards."""
 
     workers_promoted: int = 0
     workers_failed: int = 0
@@ -91,8 +95,8 @@ class CycleStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CycleSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One run of the loop, as it is kept. reasons: a sentence for each action, and for each spawn
-    that was wanted and not made. error: why it decided nothing."""
+    """The record of one cycle. reasons: a sentence for each action, and for each spawn that was
+    needed and not made. error: why the cycle decided nothing, empty where it did decide."""
 
     timestamp: datetime
     pool: str
@@ -104,10 +108,10 @@ class CycleSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cycle decided for one pool, in the order in which it is carried out.
+    """The decisions of a cycle for one pool. actions: in the order in which they are carried out.
 
-    blocked: why a wanted host is not spawned ("pool a100 at its $/day ceiling of $40.00"), for
-    `why`; "" where nothing is held back.
+    blocked: why a host that is needed is not spawned ("pool a100 at its $/day ceiling of $40.00"),
+    which `why` shows; "" where nothing is held back.
     """
 
     pool: str

@@ -1,8 +1,8 @@
-"""When to leave a provider, or one of its offers, in peace.
+"""When a provider, or one of its offers, is asked for no more hosts for a while.
 
-BREAKER-1  Only failures count, and a host that served forgets those before it. While
+BREAKER-1  Only failed spawns count, and only those after the last host that served. While
          `BREAKER_FAILURES` of them lie in the window, the breaker is open and nothing is spawned;
-         `PROBE_SECONDS` after the last failure one host may try.
+         `PROBE_SECONDS` after the last failure one host is spawned as a probe.
 BREAKER-2  An offer that was refused is left alone ever longer, with a jitter that differs by pool, so
          that many pools do not come back together.
 """
@@ -45,7 +45,7 @@ def find_allowance(outcomes: Sequence[SpawnOutcome], starting: int) -> tuple[int
 
 
 def wait_for_offer(pool: str, offer: str, trouble: OfferTrouble | None) -> float:
-    """Return for how many seconds an offer is still left alone; 0: it may be tried."""
+    """Return for how many seconds more an offer is not asked for; 0: it may be tried now."""
     if trouble is None or trouble.refusals <= 0:
         return 0.0
     delay = OFFER_BACK_OFF_SECONDS * 2.0 ** min(trouble.refusals - 1, 20)

@@ -23,8 +23,8 @@ from holdfast.core.states import HostState, InstanceState
 
 
 def plan_fleet(snapshot: FleetSnapshot, prices: Prices = NO_PRICES) -> tuple[acts.PoolPlan, ...]:
-    """Return what each pool does now. prices: $/h by pool and offer, where providers say other ones
-    than the pools' specs."""
+    """Return the plan of each pool. prices: $/h by pool and offer, where a provider reports another
+    price than the pool's spec."""
     told = {view.spec.name: prices.get(view.spec.name, {}) for view in snapshot.pools}
     views = [
         pass_over(

@@ -1,10 +1,10 @@
-"""How many hosts a pool should have for what waits, by the offers that the waiting jobs fit.
+"""Count the hosts that a pool should have for the waiting jobs, by the offers that fit them.
 
--         `jobs_per_host` waiting jobs are worth one host. A gang needs all its hosts at once, beside
-          those that are busy, and counts them as so many jobs.
+-         One host is rented for `jobs_per_host` waiting jobs. A gang needs all its hosts at once,
+          beside busy ones, and counts as one job for each of its hosts.
 DEMAND-2  A job goes to the pool whose cheapest fitting offer costs least, by the providers' own
-          prices where they are known; what is beyond the pool's bound goes to the next. Hosts that
-          start already come first, so that a change of prices rents nothing twice.
+          prices where they are known; jobs beyond the pool's bound go to the next pool. Hosts that
+          start already are used first, so that a change of prices rents nothing twice.
 DEMAND-3  A host whose offer a job does not fit is no supply for that job.
 DEMAND-4  The work on a lost host counts as waiting for one of its offer, because it will wait as soon as
           its leases have ended.
@@ -28,9 +28,13 @@ NO_PRICES: Prices = MappingProxyType({})
 
 
 class PoolDemand(msgspec.Struct, kw_only=True):
-    """What waits for one pool. jobs: by the offers that fit them, in jobs' worth; gangs: the hosts of
-    the largest gang by the same; queued: jobs in all; unfit: a sentence for jobs that no offer fits
-    whole; beyond: some that it could run are more than all pools' bounds hold."""
+    """The waiting jobs that were given to one pool.
+
+    jobs: number of plain jobs by the offers that fit them, a gang counted as several.
+    gangs: hosts that the largest gang needs, by the offers that fit it. queued: number of jobs.
+    unfit: a sentence about jobs that no offer of the pool fits, or "". beyond: the pool could run
+    jobs that the bounds of all pools leave without a host.
+    """
 
     jobs: dict[Offers, float] = {}
     gangs: dict[Offers, int] = {}
@@ -47,7 +51,7 @@ class PoolDemand(msgspec.Struct, kw_only=True):
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool needs `hosts` hosts of these offers, serving or starting."""
+    """The number of hosts of certain offers that a pool needs, serving or starting."""
 
     offers: Offers
     hosts: int
@@ -82,9 +86,9 @@ def split_demand(
 ) -> dict[str, PoolDemand]:
     """Give each waiting job to one pool (DEMAND-2). Jobs that no pool serves are left out.
 
-    bounds: the most hosts that each pool may have now. What is beyond all of them stays with the
-    cheapest pool, and each pool that could run it says what bounds it. prices: $/h by pool and offer, where
-    providers say other ones than the pools' specs.
+    bounds: the most hosts that each pool may have now. Jobs beyond all bounds stay with the
+    cheapest pool, and each pool that could run them notes it (`PoolDemand.beyond`). prices: as for
+    `cycle.plan_fleet`.
     """
     demands = {view.spec.name: PoolDemand() for view in views}
     room = {view.spec.name: bounds[view.spec.name] * view.spec.jobs_per_host for view in views}
@@ -115,9 +119,9 @@ def cap_waiting(
     headroom: Mapping[str, int],
     quotas: Mapping[str, QuotaLeft] = MappingProxyType({}),
 ) -> tuple[Waiting, ...]:
-    """Return the jobs that their queues' limits and their projects' quotas let run, the oldest first:
-    hosts for the others would stand idle. headroom: how many more jobs each limited queue may
-    run."""
+    """Return the jobs that their queues' limits and their projects' quotas let run, the oldest
+    first, because hosts for the others would stand idle. headroom: number of further jobs that each
+    limited queue may run."""
     queues = dict(headroom)
     jobs = {name: left.jobs for name, left in quotas.items() if left.jobs is not None}
     gpus = {name: left.gpus for name, left in quotas.items() if left.gpus is not None}
@@ -141,8 +145,8 @@ def cap_waiting(
 def _order_pools(
     waiting: Waiting, views: Sequence[PoolView], prices: Prices
 ) -> list[tuple[str, Offers, int]]:
-    """Return the pools that can run a job of the shape whole, the cheapest first: with the offers
-    that fit, and the hosts one job takes of them."""
+    """Return the pools that can run a job of the shape whole, the cheapest first: each with the
+    offers that fit, and the number of hosts that one job needs."""
     found = []
     for view in views:
         spec = view.spec
@@ -174,8 +178,8 @@ def _say_unfit(waiting: Waiting, views: Sequence[PoolView], demands: dict[str, P
 
 
 def list_needs(view: PoolView, demand: PoolDemand) -> tuple[Need, ...]:
-    """Return what the pool needs, the pickiest demand first; together they are what is kept when it
-    shrinks, and what is missing when it grows."""
+    """Return the needs of a pool, the one with the fewest fitting offers first. A pool that shrinks
+    keeps these hosts, and one that grows spawns those of them that are missing."""
     spec = view.spec
     working = [(h.offer, count) for h, count in view.shapes if h.is_serving and h.leases > 0]
     busy = sum(count for _, count in working)

@@ -1,12 +1,13 @@
-"""Scale up: how many hosts of which offer are spawned, and what holds the rest back.
+"""Scale up: how many hosts of which offer are spawned, and why no more.
 
 -       Hosts that start count, so that nothing is spawned twice for the same jobs.
 -       `min` is restored even with an empty queue; nothing goes over `max`, the ceilings of money
         (MONEY-1, MONEY-2), or the breaker (BREAKER-1).
-GROW-4  Nothing is asked for while the provider cannot be asked what it has, or asks for patience.
+GROW-4  No host is requested while the provider cannot list its machines, or asks for patience.
 GROW-3  Every host that is not over counts to `max`: also one that drains, is in quarantine or is
-        silent. One that is over is replaced before its machine's end is confirmed, but there are
-        never more than twice `max` machines, so that a provider that ends none is asked for no more.
+        silent. A host that is over is replaced before the end of its machine is confirmed, but
+        there are never more than twice `max` machines, so that a provider that ends none gets no
+        more requests.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,14 +25,14 @@ from holdfast.core.states import HostState
 
 
 class Growth(msgspec.Struct, frozen=True, kw_only=True):
-    """What is spawned, and why more that is wanted is not; "" where nothing is held back."""
+    """The spawns of a cycle. blocked: why further hosts that are needed are not spawned, or ""."""
 
     spawns: tuple[Spawn, ...] = ()
     blocked: str = ""
 
 
 def say_mute(view: PoolView) -> str:
-    """Return why the pool's provider is asked for nothing now, in the provider's words; else ""."""
+    """Return why the pool's provider cannot be asked for hosts now, or ""."""
     name = view.spec.name
     if view.quiet_seconds > 0:
         return (
@@ -55,7 +56,7 @@ class _Grower:
         self.blocked = ""
 
     def price(self, offer: Offer) -> float:
-        """Return the price that is planned with: the provider's, where it says one."""
+        """Return the price to plan with, in $/h: the provider's current one, else the spec's."""
         return self._prices.get(offer.name, offer.usd_per_hour)
 
     def add_one(self, offers: frozenset[str]) -> bool:
@@ -116,7 +117,8 @@ class _Grower:
 def scale_up(
     view: PoolView, needs: Sequence[Need], at: datetime, prices: Mapping[str, float]
 ) -> Growth:
-    """Return what is spawned for `needs`. prices: $/h by offer, where the provider says other ones."""
+    """Return the spawns for `needs`. prices: $/h by offer, where the provider reports another price
+    than the spec."""
     grower = _Grower(view, at, prices)
     for need in needs:
         have = view.count_supply(need.offers)
@@ -132,8 +134,8 @@ def scale_up(
 
 
 def find_bound(view: PoolView, at: datetime, prices: Mapping[str, float]) -> tuple[int, str]:
-    """Return the most hosts that the pool could have after this cycle, and what bounds it. prices: as
-    of `scale_up`."""
+    """Return the most hosts that the pool could have after this cycle, and the sentence that says
+    what bounds it. prices: as for `scale_up`."""
     grower = _Grower(view, at, prices)
     every = frozenset(offer.name for offer in view.spec.offers)
     present = view.starting + view.serving
@@ -143,7 +145,7 @@ def find_bound(view: PoolView, at: datetime, prices: Mapping[str, float]) -> tup
 
 
 def _say_idlers(view: PoolView) -> str:
-    """Count the hosts that count to `max` and take no work."""
+    """Return a sentence about the hosts that count to `max` and take no work."""
     counts: dict[str, int] = {}
     for host, count in view.shapes:
         word = "silent or set aside" if host.passed_over else _IDLERS.get(host.state, "")

@@ -4,11 +4,11 @@ POOL-1  Quiet is not dead: a host without work, in a pool for which nothing wait
 POOL-2  A host in error is marked first; its leases are renewed no more (the fence); its machine is
           ended; its tasks are freed when the machine is gone or no lease is left; then the budget
           of infrastructure failures is charged, as for any lost host.
-POOL-3  A host that admission passes over, because it is silent or cannot start anything, is no supply
-          for what waits. One that holds leases is passed over once it is called dead; its work is
-          demand from that moment, and not from the end of its leases.
-POOL-4  A host that takes no work and runs nothing is given back after `idle_timeout_seconds`, at any
-          price: one in quarantine, and one that an operator drained.
+POOL-3  A host that admission passes over, because it is silent or cannot start anything, does not
+        count for waiting jobs. A host with leases is passed over once it is dead; its work counts
+        as waiting from that moment, and not only from the end of its leases.
+POOL-4  A host that gets no work and runs none is given back after `idle_timeout_seconds`, even if
+        it costs nothing: one in quarantine, or one that an operator drained.
 """
 
 from collections.abc import Callable, Collection
@@ -32,8 +32,8 @@ _SERVED = (HostState.ACTIVE, *_LEAVING)
 def pass_over(
     view: PoolView, silence_seconds: float, dead_seconds: float, wanted: bool
 ) -> PoolView:
-    """Mark the hosts that admission passes over (POOL-3). wanted: something waits that the pool's
-    hosts could run; while nothing does, an idle host is not judged (POOL-1)."""
+    """Mark the hosts that admission passes over (POOL-3). wanted: jobs wait that the pool's hosts
+    could run; while none does, an idle host is left alone (POOL-1)."""
     changed = {}
     for host in view.hosts:
         if host.state is not HostState.ACTIVE or not (wanted or host.leases):
@@ -45,12 +45,13 @@ def pass_over(
 
 
 def promote(view: PoolView) -> Stepped:
-    """Let hosts serve that passed their checks; give up those that did not come in time."""
+    """Promote hosts that passed their checks; fail hosts that did not come up in time."""
     return _judge_hosts(view, _judge_start, _COMING)
 
 
 def check_health(view: PoolView, queued: int) -> Stepped:
-    """Find hosts that fell silent with work, are stuck, or are gone. queued: what waits for the pool."""
+    """Find hosts that fell silent while there is work, are stuck, or are gone. queued: number of
+    jobs that wait for the pool."""
     return _judge_hosts(view, lambda spec, host: _judge_health(spec, host, queued), _SERVED)
 
 
@@ -66,7 +67,7 @@ def free_tasks(view: PoolView) -> Stepped:
 
 
 def end_host(host: FleetHost) -> list[Action]:
-    """Return what ends a host that is over: its tasks are freed, its machine is given back."""
+    """Return the actions that free the tasks of a host that is over and end its machine."""
     actions: list[Action] = []
     why = host.gone or host.reason or _END_REASONS.get(host.state, "no longer wanted")
     fenced = not host.leases or host.instance is InstanceState.GONE
@@ -78,7 +79,7 @@ def end_host(host: FleetHost) -> list[Action]:
 
 
 def retire(host: FleetHost) -> FleetHost:
-    """Return the host as the next steps count it: still paid for, and of no other use."""
+    """Return the host as the next steps of the cycle count it: still paid for, and of no use."""
     ending = InstanceState.ENDING if host.is_paid else InstanceState.GONE
     state = HostState.ERROR if host.leases else HostState.TERMINATED
     return msgspec.structs.replace(host, state=state, instance=ending)
@@ -93,9 +94,9 @@ _END_REASONS = {
 
 
 def is_unwanted(view: PoolView, host: FleetHost) -> bool:
-    """Return whether a host that takes no work is given back: at once where it was drained because
-    the pool shrinks, else after its idle time (POOL-4). A paused pool keeps hosts in quarantine, and
-    those that an operator drained."""
+    """Return whether a host that gets no work is given back: at once where it was drained because
+    the pool shrinks, else after its idle time (POOL-4). A paused pool keeps its hosts in quarantine
+    and the hosts that an operator drained."""
     if host.leases:
         return False
     if host.state is HostState.DRAINING and host.draining_for_scale:

@@ -1,8 +1,9 @@
-"""What a provider rents: an offer, the order for one machine, and the machine as a provider shows it.
+"""The values of renting: an offer, the order for one machine, and the machine in a provider's
+listing.
 
-The *intent* is the id of the host that is to come. It is on record before the provider is asked for
-anything, and stands in the machine's name and environment, so that a machine whose creation was
-never answered is found again by a listing (RENT-1).
+The *intent* is the id of the host for which a machine is rented. It is on record before the
+provider is asked, and stands in the machine's name and environment, so that a machine whose
+creation was never answered is found again in a listing (RENT-1).
 """
 
 from datetime import datetime
@@ -21,9 +22,10 @@ class Offer(
 ):
     """One kind of machine that a pool may rent; a pool tries its offers in their order.
 
-    gpus, memory_bytes, cpu_slots: of the whole machine, as rented; preflight compares them with what
-    is there. usd_per_hour: the price that is planned with; 0 for machines that are owned.
-    config: what this offer adds to the pool's own config for its provider.
+    gpus, memory_bytes, cpu_slots: the size of the whole machine as it is rented; preflight compares
+    the machine with them. gpu_memory_bytes: memory of each GPU. usd_per_hour: the price to plan
+    with; 0 for machines that the operator owns. config: settings of this offer for its provider, on
+    top of the pool's.
     """
 
     name: Name
@@ -38,7 +40,7 @@ class Offer(
 
 
 class Quote(msgspec.Struct, frozen=True, kw_only=True):
-    """What a provider says of an offer now. available None: it does not say."""
+    """A provider's current price and availability of an offer. None: the provider does not say."""
 
     offer: str
     usd_per_hour: float | None = None
@@ -47,13 +49,13 @@ class Quote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MachineState(StrEnum):
-    """Where a machine is, in its provider's eyes."""
+    """The state of a machine, as its provider reports it."""
 
     STARTING = "starting"
     RUNNING = "running"
     ENDING = "ending"
-    GONE = "gone"  # ended or failed; nothing of it is charged any more
-    UNKNOWN = "unknown"  # no machine, but a place that could not be looked at (LEAK-4)
+    GONE = "gone"  # ended or failed, and no longer charged for
+    UNKNOWN = "unknown"  # no machine, but a place that the provider could not list (LEAK-4)
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,14 +81,13 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 class CreateOrder(msgspec.Struct, frozen=True, kw_only=True):
     """One machine to make.
 
-    installation: the id of this Holdfast; a provider lists and ends nothing that carries another.
+    installation: the id of this Holdfast; its provider lists and ends only machines that carry it.
     intent: see the module. name: the machine's name where the provider takes one; it holds the
     installation, the pool and the intent, and is at most 63 characters of [a-z0-9-].
-    host_name: what the host is called, by `holdfast hosts` and by its tasks; "": as the machine.
-    env: what the agent on the machine starts with: HOLDFAST_URL, HOLDFAST_JOIN_TOKEN,
+    host_name: the host's name in `holdfast hosts` and for its tasks; "": the machine's own name.
+    env: environment variables of the agent on the machine: HOLDFAST_URL, HOLDFAST_JOIN_TOKEN,
     HOLDFAST_INTENT, HOLDFAST_POOL, HOLDFAST_INSTALLATION, HOLDFAST_SELF_DESTRUCT_SECONDS, and the
-    queues and labels to serve.
-    spawn_seconds: after that long the controller gives the machine up.
+    queues and labels to serve. spawn_seconds: time after which the controller gives the machine up.
     """
 
     installation: str

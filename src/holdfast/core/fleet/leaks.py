@@ -1,14 +1,16 @@
-"""What a provider's listing means for what is on record, and the other way round.
+"""Compare a provider's listing of machines with the instances on record, to find lost and leaked
+ones.
 
-LEAK-1  A machine that is listed under an intent on record is adopted, also if the answer to its creation
-        was lost. A second machine of one intent, and one of an intent that is over or
-        unknown, is ended.
-LEAK-2  A provider is believed at once where it says that a machine is gone. That it does not list one
-        is believed only after `MISSES` whole listings and `MISSING_SECONDS`, and never of a machine
-        whose agent was heard meanwhile; of all at once, only after `ALL_MISSING_SECONDS`.
+LEAK-1  A machine that is listed under an intent on record belongs to that host, even if the answer
+        to its creation was lost. A second machine of one intent, and a machine of an intent that is
+        over or unknown, is ended.
+LEAK-2  A machine is believed gone at once where its provider says so. A machine that is only not
+        listed is believed gone after `MISSES` whole listings and `MISSING_SECONDS`, and never while
+        its agent calls. Where all machines are missing at once, `ALL_MISSING_SECONDS` must pass.
 -       A listing that could not be read whole means nothing.
-LEAK-4  A place that could not be looked at, `unknown`, says nothing of the machines whose refs begin
-        with its own, and nothing of those without a ref yet: they may be there.
+LEAK-4  Where a place could not be looked at (`unknown`), nothing is concluded about machines whose
+        refs begin with that place's, nor about machines without a ref yet, because they may be
+        there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,14 +30,14 @@ UNKNOWN_SIGHTINGS = 2
 
 
 class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a listing means. adopted: host → ref. seen: host → the machine's state. said: host → the
-    provider's words about a machine that starts.
+    """The conclusions from a listing, by host id where nothing else is said.
 
-    words: host → `Machine.lost`, where the provider says that it takes the machine away.
-    lost: host → why, where the machine is there and costs money, and its provider says that it will
-    not serve again. missing: hosts whose machine is not listed, and not believed gone. gone: host → why.
-    missed: hosts whose creation made nothing. reap: refs of machines to end, and why. unknown: why
-    places could not be looked at.
+    adopted: the ref of a machine that belongs to the host. seen: the listed machine's state.
+    said: the provider's message about a machine that starts. words: `Machine.lost`, where the
+    provider takes the machine away. lost: why a machine that still costs money will not serve
+    again. gone: why the machine is believed gone. missing: hosts whose machine is not listed and
+    not yet believed gone. missed: hosts for which the provider made no machine. reap: ref → why
+    that machine is to be ended. unknown: for each place that could not be looked at, the reason.
     """
 
     adopted: dict[str, str]
@@ -55,7 +57,7 @@ def read_listing(
 ) -> Findings:
     """Compare the record, every host that is not gone, with one whole listing of the provider.
 
-    sightings: how often each ref was listed before without being known.
+    sightings: ref → number of earlier listings that showed this machine while no record knew it.
     """
     unknown = [machine for machine in machines if machine.state is MachineState.UNKNOWN]
     places = tuple(machine.ref for machine in unknown)
@@ -73,7 +75,7 @@ def read_listing(
         if host.instance in (InstanceState.GONE, InstanceState.INTENDED):
             continue
         if len(found) == 1 and found[0].ref == host.ref and _is_well(found[0]):
-            findings.seen[host.host_id] = found[0].state  # nearly always
+            findings.seen[host.host_id] = found[0].state  # the usual case: one machine, as recorded
         elif not _hides(host, found, places):
             _match(host, found, all_missing, findings)
         for machine in found:
@@ -129,7 +131,7 @@ def _match(
         if host.ref is None:
             findings.adopted[host.host_id] = mine.ref
         findings.seen[host.host_id] = mine.state
-        # One that starts may still find its image or its place; its deadline judges that.
+        # A machine that starts may still get its image or its place; the spawn timeout decides.
         if mine.lost and mine.state is MachineState.RUNNING:
             findings.lost[host.host_id] = mine.reason or mine.lost
         return
@@ -159,9 +161,9 @@ def _judge_unanswered(host: FleetHost, findings: Findings) -> None:
 
 def _believe_missing(host: FleetHost, all_missing: bool) -> bool:
     if host.instance is InstanceState.ENDING:
-        return host.misses + 1 >= 2  # its end was asked for, so one doubt is enough
+        return host.misses + 1 >= 2  # its end was requested, so two listings are enough
     if host.lost and (host.heartbeat_seconds or 0.0) > LEAVING_SECONDS:
-        return host.misses + 1 >= 2  # its end was announced
+        return host.misses + 1 >= 2  # the provider announced its end
     if host.heartbeat_seconds is not None and host.heartbeat_seconds < MISSING_SECONDS:
         return False
     enough = ALL_MISSING_SECONDS if all_missing else MISSING_SECONDS

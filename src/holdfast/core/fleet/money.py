@@ -1,7 +1,7 @@
-"""What a pool may still spend.
+"""The limits on what a pool spends.
 
-MONEY-1  No spawn takes a pool over `max_usd_per_hour`, machines that are being ended counted in, for
-         they cost until their end is confirmed.
+MONEY-1  No spawn takes a pool over `max_usd_per_hour`, counting machines that are being ended,
+         because they cost until their end is confirmed.
 MONEY-2  No spawn is made where the day's spend, with one more hour of everything (or what is left of
          the day, if that is less), would cross `max_usd_per_day`. At the ceiling idle hosts are
          ended, also below `min`; work that runs is not stopped for money.
@@ -23,7 +23,7 @@ def hours_left(at: datetime) -> float:
 def refuse_price(view: PoolView, price: float, rate: float, at: datetime) -> str:
     """Return why one more host at `price` an hour is too dear, or "".
 
-    rate: what the pool costs an hour without it, this cycle's earlier spawns included.
+    rate: $/h of the pool without that host, this cycle's earlier spawns included.
     """
     spec, rate = view.spec, rate + price
     hourly, daily = spec.max_usd_per_hour, spec.max_usd_per_day

@@ -22,7 +22,7 @@ ALIASES: Mapping[str, str] = {
     "MIN_ACTIVE_GPUS": "min",
     "MAX_ACTIVE_GPUS": "max",
     "TASKS_PER_GPU_THRESHOLD": "jobs_per_host",
-    # There it is the age at which a heartbeat has expired, not a time of idleness.
+    # In those deployments this is the age at which a heartbeat expires, not a time of idleness.
     "GPU_IDLE_TIMEOUT_SEC": "heartbeat_timeout_seconds",
     "TASK_STUCK_TIMEOUT_SEC": "stuck_timeout_seconds",
     "SPAWNING_TIMEOUT_SEC": "spawn_timeout_seconds",
@@ -30,7 +30,7 @@ ALIASES: Mapping[str, str] = {
     "GPU_HEALTH_CHECK_TIMEOUT_SEC": "telemetry_stale_seconds",
 }
 UNNEEDED = ("AUTO_START_WORKER_PROCESS",)
-_ALIAS_BOUNDS = {"min": 2, "max": 10}  # what such a deployment has where it names neither
+_ALIAS_BOUNDS = {"min": 2, "max": 10}  # defaults of deployments that use these aliases
 _TEXT = ("name", "provider")
 _TIMES = tuple(f for f in PoolSpec.__struct_fields__ if f.endswith("_seconds"))
 _NUMBERS = ("min", "max", "buffer", "jobs_per_host", "max_usd_per_hour", "max_usd_per_day")
@@ -45,8 +45,8 @@ class PoolsRead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_pools(text: str, environment: Mapping[str, str]) -> PoolsRead:
-    """Return every pool of a TOML text, as the environment changes it. A variable that is empty is
-    none, because containers are given such for what is not set.
+    """Return every pool of a TOML text, with the environment's changes. An empty variable counts as
+    not set, because containers are given empty variables for settings that have no value.
 
     Raises:
         ValidationError: names the pool, the key and what would do.
@@ -117,9 +117,9 @@ def _read_pool(
 def make_pool(
     name: str, values: Mapping[str, Any], sources: Mapping[str, str] = MappingProxyType({})
 ) -> PoolSpec:
-    """Make a pool of values as a file, a flag or a variable gives them: times also as "5m".
+    """Make a pool of values from a file, flags or variables, where times may be written as "5m".
 
-    sources: the variables that values are from, by key.
+    sources: key → the environment variable that gave its value, for messages.
 
     Raises:
         ValidationError: names the pool, the key and what would do.

@@ -18,11 +18,11 @@ MAX_HOSTS = 100_000
 class HostChecks(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """What a pool's hosts are measured for before they serve, besides what was rented.
+    """The checks that a pool's hosts must pass before they serve, besides the size of the offer.
 
-    enabled: false lets a host serve on its own word. mounts: paths that must be usable.
-    disk_free_bytes, disk_mb_per_second: of the disk that tasks write to; 0: nothing is asked.
-    script: a shell line that must end with 0. deadline_seconds: for all of it.
+    enabled: false lets hosts serve unchecked. mounts: paths that must be usable. disk_free_bytes,
+    disk_mb_per_second: least free space and speed of the disk that tasks write to; 0: not checked.
+    script: a shell line that must exit 0. deadline_seconds: time for all checks together.
     """
 
     enabled: bool = True
@@ -38,23 +38,23 @@ class PoolSpec(
 ):
     """A pool as its operator wrote it.
 
-    config: for the provider; its own struct checks it.
-    offers: in the order in which they are tried.
-    min: hosts that serve or start. max: all that are not over. buffer: idle hosts kept ready while others are busy
-    or jobs wait.
-    jobs_per_host: waiting jobs that are worth one host.
-    idle_timeout_seconds: since the last lease on a host ended.
-    spawn_timeout_seconds: from the intent to the agent's first call; preflight_timeout_seconds: from
-    there to the end of its checks.
-    stuck_timeout_seconds: of a task that does not beat, after its watchdogs should have acted.
-    heartbeat_timeout_seconds: silence of an agent that has work, or could have it.
-    telemetry_stale_seconds: age of a GPU reading that is worth a warning.
-    shutdown_grace_seconds: for work on a host that is scaled down; then it drains.
-    poll_seconds: between two cycles.
-    max_usd_per_hour, max_usd_per_day: ceilings that no spawn may cross; None: without.
+    config: settings for the provider, which checks them itself.
+    offers: the machines that may be rented, in the order in which they are tried.
+    min: least number of hosts that serve or start. max: most hosts that are not over. buffer:
+    number of idle hosts kept ready while others are busy or jobs wait.
+    jobs_per_host: number of waiting jobs for which one host is rented.
+    idle_timeout_seconds: time since a host's last lease ended, after which it is given back.
+    spawn_timeout_seconds: longest time from the intent to the agent's first call.
+    preflight_timeout_seconds: longest time from that call to the end of the host's checks.
+    stuck_timeout_seconds: how long a task may be silent after its watchdogs should have acted.
+    heartbeat_timeout_seconds: how long an agent may be silent while it has work or could get some.
+    telemetry_stale_seconds: age of a GPU reading from which on a warning is shown.
+    shutdown_grace_seconds: time that tasks get on a host that is scaled down, before they are
+    stopped. poll_seconds: time between two cycles.
+    max_usd_per_hour, max_usd_per_day: ceilings that no spawn may cross; None: no ceiling.
     self_destruct_seconds: an agent that cannot reach the controller for so long ends its machine.
-    queues, labels: what its hosts serve; queues empty: all.
-    checks: what they are measured for before they serve, every while, and after failures.
+    queues, labels: queues that its hosts serve (none: all), and labels that they carry.
+    checks: the checks of its hosts before they serve, at intervals, and after failures.
     """
 
     name: Name
@@ -86,7 +86,7 @@ class PoolSpec(
 
 
 def check_pool(spec: PoolSpec) -> PoolSpec:
-    """Check what types alone cannot say, and return the spec.
+    """Check the rules that types cannot express, and return the spec.
 
     Raises:
         ValidationError: names the field and what would do.

@@ -10,10 +10,11 @@ from holdfast.core.states import HostState, InstanceState
 class PoolRecord(Record, frozen=True, kw_only=True):
     """A pool as it is kept.
 
-    paused_at: it spawns nothing and shrinks by nothing since then. deleted_at: it spawns nothing
-    more, and is forgotten once its last machine is gone. blocked: why the last cycle held back a
-    host that is wanted. cycled_at: when the last cycle ran. quiet_until, quiet_reason: until when its
-    provider asks to be left in peace, and in which words.
+    paused_at: the time since which it neither spawns nor shrinks. deleted_at: the time since which
+    it spawns nothing; it is forgotten once its last machine is gone. blocked: why the last cycle
+    did not spawn a host that is needed. cycled_at: the time of the last cycle. quiet_until,
+    quiet_reason: the time until which its provider asks for no more requests, and the provider's
+    message.
     """
 
     name: str
@@ -31,11 +32,11 @@ class PoolRecord(Record, frozen=True, kw_only=True):
 class InstanceRecord(Record, frozen=True, kw_only=True):
     """The rental of one machine. host_id: the intent. ref: the provider's id of the machine.
 
-    seen_at: when a listing last showed it, to ten minutes while all is well. missing_since,
-    missing_times: since when, and in how many listings in a row, it has been missing. end_asked_at:
-    when the provider was last asked to end it. fault: why its host is in error. said: the provider's
-    last words about a machine that starts. heartbeat_at: its
-    agent's last call, None before the first.
+    intended_at, asked_at, made_at, gone_at: the times of its states. seen_at: the last listing that
+    showed it, exact to ten minutes while all is well. missing_since, missing_times: the time since
+    which, and the number of listings in a row in which, it has been missing. end_asked_at: the last
+    request to the provider to end it. fault: why its host is in error. said: the provider's last
+    message about a machine that starts. heartbeat_at: its agent's last call, None before the first.
     """
 
     host_id: str
@@ -61,7 +62,7 @@ class InstanceRecord(Record, frozen=True, kw_only=True):
 
 
 class PoolMoney(Record, frozen=True, kw_only=True):
-    """What a pool costs. spent_today_usd: since midnight UTC; usd_per_hour: at this moment."""
+    """The cost of a pool. spent_today_usd: cost since midnight UTC; usd_per_hour: present cost."""
 
     pool: str
     usd_per_hour: float = 0.0

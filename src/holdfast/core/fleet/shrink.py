@@ -1,11 +1,11 @@
 """Scale down: which hosts are given back.
 
--        Only idle hosts go, and none that `min`, the buffer, what waits or a gang needs. Excess
-         starting hosts go before them; then the dearest, and of these the newest.
+-        Only idle hosts are given back, and none that `min`, the buffer, a waiting job or a gang
+         needs. Excess starting hosts go first, then the dearest idle ones, of these the newest.
 SCALE-2  A host is marked draining before it is ended, and the claim refuses it in the same
          transaction, so that no job slips in between. Work that got there before has the grace.
--        What was just wanted is not given back at once: a starting host has half its spawn timeout,
-         an idle one `idle_timeout_seconds` since its last lease ended.
+-        A host that was needed a moment ago is not given back at once: a starting host is kept for
+         half its spawn timeout, an idle one for `idle_timeout_seconds` since its last lease ended.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from holdfast.core.states import HostState, InstanceState
 
 
 def scale_down(view: PoolView, needs: Sequence[Need]) -> tuple[PoolView, list[Action]]:
-    """Choose what is given back, and return the pool without it."""
+    """Choose the hosts that are given back, and return the pool without them."""
     if view.paused is not None:
         return view, []
     spent = is_spent(view)
@@ -30,7 +30,7 @@ def scale_down(view: PoolView, needs: Sequence[Need]) -> tuple[PoolView, list[Ac
     changed: dict[str, FleetHost] = {}
     for host in sorted(filter(lambda h: _may_go(view, h, spent), view.hosts), key=_order):
         touched = [i for i, need in enumerate(needs) if host.offer in need.offers]
-        lost = 0 if host.passed_over else 1  # one that is passed over is no supply
+        lost = 0 if host.passed_over else 1  # a host that is passed over does not count as supply
         if not spent and any(supply[i] - lost < needs[i].hosts for i in touched):
             continue
         for i in touched:

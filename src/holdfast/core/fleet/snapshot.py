@@ -22,25 +22,24 @@ from holdfast.core.states import HostState, InstanceState
 class FleetHost(msgspec.Struct, frozen=True, kw_only=True):
     """A host of a pool with the machine under it.
 
-    ref: the provider's id of the machine, once known.
-    state_seconds: since the host came into its state. intent_seconds: since the intent.
-    asked_seconds: since the provider was asked for it, None: never. seen_seconds: since a listing
-    that was written down showed it. misses, missing_seconds: whole listings in a row without it, and
-    since the first of them.
-    heartbeat_seconds: since its agent's last call, None before the first.
-    idle_seconds: since the last lease on it ended, or since it became active; None while it has any.
-    leases: tasks whose end is not confirmed. aside: it says itself that it can start nothing (ASIDE-1).
-    passed_over: admission gives it nothing now (`pass_over`). stuck: the sentence of a task there that neither beats
-    nor moves and outlived its watchdogs by `stuck_timeout_seconds`; None without one.
-    telemetry_seconds: age of the oldest of its GPU readings; None without GPUs or readings.
-    preflight: "pending", "ok", "warn" or "fail"; preflight_reason: its sentence.
-    draining_for_scale: it drains because the pool shrinks, not by an operator's word.
-    machine: how the provider's last listing showed it, of hosts that have yet to call; None: it did
-    not.
-    gone: why the provider is believed that the machine is gone (`leaks.read_listing`), else "".
-    said: the provider's last words about a machine that starts, "" without any. reason: why it is in
-    error, "" while it is not. lost: why its provider takes the machine away (`Machine.lost`), as it
-    said last.
+    ref: the provider's id of the machine, once known. Ages in seconds, at the time of the snapshot:
+    state_seconds: time in its present state. intent_seconds: time since its intent was written.
+    asked_seconds: time since the provider was asked for it, None before. seen_seconds: time since
+    the last recorded listing that showed it. missing_seconds: time since the first listing without
+    it. heartbeat_seconds: time since its agent's last call, None before the first.
+    idle_seconds: time since its last lease ended, or since it became active; None while it has one.
+    telemetry_seconds: age of its oldest GPU reading; None without GPUs or readings.
+
+    misses: number of whole listings in a row without it. leases: number of tasks whose end is not
+    confirmed. aside: the host reports that it can start nothing (ASIDE-1). passed_over: admission
+    gives it no work now (`pass_over`). stuck: a sentence about a task there that neither beats nor
+    moves and has outlived its watchdogs by `stuck_timeout_seconds`; None without one.
+    preflight: "pending", "ok", "warn" or "fail"; preflight_reason: the sentence for it.
+    draining_for_scale: it drains because the pool shrinks, not because an operator ordered it.
+    machine: the machine's state in the last listing, for hosts that have not called yet; None: not
+    listed. gone: why the machine is believed gone (`leaks.read_listing`), else "". said: the
+    provider's last message about a machine that starts, or "". reason: why the host is in error, or
+    "". lost: why the provider takes the machine away (`Machine.lost`), or "".
     """
 
     host_id: str
@@ -109,8 +108,9 @@ _LIVE = (InstanceState.INTENDED, InstanceState.ASKED, InstanceState.MADE)
 
 
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """Queued jobs of one shape. tasks: ranks of each; the resources are of one task. project: "" for
-    members of jobs that run, which no quota holds back."""
+    """Queued jobs of one shape. jobs: their number. tasks: number of ranks of each; the resources
+    are those of one task. project: "" for members of running jobs, which no quota holds back.
+    oldest_seconds: how long the oldest has waited."""
 
     queue: str
     project: str = ""
@@ -124,8 +124,8 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpawnOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How one spawn of the breaker's window ended, `age_seconds` ago. fault "": it served. reason:
-    what was said of the fault."""
+    """The end of one spawn within the breaker's window, `age_seconds` ago. fault: "" for a host
+    that served. reason: the message that came with the fault."""
 
     age_seconds: float
     offer: str
@@ -134,7 +134,8 @@ class SpawnOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OfferTrouble(msgspec.Struct, frozen=True, kw_only=True):
-    """Refusals in a row that an offer met, and since when the last is: what back-off counts from."""
+    """Refusals of an offer in a row. age_seconds: time since the last one, from which the back-off
+    counts."""
 
     refusals: int
     age_seconds: float
@@ -142,14 +143,15 @@ class OfferTrouble(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
-    """One pool: its spec, its hosts (ended ones are not among them), its money and its memory.
+    """One pool with its hosts (ended ones left out), its spending and its recent spawns.
 
-    paused: an operator's reason, None while it runs; a paused pool spawns nothing and shrinks by
-    nothing, its health is still watched.
-    spent_today_usd: since midnight UTC, running hosts included.
-    unheard: why its provider could not be asked for its machines, "" where it answered.
-    quiet_seconds, quiet_reason: for how long the provider asks to be left in peace, in its words.
-    outcomes: spawns that ended within the breaker's window, newest first. trouble: by offer.
+    paused: an operator's reason, None while the pool is not paused. A paused pool neither spawns
+    nor shrinks, but its hosts' health is still watched.
+    spent_today_usd: cost since midnight UTC, running hosts included.
+    unheard: why its provider could not list its machines, "" where it answered.
+    quiet_seconds, quiet_reason: how long the provider asks for no more requests, and its message.
+    outcomes: spawns that ended within the breaker's window, newest first. trouble: refusals by
+    offer.
     """
 
     spec: PoolSpec
@@ -164,8 +166,8 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def shapes(self) -> tuple[tuple[FleetHost, int], ...]:
-        """Return one host of each shape, and how many are like it: of 10,000 hosts most are alike, and
-        the shape alone decides what is counted."""
+        """Return one host of each shape and the number of hosts like it. Counting by shapes is
+        quick, because most of 10,000 hosts are alike."""
         alike = dict(zip(map(_SHAPE, self.hosts), self.hosts, strict=True))
         counts = Counter(map(_SHAPE, self.hosts))
         return tuple((alike[shape], count) for shape, count in counts.items())
@@ -196,7 +198,7 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return sum(count for host, count in self.shapes if host.is_paid)
 
     def replace_hosts(self, changed: Mapping[str, FleetHost]) -> "PoolView":
-        """Return the view with these hosts, by id, in the place of what they were."""
+        """Return the view with the hosts of these ids replaced."""
         if not changed:
             return self
         hosts = tuple(changed.get(host.host_id, host) for host in self.hosts)
@@ -212,9 +214,11 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
 
 class FleetSnapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Every pool, and every queued job by shape, at one moment of the store's clock. quotas: what
-    projects that have one may still start. silence_seconds: after so long without a word admission
-    gives a host nothing. dead_seconds: after so long one that holds leases is called dead."""
+    """Every pool, and every queued job by shape, at one moment of the store's clock.
+
+    quotas: what each project with a quota may still start. silence_seconds: silence after which
+    admission gives a host no work. dead_seconds: silence after which a host with leases is dead.
+    """
 
     at: datetime
     pools: tuple[PoolView, ...] = ()

@@ -1,11 +1,11 @@
-"""Whether a host is to blame for the failures on it.
+"""judge_hosts(…): which hosts are set aside because failures or checks speak against them.
 
-BLAME-1  A failure speaks against a host only where the same job then succeeded elsewhere, and only by
-         its program: one that fails so on two jobs or more here, and on no more hosts than
-         `MAX_ASIDE_SHARE` of the pool. What fails everywhere is the program's own fault, whether
-         its next attempt passes or not.
-BLAME-2  A host is set aside for `MIN_PROGRAMS` such programs in the window, if most of what ended there
-         failed.
+BLAME-1  A failure speaks against a host only where the same job then succeeded elsewhere. Such
+         failures are counted by program: a program counts if two or more of its jobs failed so on
+         this host, and if this happened on no more hosts than `MAX_ASIDE_SHARE` of the pool. A
+         program that fails on more hosts is itself at fault.
+BLAME-2  A host is set aside for `MIN_PROGRAMS` such programs in the window, if most tasks that
+         ended there failed.
 BLAME-3  A host that was blamed is let back on probation: one more such program sets it aside again,
          for twice as long.
 BLAME-4  A check that fails sets a host aside, because it measures the hardware, and one that passes
@@ -27,7 +27,7 @@ from holdfast.core.spec import JobSpec, find_script
 WINDOW_SECONDS = 6 * 3600.0
 MIN_PROGRAMS = 2
 MIN_JOBS = 2
-MAX_JOBS = 500  # of one host that are looked at
+MAX_JOBS = 500  # jobs of one host that are considered
 MIN_FAILED_SHARE = 0.5
 MAX_ASIDE_SHARE = 0.25
 PROBATION_SECONDS = 3600.0
@@ -35,14 +35,14 @@ MAX_ASIDE_SECONDS = 24 * 3600.0
 
 
 class HostStanding(msgspec.Struct, frozen=True, kw_only=True):
-    """What speaks for and against one active or quarantined host, within the window.
+    """The evidence for and against one active or quarantined host, within the window.
 
-    jobs: those that failed here and then succeeded elsewhere. programs: of each of them
-    (`name_program`). passed, failed: tasks that ended here. verdicts: of its checks, the newest first.
-    blames: how often it was set aside already.
-    aside: for what it is set aside now; "" where it is not, or an operator did it.
-    aside_left_seconds: until its probation.
-    pool_hosts, pool_aside: of its pool, the active and quarantined hosts, and those quarantined.
+    jobs: ids of jobs that failed here and then succeeded elsewhere. programs: the program of each
+    of these jobs (`name_program`). passed, failed: number of tasks that ended well or badly here.
+    verdicts: the verdicts of its checks, the newest first. check_message: the newest check's
+    sentence. blames: how often it has been set aside. aside: the evidence for which it is set aside
+    now; "" where it is not, or an operator quarantined it. aside_left_seconds: time until its
+    probation. pool_hosts: active and quarantined hosts of its pool; pool_aside: quarantined ones.
     """
 
     host_id: str
@@ -62,12 +62,13 @@ class HostStanding(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def most_aside(self) -> int:
-        """How many hosts of its pool may be aside at once (BLAME-5)."""
+        """Return how many hosts of its pool may be set aside at once (BLAME-5)."""
         return max(1, int(self.pool_hosts * MAX_ASIDE_SHARE))
 
 
 class SetAside(msgspec.Struct, frozen=True, kw_only=True):
-    """Quarantine the host, with the evidence; for `seconds`, where time alone lets it back."""
+    """A decision to quarantine a host. kind, reason, jobs: the evidence. seconds: how long, where
+    it comes back by time alone."""
 
     host_id: str
     kind: Literal["jobs", "checks"]
@@ -77,7 +78,7 @@ class SetAside(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LetBack(msgspec.Struct, frozen=True, kw_only=True):
-    """Release the host from the quarantine that these decisions put it in."""
+    """A decision to release a host from the quarantine that a `SetAside` put it in."""
 
     host_id: str
     reason: str
@@ -121,7 +122,7 @@ def judge_hosts(standings: Sequence[HostStanding]) -> list[SetAside | LetBack]:
         for s in standings
         if not s.aside and (verdict := _accuse(s, spread)) is not None
     ]
-    # What was measured on the hardware first, then the host that fails most.
+    # Hosts with measured faults first, then the host that fails most.
     for standing, verdict in sorted(
         accused, key=lambda one: (one[1].kind != "checks", -len(one[1].jobs), one[0].host_id)
     ):

@@ -1,4 +1,4 @@
-"""What a host's checks measured, and the verdict on it.
+"""The measurements of a host's checks, and the verdict on them.
 
 CHECK-1  The host measures, the controller judges: a broken host does not say that it is well.
 -        What could not be measured is unknown, and unknown fails nothing; but a check that did not
@@ -20,7 +20,7 @@ LowText = Annotated[str, Meta(max_length=4096)]
 
 
 class CheckVerdict(StrEnum):
-    """What a check says, from best to worst."""
+    """The verdict of a check, from best to worst."""
 
     OK = "ok"
     UNKNOWN = "unknown"
@@ -32,8 +32,9 @@ _ORDER = list(CheckVerdict)
 
 
 class DeviceMeasure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One GPU as a check found it. matmul_tflops: of a small half-precision product; None: neither
-    torch nor cupy is there, or a task has the device's memory. error: why the product failed."""
+    """One GPU as a check found it. matmul_tflops: speed of a small half-precision matrix product;
+    None where neither torch nor cupy is installed, or a task has the device's memory. error: why
+    the product failed."""
 
     index: Annotated[int, Meta(ge=0, le=1023)]
     model: ShortText = ""
@@ -44,11 +45,11 @@ class DeviceMeasure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a host measured. None: not measured.
+    """The measurements of a host. None: not measured.
 
-    clock_unix: its clock when it sent this. mounts: by path, "" or why it cannot be used.
-    script_status: the exit status of the user's script; script_output: the end of what it printed.
-    missed: the parts that did not end within the deadline.
+    clock_unix: the host's clock when it sent them. mounts: path → why it cannot be used, "" where
+    it can. script_status: exit status of the user's script; script_output: the end of its output.
+    missed: names of the parts that did not end within the deadline. seconds: how long it all took.
     """
 
     devices: Annotated[list[DeviceMeasure], Meta(max_length=1024)] = []
@@ -67,10 +68,10 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
-    """What a host is held to. 0 or None: nothing is asked of it.
+    """The measurements that a host must reach. 0 or None: not checked.
 
-    gpu_memory_bytes: of each device; five per cent less is let pass, because drivers keep some.
-    tflops_spread: the slowest device may be so many times slower than the fastest.
+    gpu_memory_bytes: memory of each device; five per cent less passes, because drivers keep some.
+    tflops_spread: how many times slower than the fastest device the slowest may be.
     """
 
     gpus: int = 0
@@ -85,7 +86,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict on one thing."""
+    """The verdict on one measurement."""
 
     name: str
     verdict: CheckVerdict
@@ -93,8 +94,8 @@ class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(measured: Measured, expected: Expected, clock_unix: float) -> tuple[CheckResult, ...]:
-    """Return a result for each thing that was asked for. clock_unix: the controller's clock when the
-    report came."""
+    """Return a result for each expectation. clock_unix: the controller's clock when the report
+    came."""
     found = [
         *_judge_devices(measured, expected),
         *_judge_sizes(measured, expected),
@@ -125,7 +126,7 @@ def find_worst(results: Sequence[CheckResult]) -> CheckVerdict:
 
 
 def describe(results: Sequence[CheckResult]) -> str:
-    """Return the worst results in a sentence."""
+    """Return the messages of the worst results, or how many checks passed."""
     worst = find_worst(results)
     if worst is CheckVerdict.OK:
         return f"{len(results)} checks passed"

@@ -1,4 +1,4 @@
-"""When a host is checked, and when its agent asks again."""
+"""When a host is checked, and when its agent asks for the next check."""
 
 import msgspec
 
@@ -6,17 +6,17 @@ from holdfast.core.health.checks import CheckKind
 from holdfast.core.states import HostState
 
 FAILURES = 3
-"""Tasks that failed since the last check, after which a host is checked again."""
+"""Number of failed tasks since the last check after which a host is checked again."""
 ASK_SECONDS = 300.0
 ASIDE_SECONDS = 600.0
-"""Between the checks of a host that is set aside."""
+"""Time between two checks of a host that is set aside."""
 
 
 class CheckState(msgspec.Struct, frozen=True, kw_only=True):
-    """A host as its checks go by.
+    """The facts that decide when a host is checked.
 
-    preflighted: this incarnation has passed or failed its preflight. last_check_seconds: since the
-    last check, or since the host registered. failed_since: tasks that failed since then.
+    preflighted: this incarnation has passed or failed its preflight. last_check_seconds: time since
+    the last check, or since the host registered. failed_since: number of tasks that failed since.
     """
 
     state: HostState
@@ -26,7 +26,8 @@ class CheckState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choose_check(at: CheckState, period_seconds: float | None) -> CheckKind | None:
-    """Return the check that is due now. period_seconds: between periodic ones; None: never."""
+    """Return the check that is due now, or None. period_seconds: time between two periodic checks;
+    None: no periodic checks."""
     if at.state is HostState.PREFLIGHT:
         return None if at.preflighted else "preflight"
     if at.state not in (HostState.ACTIVE, HostState.QUARANTINED):
@@ -42,7 +43,7 @@ def choose_check(at: CheckState, period_seconds: float | None) -> CheckKind | No
 
 
 def choose_pause(at: CheckState, period_seconds: float | None) -> float:
-    """Return in how many seconds the agent asks again, where no check is due now."""
+    """Return the seconds after which the agent asks again, where no check is due now."""
     if at.state is HostState.PREFLIGHT:
         return 5.0
     if period_seconds is None:

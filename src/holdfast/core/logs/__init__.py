@@ -1,1 +1,1 @@
-"""What is kept of a job's log, and how its lines are read. Pure."""
+"""The part of a job's log that is kept, and how its lines are read. Pure."""

@@ -1,10 +1,10 @@
-"""Which bytes of a log stream are kept: its head and its tail. Pure.
+"""Decide which bytes of a log stream are kept: its head and its tail. Pure.
 
 -      The first eighth of the limit is kept for ever; of the rest, the newest bytes.
 LOG-2  Appending is idempotent by offset: bytes that are there are never written again, a late chunk
        fills its gap.
-LOG-3  The log of a rank that was replaced goes on where its predecessor's ended; what that one
-       sends afterwards is dropped.
+LOG-3  The log of a replacement goes on where its predecessor's ended; bytes that the predecessor
+       sends afterwards are dropped.
 """
 
 from collections.abc import Sequence
@@ -25,12 +25,13 @@ class Range(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset after the last byte."""
+        """Return the offset after the last byte."""
         return self.offset + self.length
 
 
 class AppendPlan(NamedTuple):
-    """What to write, and the stream's size then. Chunks within `[head, tail_start)` are dropped."""
+    """The change of a stream for one append. pieces: (offset, bytes) to write. size: the stream's
+    size afterwards. Bytes within `[head, tail_start)` are dropped."""
 
     pieces: list[tuple[int, bytes]]
     size: int
@@ -41,7 +42,10 @@ class AppendPlan(NamedTuple):
 def plan_append(
     size: int, ranges: Sequence[Range], offset: int, data: bytes, keep_bytes: int
 ) -> AppendPlan:
-    """Return how a stream of `size` bytes takes `data`; `ranges` (sorted): those kept around it."""
+    """Return the change of a stream of `size` bytes for `data` at `offset`.
+
+    ranges: the kept ranges near `data`, sorted. keep_bytes: most bytes that the stream keeps.
+    """
     after = max(size, offset + len(data))
     head = max(1, keep_bytes // HEAD_SHARE)
     tail_start = max(head, after - max(1, keep_bytes - head))
@@ -55,7 +59,7 @@ def plan_append(
 
 
 def _find_missing(ranges: Sequence[Range], start: int, end: int) -> list[tuple[int, int]]:
-    """The parts of `[start, end)` that no range covers."""
+    """Return the parts of `[start, end)` that no range covers."""
     missing = []
     at = start
     for r in ranges:
@@ -90,7 +94,8 @@ def window(
 
 
 class LogBase(NamedTuple):
-    """Where the bytes of one replacement of a rank begin in a stream; None until it has sent some."""
+    """The offset `base` in a stream at which the bytes of one replacement of a rank begin, None
+    until it has sent some. number: which replacement of the rank it is; epoch: its epoch."""
 
     epoch: int
     number: int
@@ -98,9 +103,10 @@ class LogBase(NamedTuple):
 
 
 class LogPlace(NamedTuple):
-    """Where bytes sent under an epoch go: from `base` on, not beyond `limit`.
+    """The place in a stream for bytes sent under an epoch: from `base` on, not beyond `limit`.
 
-    new: the base is to be written down. later: a successor writes, so this one ends no stream.
+    new: the base is not on record yet. later: a successor has sent bytes, so the end of this
+    sender's output is not the end of the stream.
     """
 
     base: int
@@ -115,7 +121,8 @@ class LogPlace(NamedTuple):
 
 
 def find_place(bases: Sequence[LogBase], epoch: int, size: int) -> LogPlace:
-    """Return where a sender's bytes go in a stream of `size` bytes (LOG-3). bases: by replacement."""
+    """Return the place of a sender's bytes in a stream of `size` bytes (LOG-3). epoch: the
+    sender's. bases: one for each replacement of the rank."""
     mine = next((b for b in bases if b.epoch == epoch), None)
     number = 0 if mine is None else mine.number
     after = [b.base for b in bases if b.number > number and b.base is not None]
@@ -124,12 +131,13 @@ def find_place(bases: Sequence[LogBase], epoch: int, size: int) -> LogPlace:
         return LogPlace(0, limit, False, limit is not None)
     if mine.base is not None:
         return LogPlace(mine.base, limit, False, limit is not None)
+    # The sender's first bytes: they go to the end, or nowhere if a successor has begun already.
     return LogPlace(size if limit is None else limit, limit, True, limit is not None)
 
 
 class LogLife(NamedTuple):
-    """One life of a rank: the attempt's, or a replacement's. base: where its bytes begin in the
-    stream, None until it has sent some."""
+    """One process of a rank: the attempt's first, or a replacement. base: the offset in the stream
+    at which its bytes begin, None until it has sent some."""
 
     key: TaskKey
     host_id: str
@@ -137,7 +145,7 @@ class LogLife(NamedTuple):
 
 
 class LifeRange(NamedTuple):
-    """The part `[start, end)` of a stream that one life wrote."""
+    """The part `[start, end)` of a stream that one process of a rank wrote."""
 
     life: LogLife
     start: int
@@ -145,7 +153,8 @@ class LifeRange(NamedTuple):
 
 
 def split_by_life(lives: Sequence[LogLife], start: int, end: int) -> list[LifeRange]:
-    """Return which life wrote which part of `[start, end)` (LOG-3). lives: oldest first."""
+    """Split `[start, end)` of a stream by the process that wrote each part (LOG-3). lives: the
+    rank's processes, the oldest first."""
     wrote = [life for life in lives if life.base is not None]
     ends = [life.base or 0 for life in wrote[1:]] + [end]
     parts = [

@@ -1,1 +1,1 @@
-"""Which jobs start, where, and which make room."""
+"""Admission: which jobs start, on which hosts, and which jobs make room for them."""

@@ -1,11 +1,11 @@
-"""A job on record as admission sees it, for questions that are asked of jobs one by one. Pure."""
+"""Turn one job on record into the value that admission plans with. Pure."""
 
 from holdfast.core.placement.types import Candidate
 from holdfast.core.records import JobRecord
 
 
 def as_candidate(job: JobRecord) -> Candidate:
-    """Return the job as admission sees it, as far as its needs go."""
+    """Return the job as a candidate of admission, with its needs and without its waiting time."""
     return Candidate(
         job_id=job.id,
         epoch=job.epoch,

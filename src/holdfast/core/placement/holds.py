@@ -19,7 +19,7 @@ from holdfast.core.placement.room import Chosen, HostRoom, Room, choose_hosts, c
 from holdfast.core.placement.types import Candidate, RunningTask, TaskPlacement
 
 DRAIN_SECONDS = 60.0
-"""How soon a task that is being stopped is taken to have gone."""
+"""The time within which a task that is being stopped is expected to have ended."""
 
 Amount = list[int]
 """[cpu slots, memory bytes, devices]."""
@@ -54,11 +54,11 @@ class Holds:
                     hold.use(task.host_id, job, task.count)
 
     def expect_drain(self, victims: Iterable[str]) -> None:
-        """These jobs are about to be stopped."""
+        """Note that these jobs are about to be stopped."""
         self._draining.update(victims)
 
     def is_draining(self, job_id: str) -> bool:
-        """Whether the job is being stopped, or will be by this plan."""
+        """Return whether the job is being stopped, or will be by this plan."""
         return job_id in self._draining
 
     def release_at(self, task: RunningTask) -> float:
@@ -70,9 +70,10 @@ class Holds:
     def look_from(
         self, job: Candidate, at: float, amount: Amount, host_id: str
     ) -> list[tuple[Amount, float]]:
-        """Return what the job may use of the `amount` free on a host from `at` seconds on.
+        """Return the amounts that the job may use of the `amount` free on a host from `at` seconds
+        on.
 
-        It may use the least of these; each stands with the time up to which it counts ends.
+        The least of them is the limit. Each comes with the time up to which it counts ends.
         """
         held = [hold for hold in self._holds if hold.at <= at and host_id in hold.need]
         mine = [free - sum(hold.need[host_id][i] for hold in held) for i, free in enumerate(amount)]
@@ -84,8 +85,8 @@ class Holds:
         return [(mine, at), *later]
 
     def hold(self, job: Candidate, *, waited: bool) -> str | int:
-        """Hold room back for a job that does not fit now, and say so; where none can be held, return
-        how many of its tasks would fit at best.
+        """Hold room back for a job that does not fit now, and return a sentence about it; where no
+        room can be held, return how many of its tasks would fit at best.
 
         A job that has not waited for long has room held only where stopping jobs make it fit.
         """
@@ -102,7 +103,8 @@ class Holds:
                 return best
             for task in tasks:
                 give(state, task)
-            # Others' holds change at their edges; between two, only hosts with a release do.
+            # Holds for other jobs change only at their edges; between two edges only hosts on which
+            # a task ends have to be counted again.
             edge = (bisect_left(edges, at), bisect_right(edges, at))
             left = {t.host_id for t in tasks if t.host_id in serving}
             again, looked = serving if edge != looked else left, edge
@@ -144,7 +146,8 @@ class Holds:
         return sorted(times)
 
     def _releases(self) -> list[tuple[float, list[RunningTask]]]:
-        """Return when room is given back, soonest first; what has no limit, at infinity."""
+        """Return the times at which running tasks end, with these tasks, soonest first; infinity
+        for tasks whose end is not known."""
         by_time: dict[float, list[RunningTask]] = {}
         for task in self.running:
             by_time.setdefault(self.release_at(task), []).append(task)
@@ -170,7 +173,8 @@ class Holds:
 
 
 class _Hold:
-    """Room of some hosts from `at` seconds on: `need` is the job's, `spare` the rest of it then."""
+    """Room held back for one job from `at` seconds on. need: the job's amount by host id. spare:
+    the amount that is then left on these hosts for others."""
 
     def __init__(self, at: float, need: dict[str, Amount], spare: dict[str, Amount]) -> None:
         self.at = at
@@ -178,7 +182,8 @@ class _Hold:
         self.spare = spare
 
     def sees_end_of(self, job: Candidate, starts_in: float) -> bool:
-        """Whether the job, started then, has ended when the room is needed."""
+        """Return whether the job, started in `starts_in` seconds, will have ended when the room is
+        needed."""
         limit = job.span_seconds
         return limit is not None and starts_in + limit <= self.at < math.inf
 
@@ -196,8 +201,8 @@ LEAST_OVERRUN_SECONDS = 60.0
 def foretell_end(
     ran_seconds: float, limit_seconds: float | None, expected_seconds: float | None
 ) -> tuple[float | None, bool]:
-    """Return in how many seconds a task ends, None where nothing tells, and whether that is only
-    expected.
+    """Return in how many seconds a task ends (None: not known), and whether that is an expectation
+    only.
 
     A task that has overrun its expectation is expected to run on for as long as it has overrun it:
     so the end is never now, and what is started until then is never much too long.
@@ -212,7 +217,7 @@ def foretell_end(
 
 
 def give(state: dict[str, Amount], task: RunningTask) -> None:
-    """Add the task's room to what is free on its host."""
+    """Add the task's room to the free room of its host in `state`."""
     amount = state.get(task.host_id)
     if amount is not None:
         amount[0] += task.cpu_slots

@@ -8,9 +8,9 @@ ADMIT-3  A host that a job avoids is used only when no other has room.
 ADMIT-4  A job that was passed over for `hold_back_seconds` is not starved: room is held back for
          it, and others use that room only while they end in time (back-fill). Room it does not need
          is never held, so the cluster does not freeze.
-ADMIT-5  A job takes the place of others only where those have a lower priority, allow it, and have
-         run long enough; and only when it then really fits. (What a project has borrowed of others'
-         shares is given back by the rules of SHARE-1…3.)
+ADMIT-5  A job preempts others only where those have a lower priority, allow it, and have run long
+         enough; and only when it then really fits. (Room that a project borrows of others' shares
+         is given back by the rules of SHARE-1…3.)
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,11 +52,11 @@ __all__ = [
 ]
 
 MAX_HOLDERS = 16
-"""Jobs that room is held back for: enough for every pool, few enough to plan quickly."""
+"""Most jobs for which room is held back: enough for every pool, few enough to plan quickly."""
 
 
 class _Quotas:
-    """What projects may still start while a plan is made."""
+    """The quotas that projects have left while a plan is made."""
 
     def __init__(self, quotas: Mapping[str, QuotaLeft]) -> None:
         self._jobs = {name: q.jobs for name, q in quotas.items() if q.jobs is not None}
@@ -92,14 +92,14 @@ def plan_admission(
 ) -> AdmissionPlan:
     """Place `candidates` in their order (priority, then age).
 
-    headroom: how many more jobs each queue may run; a queue that is missing has no limit. quotas:
-    the same for projects, in jobs and GPUs (QUOTA-2: a retried attempt counts too). shares: of every
-    project that has a share or live jobs; empty where no project has one. Jobs within their
-    project's share come first, each group in its order (SHARE-1).
-    running: the tasks that hold room; None where they were not read, and the plan then says whether
-    it needs them.
-    hold_back_seconds: see ADMIT-4; None: never. lowest_preemptible: the lowest priority among jobs
-    that may be preempted or are being stopped; None without any, or with preemption off.
+    headroom: number of further jobs that each queue may run; a missing queue has no limit. quotas:
+    number of further jobs and GPUs of each project (QUOTA-2: a retried attempt counts too).
+    shares: by project, for every project with a share or live jobs; empty where no project has a
+    share. Jobs within their project's share come first, each group in its order (SHARE-1).
+    running: the tasks that hold room; None where they were not read, and the plan then reports
+    whether it needs them. hold_back_seconds: see ADMIT-4; None: room is never held back.
+    lowest_preemptible: the lowest priority among jobs that may be preempted or are being stopped;
+    None without such jobs, or with preemption off.
     """
     plan = _Admission(
         hosts, headroom, quotas, shares, running, hold_back_seconds, lowest_preemptible
@@ -136,10 +136,11 @@ class _Admission:
         self._hold_back_seconds = hold_back_seconds
         self._lowest_preemptible = lowest_preemptible
         self._holds = Holds(self._room, running or ())
-        # Room only shrinks, so a vain search is not repeated. By shape, the fewest tasks in vain …
+        # Room only shrinks, so a search without success is not repeated. Shape → the fewest tasks
+        # for which no room was found …
         self._full: dict[tuple[Shape, float | None], int] = {}
         self._said: dict[tuple[Shape, int, int, bool], str] = {}
-        # … and of those that nothing could be held for, the fewest, and how many would fit at best.
+        # … and the fewest for which none could be held back either, with how many fit at best.
         self._vain: dict[tuple[object, ...], int] = {}
         self._reach: dict[tuple[object, ...], int] = {}
         self._placements: list[JobPlacement] = []
@@ -149,8 +150,8 @@ class _Admission:
         self._needs_running = False
 
     def borrows(self, job: Candidate) -> bool:
-        """Whether the job would hold more than its project's share; never without shares, nor for a
-        member of a job that runs already."""
+        """Return whether the job would hold more than its project's share; False without shares,
+        and for a member of a job that runs already."""
         return bool(self._shares) and job.member is None and not self._shares.owns(job)
 
     def consider(self, job: Candidate) -> None:
@@ -159,7 +160,7 @@ class _Admission:
         if over is not None:
             self._refusals[job.job_id] = over
             return
-        # With room held back, when a job ends decides where it fits.
+        # Where room is held back, a job's end decides on which hosts it fits.
         shape = (shape_of(job), job.span_seconds if self._holds else None)
         hopeless = job.tasks >= self._full.get(shape, MAX_TASKS + 1) or (
             job.tasks > 1 and self._room.count_fitting(job) < job.tasks
@@ -222,7 +223,8 @@ class _Admission:
         self._refusals[job.job_id] = held
 
     def _make_room(self, job: Candidate, *, may_preempt: bool, may_reclaim: bool) -> None:
-        """Stop nothing where the jobs that are being stopped already make room (ADMIT-5)."""
+        """Choose jobs to stop for `job`, none where those being stopped already make room
+        (ADMIT-5)."""
         ground, holds, shares = Ground(job, self._holds), self._holds, self._shares
         victims: tuple[str, ...] = ()
         reclaims = False
@@ -243,10 +245,10 @@ class _Admission:
             )
             holds.expect_drain(victims)
             shares.expect_drain(victims)
-            self._vain.clear()  # what nothing could be held for may fit once these have gone
+            self._vain.clear()  # once these have ended, room may be found for such shapes
             self._reach.clear()
         if victims or ground.fits:
-            shares.take(job)  # else the next of its project would ask for the same share
+            shares.take(job)  # else the project's next job would reclaim the same share
 
     def _say_no_room(self, job: Candidate) -> str:
         key = (shape_of(job), job.tasks, self._room.version, job.span_seconds is None)
@@ -273,7 +275,7 @@ class _Admission:
         return f"it needs {describe_need(job)} at once, and {fitting} of them fit for queue {job.queue} now"
 
     def finish(self) -> AdmissionPlan:
-        """The plan."""
+        """Return the finished plan."""
         return AdmissionPlan(
             placements=tuple(self._placements),
             refusals=self._refusals,
@@ -285,7 +287,7 @@ class _Admission:
 
 
 def describe_need(job: Candidate) -> str:
-    """The resources one task needs, in words."""
+    """Return the resources that one task needs, as a phrase."""
     parts = [f"{job.gpus} GPU{'s' * (job.gpus != 1)}"] if job.gpus else []
     if job.cpu_slots:
         parts.append(f"{job.cpu_slots} CPU slot{'s' * (job.cpu_slots != 1)}")
@@ -296,9 +298,10 @@ def describe_need(job: Candidate) -> str:
 
 
 def silence_seconds(dead_host_seconds: float, sync_interval_seconds: float) -> float:
-    """Return how long a host may be silent and still be given work: two missed syncs and a little.
+    """Return how long a host may be silent and still get work: two missed syncs and a little.
 
-    A lease may be shorter than the time after which a host is called dead, and a job that just
-    lapsed there must not be reserved on the same silent host again.
+    It is less than the time after which a host is dead, because a lease may be shorter than that
+    time, and a job whose lease just lapsed there must not be reserved on the same silent host
+    again.
     """
     return min(dead_host_seconds, 2 * sync_interval_seconds + 2.0)

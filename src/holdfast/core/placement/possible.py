@@ -1,4 +1,4 @@
-"""What no host that is there, and none that a pool may rent, could ever run. Pure."""
+"""Find jobs that no present host, and none that a pool may rent, could ever run. Pure."""
 
 from collections.abc import Sequence
 
@@ -11,8 +11,9 @@ from holdfast.core.placement.types import Candidate
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """A host's whole size, busy or not, or an offer's of a pool, of which `count` may be rented.
-    pool: of an offer; a pool's hosts that are there are in their offers, and named by none."""
+    """The whole size of a host, busy or not, or of a pool's offer, of which `count` may be rented.
+    pool: the offer's pool, "" for a host. Present hosts of a pool are counted in its offers
+    only."""
 
     name: str
     queues: frozenset[str]
@@ -30,7 +31,7 @@ def find_impossible(job: Candidate, sizes: Sequence[Size]) -> str | None:
         return None
     serving = [size for size in sizes if _serves(job, size)]
     if not serving:
-        return None  # no host serves the queue *yet*; `foresee` says so
+        return None  # no host serves the queue *yet*, which `foresee` reports
     gpus, slots = max(len(s.gpus) for s in serving), max(s.cpu_slots for s in serving)
     return (
         f"no host that serves queue {job.queue} could ever run it: it needs {describe_need(job)}, "
@@ -77,9 +78,8 @@ def count_tasks(job: Candidate, size: Size) -> int:
 
 
 def count_all_tasks(job: Candidate, sizes: Sequence[Size]) -> int:
-    """Return how many tasks of the job all of these that may take it hold together, when they are
-    idle; more than it has are not counted. A pool counts as if it rented nothing but its best offer;
-    the hosts that it has are of these."""
+    """Return how many tasks of the job all eligible hosts and pools together hold when idle, at
+    most as many as the job has. A pool counts as if it rented only its best offer."""
     offers: dict[str, int] = {}
     own = 0
     for size in sizes:

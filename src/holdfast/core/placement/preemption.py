@@ -1,7 +1,7 @@
-"""The sentences of a job that makes room for another, written and read in one place.
+"""The sentences about a job that makes room for another, written and read in one place.
 
-One is the drain's reason, and so in the database and in the victim's attempt, where `why` finds it
-for both sides.
+Such a sentence is the reason of the victim's drain. `why` reads it from the victim's attempt to
+explain both jobs.
 """
 
 import re
@@ -23,12 +23,12 @@ class Winner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def say_preempted(winner: str, priority: int, own_priority: int) -> str:
-    """Why a job of `own_priority` is stopped."""
+    """Return why a job of `own_priority` is stopped for the job `winner`."""
     return f"preempted by job {winner} of priority {priority} (this one has {own_priority})"
 
 
 def say_reclaimed(winner: str, project: str, borrower: str) -> str:
-    """Why a job of the project `borrower` is stopped."""
+    """Return why a job of the project `borrower` is stopped for the job `winner`."""
     back = f"it gives back what project {borrower} borrowed, to job {winner} of project {project}"
     return f"{back}, which asks for its share"
 

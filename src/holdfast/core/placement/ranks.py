@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 
 def say_ranks(ranks: Iterable[int], most: int = 8) -> str:
-    """Ranks as ranges: `0-7, 9, 12-15`; after `most` ranges, how many ranks are left."""
+    """Write ranks as ranges: `0-7, 9, 12-15`; after `most` ranges, the number of ranks left."""
     spans: list[list[int]] = []
     for rank in sorted(set(ranks)):
         if spans and rank == spans[-1][1] + 1:
@@ -17,7 +17,7 @@ def say_ranks(ranks: Iterable[int], most: int = 8) -> str:
 
 
 def name_ranks(ranks: Sequence[int]) -> str:
-    """The same with its noun: `rank 3`, `ranks 0-7`."""
+    """Write ranks as ranges with their noun: `rank 3`, `ranks 0-7`."""
     return f"rank{'s' * (len(ranks) != 1)} {say_ranks(ranks)}"
 
 
@@ -33,7 +33,7 @@ def name_places(places: Iterable[tuple[int, str | None]], most: int = 3) -> str:
 
 
 def say_names(names: Iterable[str], most: int = 5) -> str:
-    """Names in order without repetition; after `most` of them, how many are left."""
+    """Join names in order without repetition; after `most` of them, the number left."""
     unique = list(dict.fromkeys(names))
     more = f" and {len(unique) - most} more" if len(unique) > most else ""
     return ", ".join(unique[:most]) + more

@@ -17,10 +17,10 @@ from holdfast.core.spec import MAX_TASKS
 
 Shape = tuple[str, int, int, int, tuple[tuple[str, str], ...], tuple[str, ...], str]
 Allowed = Callable[["HostRoom", Candidate, int], int]
-"""(host, job, tasks that fit there) → how many of them may be placed there, what is held back for
-others considered."""
+"""(host, job, number of its tasks that fit there) → number that may be placed there, given the room
+that is held back for other jobs."""
 Chosen = list[tuple["HostRoom", int]]
-"""Hosts, and how many tasks of a job go to each."""
+"""Hosts, and the number of tasks of a job that go to each."""
 Free = tuple[int, int, int]
 """(CPU slots, bytes of memory, devices)."""
 
@@ -39,7 +39,7 @@ def shape_of(job: Candidate) -> Shape:
 
 
 class Kind:
-    """Hosts alike in whose jobs they serve; `free` counts those with the same room free now."""
+    """Hosts that serve the same jobs. free: amount of free room → number of these hosts with it."""
 
     __slots__ = ("_capacity", "free")
 
@@ -59,7 +59,7 @@ class Kind:
 
 
 class HostRoom:
-    """The free room of one host while a plan is made. free: all of it in one value."""
+    """The free room of one host while a plan is made. free: the same room as one tuple."""
 
     __slots__ = ("capacity", "cpu_slots", "devices", "free", "host_id", "kind", "memory_bytes")
 
@@ -74,11 +74,11 @@ class HostRoom:
         kind.free[self.free] += 1
 
     def amount(self) -> list[int]:
-        """Return what is free: [CPU slots, bytes of memory, devices], to count with."""
+        """Return a copy of the free room to count with: [CPU slots, bytes of memory, devices]."""
         return list(self.free)
 
     def take(self, job: Candidate, tasks: int) -> list[tuple[int, ...]]:
-        """Take the room of so many tasks; return each one's devices, the lowest free ones."""
+        """Reserve the room of `tasks` tasks; return the devices of each, the lowest free ones."""
         alike = self.kind.free
         alike[self.free] -= 1
         taken: list[tuple[int, ...]] = [()] * tasks
@@ -94,9 +94,10 @@ class HostRoom:
 
 
 def count_fitting(job: Candidate, room: Sequence[int], limit: int) -> int:
-    """How many tasks of `job` fit into (CPU slots, bytes of memory, devices), at most `limit`."""
+    """Return how many tasks of `job` fit into `room` (CPU slots, bytes of memory, devices), at most
+    `limit`."""
     cpu_slots, memory_bytes, devices = room
-    # Spelled out, because this is asked for every job: `min` would take as long as all the rest.
+    # Written without `min`, which would take as long as all the rest, because every job needs this.
     if job.cpu_slots and cpu_slots < job.cpu_slots * limit:
         limit = cpu_slots // job.cpu_slots
     if job.gpus and devices < job.gpus * limit:
@@ -107,9 +108,10 @@ def count_fitting(job: Candidate, room: Sequence[int], limit: int) -> int:
 
 
 class _Serving:
-    """The hosts that serve some shapes of job, and how many tasks of these fit on them.
+    """The hosts that serve some shapes of jobs, and the number of tasks of these that fit on them.
 
-    It is one for all shapes that need as much on the same hosts, as of queues that all hosts serve.
+    Shapes with the same needs on the same hosts share one, such as shapes of different queues that
+    all hosts serve.
     """
 
     __slots__ = ("_job", "_kinds", "_seen", "_total", "hosts", "open")
@@ -160,16 +162,16 @@ class Room:
 
     @property
     def version(self) -> int:
-        """A number that grows whenever room is taken."""
+        """Return a number that grows whenever room is reserved."""
         return len(self.taken)
 
     @property
     def is_left(self) -> bool:
-        """Whether any host has a slot or a device free."""
+        """Return whether any host has a slot or a device free."""
         return any(host.cpu_slots > 0 or host.devices for host in self.hosts)
 
     def serving(self, job: Candidate) -> Sequence[HostRoom]:
-        """Hosts that serve the job, whether they have room or not."""
+        """Return the hosts that serve the job, whether they have room or not."""
         return self._find_serving(job).hosts
 
     def _find_serving(self, job: Candidate) -> _Serving:
@@ -185,11 +187,11 @@ class Room:
         return known
 
     def count_fitting(self, job: Candidate) -> int:
-        """Return how many tasks of the job fit now, or more where these are as many as it has."""
+        """Return how many tasks of its shape fit now; this may be more than the job has."""
         return self._find_serving(job).count_fitting(self)
 
     def place(self, job: Candidate, allowed: Allowed) -> tuple[TaskPlacement, ...] | None:
-        """Take room for all tasks or none (ADMIT-1), on avoided hosts last (ADMIT-3).
+        """Reserve room for all tasks or none (ADMIT-1), on avoided hosts last (ADMIT-3).
 
         Full hosts at the head of the shape's list are dropped from it for good.
         """
@@ -217,7 +219,8 @@ class Room:
         return None if chosen is None else self._take(job, chosen)
 
     def _take(self, job: Candidate, chosen: Chosen) -> tuple[TaskPlacement, ...]:
-        """Ranks of one host follow each other, as torchrun numbers them."""
+        """Reserve the chosen room; ranks of one host follow each other, as torchrun numbers
+        them."""
         tasks: list[TaskPlacement] = []
         rank = 0
         for host, count in chosen:
@@ -241,7 +244,7 @@ class Room:
 
 
 def _sort_of(capacity: Capacity) -> object:
-    """What hosts of one `Kind` have in common."""
+    """Return the properties that all hosts of one `Kind` share."""
     return capacity.queues, frozenset(capacity.labels.items()), capacity.lacking
 
 
@@ -278,7 +281,7 @@ def choose_pack(tasks: int, fitting: Sequence[tuple[int, HostRoom]]) -> Chosen:
 
 
 def choose_spread(tasks: int, fitting: Sequence[tuple[int, HostRoom]]) -> Chosen:
-    """As many hosts as possible: one task each, round by round, the emptiest first."""
+    """Choose as many hosts as possible: one task each, round by round, the emptiest first."""
     order = sorted(fitting, key=lambda f: -f[0])
     counts = [0] * len(order)
     while tasks:

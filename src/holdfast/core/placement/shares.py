@@ -1,10 +1,11 @@
-"""Shares of projects: what is a project's own, what it borrows, and what it must give back. Pure.
+"""Shares of projects: the room that is a project's own, that it borrows, and that it must give
+back. Pure.
 
-SHARE-1  A project may hold more than its share of what others leave idle; a job within its
-         project's share goes before every job that borrows.
-SHARE-2  What is borrowed is given back when a job within its own project's share asks for it, and
-         only if that job then really fits. No job of a project that would be left with less than
-         its share is stopped, so projects never take turns in stopping each other.
+SHARE-1  A project may use more than its share (it *borrows*) while others leave room idle. A job
+         within its project's share goes before every job that borrows.
+SHARE-2  Borrowed room is given back when a job within its own project's share needs it, and only if
+         that job then really fits. No job is stopped whose project would be left with less than its
+         share, so projects never take turns in stopping each other.
 SHARE-3  The project that has borrowed for the longest gives back first, and of its jobs the fewest,
          least important, with the least work lost.
 """
@@ -15,11 +16,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from holdfast.core.placement.types import Candidate, RunningTask, Share
 
 _Loan = tuple[str, bool]
-"""A project, and whether its GPUs are meant: jobs with GPUs count by these, others by CPU slots."""
+"""A project, and whether GPUs (True) or CPU slots are counted; a job with GPUs counts by these."""
 
 
 class Shares:
-    """What projects hold of their shares while a plan is made."""
+    """The resources that projects hold, beside their shares, while a plan is made."""
 
     def __init__(self, shares: Mapping[str, Share], running: Sequence[RunningTask]) -> None:
         self._own: dict[_Loan, int] = {}
@@ -37,7 +38,7 @@ class Shares:
         return bool(self._own)
 
     def owns(self, job: Candidate) -> bool:
-        """Whether the job would be within its project's share."""
+        """Return whether the job would be within its project's share."""
         loan, size = (job.project, job.gpus > 0), _size_of(job)
         return self._held[loan] + size <= self._own.get(loan, 0)
 
@@ -47,13 +48,13 @@ class Shares:
             self._held[job.project, job.gpus > 0] += _size_of(job)
 
     def may_reclaim(self, job: Candidate) -> bool:
-        """Whether the job is within its project's share, and another project borrows, or did until
-        its job was told to stop a moment ago."""
+        """Return whether the job is within its project's share while another project borrows, or
+        borrowed until its job was ordered to stop in this plan."""
         borrowed = any(project != job.project for project, _ in self._borrow)
         return borrowed and self.owns(job)
 
     def spare(self, job: Candidate, victims: Iterable[str]) -> bool:
-        """Whether every other project keeps its share when these jobs go (SHARE-2)."""
+        """Return whether every other project keeps its share when these jobs go (SHARE-2)."""
         going: Counter[_Loan] = Counter()
         for victim in victims:
             going.update(self._sizes[victim])
@@ -64,8 +65,8 @@ class Shares:
         )
 
     def order_borrowers(self, job: Candidate, tasks: Iterable[RunningTask]) -> list[str]:
-        """Return the other projects that borrow, the oldest loan first: a project's oldest jobs are
-        its own ones, and its loan is as old as the first that is beyond its share."""
+        """Return the other projects that borrow, the oldest loan first. A project's oldest jobs
+        fill its own share; its loan is as old as the first job beyond the share."""
         runs: dict[_Loan, dict[str, float]] = {}
         for task in tasks:
             if task.project != job.project and not task.draining:
@@ -82,7 +83,8 @@ class Shares:
         return sorted(ages, key=lambda project: (-ages[project], project))
 
     def _note_running(self, running: Sequence[RunningTask]) -> None:
-        """Count what each job holds, and what each project keeps once the stopping ones are gone."""
+        """Count the room of each job, and the room that each project keeps once the jobs that are
+        being stopped have ended."""
         for task in running:
             loan = (task.project, task.devices > 0)
             size = task.devices or task.cpu_slots
@@ -91,7 +93,7 @@ class Shares:
                 self._stays[loan] += size
 
     def expect_drain(self, victims: Iterable[str]) -> None:
-        """These jobs are about to be stopped, and their projects keep that much less."""
+        """Note that these jobs are about to be stopped, so that their projects keep less."""
         for victim in victims:
             self._stays.subtract(self._sizes[victim])
 

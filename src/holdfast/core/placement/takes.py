@@ -1,15 +1,16 @@
-"""Which queued jobs a host takes for itself when its sync has made room. Pure.
+"""plan_takes(…): which queued jobs a host reserves for itself (*takes*) when its sync has made
+room, without the leader. Pure.
 
-TAKE-1  A host takes only what needs no view of the cluster: jobs of one task, in queues where no
-        limit, quota or share binds, on room of its own that is free by live leases (ADMIT-2), and
-        none that avoids it (ADMIT-3).
-TAKE-2  It takes them in their order, and stops at the first that it serves and may not take, so that
-        no job waits for the ever same ones behind it; unless the leader has just considered that
-        job, passed it over, and held no room back for any (ADMIT-4). One that avoids the host is
-        always waited for, because the leader may place it there all the same: it is the first, and
-        no other host may have room.
-TAKE-3  It takes none while a job that fell on it is not decided about: that one may be queued again
-        at the front, and has the room that it left before all that wait behind it.
+TAKE-1  A host takes only jobs that need no view of the cluster: jobs of one task, in queues where
+        no limit, quota or share binds, on room of its own that is free by live leases (ADMIT-2),
+        and none that avoids it (ADMIT-3).
+TAKE-2  A host takes jobs in their order, and stops at the first job that it serves and may not
+        take, so that later jobs do not overtake it for ever; unless the leader has just considered
+        that job, passed it over, and held no room back for any (ADMIT-4). The host always stops at
+        a job that avoids it, because the leader may still place that job there if no other host has
+        room.
+TAKE-3  A host takes no job while the drain of a job that fell on it is not decided, because that
+        job may go to the front of its queue, where it comes first for the room that it left.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -27,19 +28,19 @@ from holdfast.core.placement.types import (
 )
 
 MAX_TAKEN = 500
-"""Jobs that one batch of syncs takes at most: what one round of the leader starts."""
+"""Most jobs that one batch of syncs takes: as many as one round of the leader starts."""
 SPARE = 8
 MAX_PASSED = 64
-"""Jobs that the leader names as passed over. The hosts stop at the next one."""
+"""Most jobs that the leader names as passed over; hosts stop at the next one (TAKE-2)."""
 PASSED_SECONDS = 5.0
-"""For how long the leader's word counts: two of its rounds and a little."""
+"""How long the leader's list of passed jobs is valid: two of its rounds and a little."""
 
 
 class TakeTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """In which queues hosts may take jobs, and the lease of each queue's jobs.
+    """The queues in which hosts may take jobs.
 
-    revision: of the settings that say so. The store takes nothing under another one.
-    whole: no other queue is left to the leader.
+    revision: the revision of the settings that allow it; the store takes nothing under another.
+    ttls: queue → seconds of the lease of its jobs. whole: hosts may take jobs in every queue.
     """
 
     revision: int
@@ -48,10 +49,10 @@ class TakeTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Alike(msgspec.Struct, frozen=True):
-    """Queued jobs that follow each other and differ in nothing but their ids and epochs. Hundreds are
-    planned in one step.
+    """Queued jobs that follow each other and differ only in their ids and epochs, so that hundreds
+    are planned in one step.
 
-    job: any of them, for what they have in common.
+    job: one of them, for the properties that they share.
     """
 
     job: Candidate
@@ -76,19 +77,20 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Takes(msgspec.Struct, frozen=True, kw_only=True):
-    """What hosts take, and which of them leave nothing that the leader could start on them."""
+    """The jobs that hosts take. settled: ids of hosts for which no candidate is left that the
+    leader could start there."""
 
     taken: tuple[Taken, ...] = ()
     settled: frozenset[str] = frozenset()
 
     @property
     def placements(self) -> tuple[JobPlacement, ...]:
-        """Each job's place by itself."""
+        """Return the placement of each job by itself."""
         return tuple(placement for taken in self.taken for placement in _list_placements(taken))
 
 
 def group_alike(candidates: Sequence[Candidate]) -> list[Alike]:
-    """Return candidates as they stand, those together that are alike."""
+    """Return candidates in their order, with alike neighbours as one group."""
     groups = (list(group) for _, group in groupby(candidates, key=_describe))
     return [
         Alike(group[0], [j.job_id for j in group], [j.epoch for j in group]) for group in groups
@@ -110,8 +112,8 @@ def plan_takes(
     """Let each host take from `candidates`, which stand in the order of admission. How they are
     grouped makes no difference.
 
-    passed: jobs that the leader has just passed over; empty where it held room back for any.
-    cut: there may be more candidates than these.
+    passed: ids of jobs that the leader has just passed over; empty where it held room back for a
+    job. cut: the list of candidates was cut, so more may wait.
     """
     left = list(candidates)
     taken: list[Taken] = []
@@ -128,8 +130,8 @@ def plan_takes(
 def _take_for(
     host: HostRoom, left: Sequence[Alike], terms: TakeTerms, passed: Collection[str]
 ) -> tuple[list[Taken], list[Alike], bool]:
-    """Return what one host takes, what it leaves, and whether a job is left that it serves and waits
-    for."""
+    """Return the jobs that one host takes, the jobs that it leaves, and whether one of the latter
+    is a job that it serves and must not overtake (TAKE-2)."""
     taken: list[Taken] = []
     rest: list[Alike] = []
     waiting = False
@@ -159,8 +161,8 @@ def is_full(host: HostRoom) -> bool:
 
 
 def count_worth(wanted: int) -> int:
-    """Return how many candidates are worth reading for hosts that could take `wanted`: one for each,
-    and a few that are passed over."""
+    """Return how many candidates to read for hosts with room for `wanted` jobs: as many, and a few
+    more for jobs that are passed over."""
     return min(wanted + SPARE, MAX_TAKEN)
 
 

@@ -1,6 +1,7 @@
 """The values of admission: jobs that wait, hosts with room, tasks that hold some, and the plan.
 
-The collector of garbage looks through none of those that are many: they hold no circles.
+Values that exist in large numbers are not tracked by the garbage collector (`gc=False`), because
+they hold no reference cycles.
 """
 
 from collections.abc import Mapping
@@ -12,8 +13,8 @@ from holdfast.core.spec import JobSpec
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is free on one active host. `queues` empty: it serves every queue. lacking: container
-    runtimes that cannot be used there now."""
+    """The free room of one active host. queues: the queues that it serves, empty for all. lacking:
+    container runtimes that cannot be used there now."""
 
     host_id: str
     name: str
@@ -27,20 +28,21 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 Kin = tuple[str, str]
-"""A project, and whose history in it tells how long a job takes (`find_kin`)."""
+"""A project, and the array or name within it whose past jobs tell how long a job takes
+(`find_kin`)."""
 SPANS = 10
-"""So many of the last jobs on record tell it."""
+"""Number of past jobs of one kin from which the expected duration is computed."""
 
 
 def find_kin(spec: JobSpec, array_id: str | None) -> str:
-    """Return whose history tells how long a job takes: its array's or its name's; "" of none."""
+    """Return the array or the name whose past jobs tell how long a job takes; "" for neither."""
     if spec.executor:
         return ""
     return f"array:{array_id}" if array_id is not None else spec.name or ""
 
 
 def find_span(limit_seconds: float | None, expected_seconds: float | None) -> float | None:
-    """Return how long an attempt takes, as far as that is known."""
+    """Return how long an attempt takes at most, by its limit or as expected; None: not known."""
     known = [each for each in (limit_seconds, expected_seconds) if each is not None]
     return min(known, default=None)
 
@@ -48,16 +50,17 @@ def find_span(limit_seconds: float | None, expected_seconds: float | None) -> fl
 class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A queued job as admission sees it, in the order it is to be considered.
 
-    lease_ttl_seconds: the job's own, where its spec sets one; None goes by its queue's settings.
-    waited_seconds: since it was queued.
-    time_limit_seconds: of each attempt, None without one. A store gives the job's own: infinity
-    where it is off, None where the spec is silent. expected_seconds: how long an attempt should take.
-    A store gives the job's own; kin: whose history tells otherwise (`find_kin`).
-    placement, host_labels: as in JobSpec. runtime: "" without an image, else the container runtime
-    that it asks for, or `any`. barred_hosts: not used at all.
-    member: the rank of a supervised job that waits for another host while the others run; its
+    gpus, cpu_slots, memory_bytes: needs of one task. avoid_hosts: hosts to use last (ADMIT-3);
+    barred_hosts: hosts not to use at all. placement, host_labels: as in JobSpec. runtime: the
+    container runtime that it needs, or `any`; "" without an image.
+    lease_ttl_seconds: set by the job's spec; None: the queue's setting holds. waited_seconds: time
+    since it was queued. time_limit_seconds: limit of each attempt, None without one; as a store
+    reads it, infinity where the spec turns it off and None where the spec is silent.
+    expected_seconds: how long an attempt should take, as the spec says; where the spec is silent,
+    the past jobs of `kin` tell (`find_kin`).
+    member: the rank of a supervised job that waits for another host while the other ranks run; its
     `tasks` is then 1, and it counts against no quota and no queue's limit, because its job does.
-    supervised: its script may replace members, so it is never taken by a host itself (TAKE-1).
+    supervised: a policy script may replace its members, so hosts never take it (TAKE-1).
     """
 
     job_id: str
@@ -84,12 +87,12 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def span_seconds(self) -> float | None:
-        """How long an attempt takes, as far as that is known: by its limit, or as expected."""
+        """Return how long an attempt takes, by its limit or as expected; None: not known."""
         return find_span(self.time_limit_seconds, self.expected_seconds)
 
 
 class QuotaLeft(msgspec.Struct, frozen=True, kw_only=True):
-    """How many jobs, and GPUs over all tasks, a project may still start. None: no limit."""
+    """The jobs, and the GPUs over all tasks, that a project may still start. None: no limit."""
 
     jobs: int | None = None
     gpus: int | None = None
@@ -108,8 +111,8 @@ class Share(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskPlacement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The host of `count` ranks, which follow each other from `rank` on, and their devices; ranks
-    that have devices stand each by itself."""
+    """The host of `count` ranks from `rank` on, and their devices; each rank with devices has a
+    placement of its own."""
 
     rank: int
     count: int = 1
@@ -137,7 +140,7 @@ class JobPlacement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def size(self) -> int:
-        """How many ranks start."""
+        """Return how many ranks start."""
         return sum([some.count for some in self.tasks])
 
     def list_ranks(self) -> list[TaskPlacement]:
@@ -152,7 +155,7 @@ class JobPlacement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 def place_job(
     job: Candidate, tasks: tuple[TaskPlacement, ...], *, member: bool = False
 ) -> JobPlacement:
-    """Return the placement of a candidate on these seats."""
+    """Return the placement of a candidate on the hosts of `tasks`."""
     return JobPlacement(
         job_id=job.job_id,
         epoch=job.epoch,
@@ -167,13 +170,13 @@ def place_job(
 
 
 class RunningTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A task that holds room on a host, until when, and whether it may be preempted.
+    """A task that holds room on a host.
 
-    time_limit_seconds, expected_seconds, kin: as in `Candidate`.
-    ends_in_seconds: until its end, by its limit or as expected; None where neither is known. foretold:
-    it is an expectation. draining: its job is being stopped.
-    stoppable: its attempt has run for long enough, and its job would lose nothing but the work since
-    its last checkpoint. preemptible: the same, and its job may be preempted.
+    devices: number of its GPUs. ran_seconds: how long its attempt has run. time_limit_seconds,
+    expected_seconds, kin: as in `Candidate`. ends_in_seconds: time until its end, by its limit or
+    as expected; None: not known. foretold: that end is an expectation only. draining: its job is
+    being stopped. stoppable: its attempt has run long enough, and its job would lose only the work
+    since its last checkpoint. preemptible: it is stoppable, and its job may be preempted.
     """
 
     job_id: str
@@ -199,7 +202,8 @@ class RunningTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 class Preemption(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs to stop so that `job_id` can start: few, unimportant and young ones.
 
-    reclaims: they give back what their projects borrowed, because `project` asks for its share.
+    priority, project: those of `job_id`. victims: ids of the jobs to stop. reclaims: the victims
+    give back what their projects borrowed, because `project` needs its share.
     """
 
     job_id: str
@@ -210,11 +214,11 @@ class Preemption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AdmissionPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The placements, and for every other job that was looked at, the reason.
+    """The result of a round of admission. refusals: job id → why it does not start.
 
-    needs_running: a job was passed over, or could preempt: plan again, with the tasks that run.
-    room_left: some host has a slot or a device free after all this. holds: room is held back for a
-    job, or is being made for one, or would be held back if another came next.
+    needs_running: plan again with the running tasks, because a job was passed over or could
+    preempt. room_left: some host has a slot or a device free after the placements. holds: room is
+    held back or is being made for a job, or would be held back for the next one.
     """
 
     placements: tuple[JobPlacement, ...]

@@ -15,13 +15,14 @@ from holdfast.core.placement.shares import Shares
 from holdfast.core.placement.types import Candidate, RunningTask
 
 MAX_VICTIMS = 256
-"""Running jobs that are looked at for a preemption: the least important and youngest."""
+"""Most running jobs that a preemption considers: the least important and youngest."""
 MAX_TRIES = 1000
-"""Sets of one size that are tried before the greedy search takes over."""
+"""Most sets of one size that are tried before the greedy search takes over."""
 
 
 class Ground:
-    """The room a job finds once all that is being stopped has gone, but for holds for others."""
+    """The room for a job once every task that is being stopped has ended, without the room that is
+    held back for other jobs."""
 
     def __init__(self, job: Candidate, holds: Holds) -> None:
         self._job = job
@@ -40,28 +41,28 @@ class Ground:
 
     @property
     def fits(self) -> bool:
-        """Whether all tasks of the job find room."""
+        """Return whether all tasks of the job find room."""
         return self.total >= self._job.tasks
 
     def touches(self, tasks: Iterable[RunningTask]) -> bool:
-        """Whether any of these is on a host that the job could use."""
+        """Return whether one of the tasks is on a host that the job could use."""
         return any(task.host_id in self._open for task in tasks)
 
     def hosts(self) -> list[str]:
-        """Hosts that the job could use."""
+        """Return the ids of the hosts that the job could use."""
         return list(self._open)
 
     def count_on(self, host_id: str) -> int:
-        """How many tasks of the job fit on one host."""
+        """Return how many tasks of the job fit on one host."""
         return self._counts[host_id]
 
     def free(self, tasks: Iterable[RunningTask], sign: int = 1) -> None:
-        """Give the room of these tasks back; with sign -1, take it again."""
+        """Add the room of these tasks to the free room; with sign -1, subtract it again."""
         touched = set()
         for task in tasks:
             release = self._holds.release_at(task)
             for amount, until in self._open.get(task.host_id, ()):
-                if release > until:  # else its end is in there already
+                if release > until:  # else this amount counts the task's end already
                     amount[0] += sign * task.cpu_slots
                     amount[1] += sign * task.memory_bytes
                     amount[2] += sign * task.devices
@@ -70,7 +71,7 @@ class Ground:
             self._count(host_id)
 
     def gain(self, tasks: Sequence[RunningTask]) -> int:
-        """How many more tasks of the job fit when these go."""
+        """Return how many more tasks of the job would fit if these tasks ended."""
         before = self.total
         self.free(tasks)
         gain = self.total - before
@@ -91,10 +92,11 @@ Permits = Callable[[Iterable[str]], bool]
 def find_victims(
     job: Candidate, ground: Ground, holds: Holds, shares: Shares | None = None
 ) -> tuple[str, ...]:
-    """Return the jobs to preempt so that `job` fits: few, unimportant, young; empty: in vain.
+    """Return the jobs to preempt so that `job` fits: few, unimportant, young; none where no
+    preemption makes it fit.
 
-    shares: where projects have shares, a job that is not within its own project's takes nothing
-    that is within another's, because that would be asked back at once.
+    shares: where projects have shares, a job beyond its project's share takes no room within
+    another project's share, because that project would reclaim it at once.
     """
     search = _Search(job, ground, holds)
     permits: Permits = _permit_all
@@ -110,7 +112,8 @@ def find_victims(
 
 def find_reclaims(job: Candidate, ground: Ground, holds: Holds, shares: Shares) -> tuple[str, ...]:
     """Return the jobs that give back what their projects borrowed, so that `job` fits (SHARE-2,
-    SHARE-3); empty: in vain. They are of as few projects as do, the oldest loans first."""
+    SHARE-3); none where that does not make it fit. They belong to as few projects as possible, the
+    oldest loans first."""
     search = _Search(job, ground, holds)
     permits = partial(shares.spare, job)
     by_project: dict[str, list[str]] = {}
@@ -145,7 +148,7 @@ class _Search:
                 del self.by_job[job_id]
 
     def find(self, eligible: Iterable[str], permits: Permits) -> tuple[str, ...]:
-        """Return the cheapest of `eligible` that do, permitted together; empty: in vain."""
+        """Return the cheapest permitted set of `eligible` jobs whose ends make room, or none."""
         ground, by_job = self.ground, self.by_job
         order = sorted(eligible, key=lambda i: (by_job[i][0].priority, _ran(by_job[i]), i))
         order = order[:MAX_VICTIMS]
@@ -164,7 +167,7 @@ class _Search:
         return self._choose_greedily(order, permits)
 
     def _try_all(self, size: int, order: Sequence[str], permits: Permits) -> tuple[str, ...] | None:
-        """The cheapest set of this size that does, or None."""
+        """Return the cheapest set of this size that makes room, or None."""
         fitting = []
         for victims in combinations(order, size):
             if not permits(victims):
@@ -177,13 +180,15 @@ class _Search:
         return min(fitting, key=self._cost, default=None)
 
     def _cost(self, victims: Sequence[str]) -> tuple[list[int], float]:
-        """The most important of them first, then the work that is lost."""
+        """Return the cost of a set to compare by: its priorities, the highest first, then the
+        seconds of work that are lost."""
         by_job = self.by_job
         priorities = sorted((by_job[victim][0].priority for victim in victims), reverse=True)
         return priorities, sum(_ran(by_job[victim]) for victim in victims)
 
     def _choose_greedily(self, order: Sequence[str], permits: Permits) -> tuple[str, ...]:
-        """Take first the job that makes the most room; among equals, unimportant and young ones."""
+        """Choose jobs one by one, each time the one that makes the most room; among equals the
+        least important and youngest."""
         ground, by_job = self.ground, self.by_job
         left: list[str] = list(order)
         chosen: list[str] = []
@@ -191,7 +196,7 @@ class _Search:
             left = [victim for victim in left if permits([*chosen, victim])]
             gains = [ground.gain(by_job[victim]) for victim in left]
             best = max(gains, default=0)
-            # Where no single end helps, a host that several jobs share may need all of theirs.
+            # Where no single job's end helps, a host may need all of its several jobs to end.
             victims = [left[gains.index(best)]] if best > 0 else _share_a_host(ground, left, by_job)
             if not victims or not permits([*chosen, *victims]):
                 break
@@ -203,6 +208,7 @@ class _Search:
             for victim in chosen:
                 ground.free(by_job[victim], -1)
             return ()
+        # Later choices may have made earlier ones superfluous: spare the most important first.
         kept = list(chosen)
         for victim in sorted(chosen, key=lambda i: (-by_job[i][0].priority, -_ran(by_job[i]))):
             ground.free(by_job[victim], -1)

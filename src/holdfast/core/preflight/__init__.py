@@ -1,1 +1,1 @@
-"""What a new host has to show before it is given work. Pure."""
+"""The first check of a new host, before it gets work. Pure."""

@@ -1,7 +1,7 @@
-"""What a new host of a pool has to show before it is given work. Pure.
+"""The first check of a new host of a pool, before it gets work: the facts that its agent registered
+are compared with the offer that was rented. Pure.
 
-This is the first gate: what the agent registered, against what was rented. Checks that run on the
-host report their own verdict, which joins this one here.
+Checks that run on the host have verdicts of their own, which come on top of this one.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,8 @@ from holdfast.core.fleet.instances import Offer
 from holdfast.core.gpus import Gpu
 
 MEMORY_SHARE = 0.9
-"""Of the memory rented, that a machine must show: firmware and the kernel keep a part of it."""
+"""The share of the rented memory that a machine must show, because firmware and the kernel keep a
+part of it."""
 
 
 class PreflightResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,9 +26,9 @@ class PreflightResult(msgspec.Struct, frozen=True, kw_only=True):
 def check_facts(
     offer: Offer | None, *, cpu_slots: int, memory_bytes: int, gpus: Sequence[Gpu]
 ) -> PreflightResult:
-    """Compare what a host registered with the offer it was rented under.
+    """Compare the facts that a host registered with the offer under which it was rented.
 
-    offer None: the pool has no offer of this name any more, so there is nothing to compare with.
+    offer: None where the pool has no offer of this name any more; the host then passes.
     """
     if offer is None:
         return PreflightResult(result="ok", reason="its offer is not in the pool any more")

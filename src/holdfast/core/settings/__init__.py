@@ -1,1 +1,1 @@
-"""Every setting: the table, how a value is resolved, and what a task is watched by."""
+"""Every setting: the table, the resolution of a value, and the settings of a task's watchdogs."""

@@ -1,9 +1,9 @@
 """Settings: read and check a value, and find the one in force and its source. `table` lists them.
 
 Layers, strongest first: job > queue > project > cluster > environment > default. Most settings belong
-to queues or to projects, and the time limit to both. A layer that leaves a name out says nothing; `None` means
-"off" where the setting allows it. Values are read when they are used, so a change reaches running
-work at its next sync.
+to queues or to projects, and the time limit to both. A layer that leaves a name out has no value
+for it; `None` means "off" where the setting allows it. Values are read when they are used, so a
+change reaches running work at its next sync.
 """
 
 import math
@@ -137,7 +137,8 @@ def layer_from_environment(environ: Mapping[str, str]) -> dict[str, Value]:
 
 
 def resolve(name: str, layers: Sequence[tuple[str, Mapping[str, Any]]]) -> Effective:
-    """Return the value in force: of the first (strongest) layer that names it, else the default."""
+    """Return the value in force: that of the first (strongest) layer with the name, or the
+    default."""
     for source, layer in layers:
         if name in layer:
             return Effective(name, layer[name], source)

@@ -32,7 +32,7 @@ class Setting(msgspec.Struct, frozen=True):
 
     @property
     def environment_name(self) -> str:
-        """The environment variable that sets it."""
+        """Return the name of the environment variable that sets it."""
         return "HOLDFAST_" + self.name.upper()
 
 
@@ -229,7 +229,8 @@ RENAMED: Mapping[str, str] = {
     "io_moving_mb": "io_moving_mb_per_second",
     "cpu_memory_moving_mb": "memory_moving_mb_per_second",
 }
-"""Settings of earlier versions, and those that took their places with values of another meaning."""
+"""Name of a setting of an earlier version → the setting that replaced it, whose value means
+something else."""
 
 BUILTIN_QUEUES: Mapping[str, Mapping[str, Value]] = {"cpu": {}, "gpu": {}}
 """The queues a new cluster starts with, and their settings."""
@@ -242,7 +243,7 @@ RENDER_LIMITS: Mapping[str, float] = {
     "ingest-load": 3600.0,
     "input": 120.0,
 }
-"""How long a call of a function may take in the queue of that name, in seconds, where no layer says."""
+"""Queue → seconds that a call of a function may take in it, where no layer sets a limit."""
 
 QUEUE_PRESETS: Mapping[str, Mapping[str, Mapping[str, Value]]] = {
     "render": {
@@ -261,10 +262,11 @@ INGEST_LANE: Mapping[str, Value] = {
 
 
 def begin_queue(name: str) -> dict[str, Value]:
-    """Return the settings that a new queue begins with: an ingest lane, by its name, those of one."""
+    """Return the settings that a new queue begins with; a name of an ingest lane brings some."""
     return dict(INGEST_LANE) if name == "ingest" or name.startswith("ingest-") else {}
 
 
 def find_call_limit(queue: str, gpus: int) -> float:
-    """Return how long a call may take, in seconds, where neither its function nor a layer says."""
+    """Return how long a call may take, in seconds, where neither its function nor a layer sets
+    it."""
     return RENDER_LIMITS.get(queue, RENDER_LIMITS["gpu" if gpus else "cpu"])

@@ -1,4 +1,4 @@
-"""The settings that a task is watched by, resolved for one task and sent with its launch."""
+"""The settings of a task's watchdogs, resolved for one task and sent with its launch."""
 
 from collections.abc import Mapping
 
@@ -39,9 +39,9 @@ def watch_settings(
 ) -> WatchSettings:
     """Pick the watch settings out of all effective settings.
 
-    A host of a supervised job may idle for as long as its script likes (a spare, or one that
-    waits), so its GPUs are watched only where a queue says "on". Its host manager sends no beat, so
-    none is waited for.
+    supervised: the task is a host manager of a supervised job. Its host may idle for as long as the
+    script likes (a spare, for example), so its GPUs are watched only where a queue says "on", and
+    no first beat is expected, because a host manager sends none.
     """
     values = {name: effective[name].value for name in WatchSettings.__struct_fields__}
     if supervised:

@@ -4,10 +4,10 @@ HEALTH-1  Nothing trips before the load grace is over; it ends at the first beat
 HEALTH-2  A window is whole or it is nothing: a busy sample, a beat, an unreadable sample and a gap
           in the sampling each begin a new one. So a trip stands on readings that cover the full
           length.
-HEALTH-3  For a task with GPUs, I/O and memory of its tree move the window's begin by the time that
-          the same would take at the rate which counts as work, and by ten times the time they were
-          seen in at most: loading is work for as long as it goes on, and neither a burst every few
-          minutes nor a trickle that comes in small ones hides a GPU that never works.
+HEALTH-3  I/O and memory use of a GPU task's processes move the begin of the window, because loading
+          is work. They move it by the time that the same amount would take at the rate which counts
+          as work, and at most by ten times the time in which it was seen. So neither a burst every
+          few minutes nor a trickle hides a GPU that never works.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def watches_health(settings: WatchSettings, gpus: int) -> bool:
 
 
 def _weigh_tree(window: SignalWindow, settings: WatchSettings) -> float:
-    """Return how many times the rate that counts as work the window's highest is, ten at most."""
+    """Return the window's highest rate as a multiple of the rate that counts as work, at most
+    ten."""
     rates = (
         (window.io_mb_s, settings.io_moving_mb_per_second),
         (window.memory_mb_s, settings.memory_moving_mb_per_second),
@@ -50,7 +51,8 @@ def _weigh_tree(window: SignalWindow, settings: WatchSettings) -> float:
 
 
 class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
-    """started_at: when the load grace began. reset_at: the last beat, or the start."""
+    """The state of this watchdog. started_at: the begin of the load grace. reset_at: the last beat,
+    or the start. beaten: a beat came. window: the readings since, None before the first."""
 
     started_at: float | None = None
     reset_at: float = 0.0
@@ -62,11 +64,12 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
         return GpuHealth(started_at=now, reset_at=now)
 
     def beat(self, now: float) -> GpuHealth:
-        """A beat ends the load grace and begins a window."""
+        """End the load grace and begin a new window, because a beat came."""
         return msgspec.structs.replace(self, reset_at=now, beaten=True, window=None)
 
     def reset(self, now: float) -> GpuHealth:
-        """Begin a new window, after a section's border or a deaf time. The grace stays."""
+        """Begin a new window, at the border of a section or after a time without calls (STALL-4).
+        The load grace stays."""
         return msgspec.structs.replace(self, reset_at=now, window=None)
 
     def trips_at(self, settings: WatchSettings) -> float:

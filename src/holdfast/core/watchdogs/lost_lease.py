@@ -10,13 +10,14 @@ from holdfast.core.watchdogs.verdicts import make_trip
 
 
 class LostLease(msgspec.Struct, frozen=True):
-    """When and from what the loss was learned; None while the lease stands."""
+    """The state of this watchdog. lost_at: when the loss became known, None while the lease stands;
+    source: what made it known."""
 
     lost_at: float | None = None
     source: str = ""
 
     def lose(self, now: float, source: str) -> LostLease:
-        """Take note of the loss; the first word stands."""
+        """Note the loss; a later note changes nothing."""
         return self if self.lost_at is not None else LostLease(now, source)
 
     def check(self) -> Trip | None:

@@ -10,13 +10,14 @@ from holdfast.core.watchdogs.verdicts import make_trip
 
 
 class OperatorStop(msgspec.Struct, frozen=True):
-    """When and why the order came; None without one."""
+    """The state of this watchdog. ordered_at: the time of the order, None without one; order: its
+    reason."""
 
     ordered_at: float | None = None
     order: str = ""
 
     def stop(self, now: float, order: str) -> OperatorStop:
-        """Take the order; a repeated one changes nothing."""
+        """Note the order; a repeated one changes nothing."""
         return self if self.ordered_at is not None else OperatorStop(now, order)
 
     def check(self) -> Trip | None:

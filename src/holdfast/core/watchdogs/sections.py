@@ -1,4 +1,4 @@
-"""Named sections, in which the job expects longer silence, as its datagrams tell them."""
+"""Named sections of a job, in which it expects longer silence, as its datagrams announce them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ IDLE_SECTION = "no processes"
 
 
 class OpenSection(msgspec.Struct, frozen=True):
-    """An open section. timeout_seconds: its own; None goes by what earlier passes took."""
+    """An open section. timeout_seconds: as the job set it; None: earlier passes decide."""
 
     name: str
     entered_at: float
@@ -22,14 +22,15 @@ class Sections(msgspec.Struct, frozen=True):
     """The open sections, innermost last, and each name's longest pass so far in seconds.
 
     Datagrams may be lost, so each is read as the whole truth: one that names an outer section
-    closes the inner ones, one without a section closes all. Only a told close teaches a length.
+    closes the inner ones, one without a section closes all. A length is learned only from a
+    datagram that closes the section by name.
     """
 
     open: tuple[OpenSection, ...] = ()
     learned: dict[str, float] = {}
 
     def enter(self, now: float, name: str, timeout: float | None) -> Sections:
-        """Take a datagram from inside `name`: open it, or come back to it."""
+        """Apply a datagram from inside `name`: open the section, or come back to it."""
         for depth, section in enumerate(self.open):
             if section.name == name:
                 again = msgspec.structs.replace(section, timeout_seconds=timeout)
@@ -38,7 +39,8 @@ class Sections(msgspec.Struct, frozen=True):
         return Sections(inside, self.learned)
 
     def leave(self, now: float, name: str) -> Sections:
-        """Close `name` and count its pass; a section whose entry was lost is ignored."""
+        """Close `name` and learn the length of its pass; a section whose entry was lost is
+        ignored."""
         for depth, section in enumerate(self.open):
             if section.name == name:
                 longest = max(self.learned.get(name, 0.0), now - section.entered_at)
@@ -49,7 +51,7 @@ class Sections(msgspec.Struct, frozen=True):
         return self
 
     def clear(self) -> Sections:
-        """Take a datagram from outside every section."""
+        """Close all sections, because a datagram came from outside of them."""
         return Sections((), self.learned) if self.open else self
 
     def contains(self, name: str) -> bool:

@@ -38,7 +38,7 @@ class Signal(StrEnum):
 class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
     """One device at one instant. None is "could not be read".
 
-    utilisation_percent, memory_bytes: of the task's own processes, or `box_wide` of all.
+    utilisation_percent, memory_bytes: use by the task's own processes; with `box_wide`, by all.
     """
 
     index: int
@@ -105,13 +105,13 @@ class SignalWindow(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gpu_moved_mb(self) -> float:
-        """How far device memory moved, in MB: the most of any device, or their sum."""
+        """Return how far device memory moved, in MB: the most of any device, or of their sum."""
         return max((s.high - s.low for s in self.gpu_memory.values()), default=0.0) / MB
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """A signal, the words for it, and the figures behind it. by_tree: a task with GPUs is busy by its
-    processes' I/O or memory alone."""
+    """A signal, a phrase for it, and the figures behind it. by_tree: a task with GPUs counts as
+    busy only because of its processes' I/O or memory."""
 
     signal: Signal
     words: str
@@ -120,7 +120,8 @@ class Judgement(msgspec.Struct, frozen=True):
 
 
 def _known(value: float | None) -> float | None:
-    """A probe's nonsense (negative, NaN, infinite) is unreadable, too."""
+    """Return the value, or None for an impossible one (negative, NaN, infinite), which counts as
+    unreadable."""
     return value if value is not None and math.isfinite(value) and value >= 0 else None
 
 
@@ -141,8 +142,8 @@ def extend_window(
 
 
 def excuse(window: SignalWindow, seconds: float, worth: float) -> SignalWindow:
-    """Return the window, begun later by `worth` times the `seconds` that its tree just worked, and
-    without the rates that showed it."""
+    """Move the window's begin by `worth` times the `seconds` in which the process tree just worked,
+    and drop the rates that showed this work (HEALTH-3)."""
     since = min(window.at, window.since + worth * seconds)
     spent = window.excused_seconds + seconds if since < window.at else 0.0
     return msgspec.structs.replace(
@@ -173,14 +174,14 @@ def _take_differences(window: SignalWindow, reading: Reading) -> SignalWindow:
 
 
 def _grow(before: float | None, now: float | None) -> float | None:
-    """Return by how much a counter grew. None: unreadable, or it fell because a process left with
-    its share."""
+    """Return by how much a counter grew. None: it was unreadable, or it fell because a process
+    ended and its share is missing."""
     before, now = _known(before), _known(now)
     return None if before is None or now is None or now < before else now - before
 
 
 def _take(window: SignalWindow, reading: Reading, gpus: int, owns_whole_box: bool) -> SignalWindow:
-    """Add one reading by itself."""
+    """Add the values of one reading, without the rates between it and the one before."""
     seen = [g for g in reading.gpus if owns_whole_box or not g.box_wide]  # SIGNAL-2
     gpu_known = window.gpu_known and len({g.index for g in seen}) >= gpus
     peak, memory, total = window.gpu_percent, dict(window.gpu_memory), 0.0

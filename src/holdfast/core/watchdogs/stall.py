@@ -42,17 +42,19 @@ from holdfast.core.watchdogs.verdicts import (
 
 
 class StallPatience(msgspec.Struct, frozen=True):
-    """How long silence may last: until suspicion, and until the silence limit. None is for ever."""
+    """How long silence may last, in seconds. timeout: until suspicion; limit: until the trip. None:
+    for ever."""
 
     timeout: float | None
     limit: float | None
 
 
 class Stall(msgspec.Struct, frozen=True, kw_only=True):
-    """armed: a beat came. sign_at: last datagram, or the start. quiet_since: that, or the last
-    re-arming.
+    """The state of this watchdog.
 
-    suspected, window, idle_samples, next_sample_at: the confirmation under way.
+    armed: a beat came. sign_at: instant of the last datagram, or the start. quiet_since: the same
+    instant, or the last re-arming if that was later. suspected, window, idle_samples,
+    next_sample_at: the confirmation under way. words, evidence: the result of its last reading.
     """
 
     armed: bool = False
@@ -75,7 +77,8 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
     def beat(
         self, now: float, section: str | None, timeout: float | None, leave: bool, has_step: bool
     ) -> tuple[Stall, bool, list[Verdict]]:
-        """Take a datagram; the flag says whether it was a beat, not a section's entry or exit."""
+        """Apply a datagram. Return the next state, whether the datagram was a beat (and not only
+        the entry or exit of a section), and the verdicts."""
         sections = self.sections
         if section is None:
             sections, is_beat = sections.clear(), True
@@ -106,7 +109,7 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
                 return StallPatience(timeout, None if limit is None else timeout + limit)
             if not self.armed or settings.stall_timeout_seconds is None:
                 return StallPatience(None, limit if self.armed else first)
-            # A pass of a second would teach five: a section is there to give more time, never less.
+            # A pass of 1 s would give a timeout of 5 s: a section may give more time, never less.
             timeout = max(timeout, settings.stall_timeout_seconds)
             return StallPatience(timeout, None if limit is None else timeout + limit)
         if not self.armed:
@@ -141,7 +144,8 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
     def sample(
         self, reading: Reading, settings: WatchSettings, gpus: int, owns_whole_box: bool
     ) -> tuple[Stall, list[Verdict]]:
-        """Take a reading: the baseline just before suspicion, or a sample of the confirmation."""
+        """Use a reading: as the baseline just before suspicion, or as a sample of the
+        confirmation."""
         interval = settings.stall_sample_interval_seconds
         if not self.suspected:
             timeout = self.patience(settings).timeout
@@ -174,7 +178,7 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         judged = judge(window, settings, gpus)
         if judged.signal is Signal.BUSY:
             return self._rearm(reading.at, judged)
-        if judged.signal is Signal.UNKNOWN:  # neither: ask on, slowly, from a new baseline
+        if judged.signal is Signal.UNKNOWN:  # go on slowly, from a new baseline
             return msgspec.structs.replace(
                 self,
                 window=open_window(reading, gpus, owns_whole_box),
@@ -200,7 +204,8 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         return counted, [make_trip(Watchdog.STALL, reason, evidence)]
 
     def _rearm(self, at: float, judged: Judgement) -> tuple[Stall, list[Verdict]]:
-        """STALL-3: the stall clock starts again, `sign_at` does not."""
+        """Start the stall clock again after a busy reading, but not the silence limit's
+        (STALL-3)."""
         words, evidence = judged.words, judged.evidence
         calm = msgspec.structs.replace(self._calm(at), words=words, evidence=evidence)
         return calm, [Rearmed(watchdog=Watchdog.STALL, reason=words, evidence=evidence)]
@@ -242,7 +247,7 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
             return math.inf
         interval = settings.stall_sample_interval_seconds
         due = self.quiet_since + timeout
-        # Rates need an earlier reading; taken one interval ahead it costs the confirmation no time.
+        # Rates need an earlier reading. One interval ahead, it does not delay the confirmation.
         return due - interval if self.window is None and timeout >= 2 * interval else due
 
     def wake_at(self, settings: WatchSettings) -> float:

@@ -11,7 +11,7 @@ from holdfast.core.watchdogs.verdicts import Evidence, describe_seconds, make_tr
 
 
 class TimeLimit(msgspec.Struct, frozen=True):
-    """When the task's process started; None before that."""
+    """The state of this watchdog. started_at: when the task's process started, None before."""
 
     started_at: float | None = None
 

@@ -37,5 +37,5 @@ def make_trip(watchdog: Watchdog, reason: str, evidence: Evidence) -> Trip:
 
 
 def describe_seconds(seconds: float) -> str:
-    """Return a length of time as a sentence has it: `0.5 s`, `120 s`, `8100 s`."""
+    """Write a length of time for a sentence: `0.5 s`, `120 s`, `8100 s`."""
     return f"{seconds:.1f} s" if seconds < 10 and seconds != int(seconds) else f"{seconds:.0f} s"

@@ -6,11 +6,11 @@ are for the log.
 
 A `TaskWatch` is made new for every attempt, so the evidence of a hang never outlives a restart.
 
-EXCUSE-1  A rank of a gang in a section excuses the ranks that are in none, because they may wait for
-          it: their clocks of silence and idleness stand still, for no longer than the section's own
-          timeout, or the silence limit. A host manager that has nothing to run (IDLE-1) excuses
-          none, because no rank waits for it. A rank in a section is excused by no other, so two that hang
-          in theirs do not excuse each other.
+EXCUSE-1  A rank of a gang in a section excuses the ranks that are in none, because these may wait
+          for it: their clocks of silence and idleness stand still, for no longer than the section's own
+          timeout, or the silence limit. A host manager without processes (IDLE-1) excuses no rank,
+          because none waits for it. A rank in a section is never excused, so two ranks that hang in
+          their sections do not excuse each other.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from holdfast.errors import ValidationError
 TICK_SECONDS = 5.0
 """The runner ticks at least this often, even where `wake_at` of the parts would allow more."""
 LONGEST_EXCUSE_SECONDS = 1800.0
-"""A section with no clock of its own excuses the other ranks for so long."""
+"""How long a section without a timeout of its own excuses the other ranks."""
 ASK_AGAIN_SECONDS = 10.0
-"""A rank asks anew so long before its excuse is over."""
+"""How long before the end of its excuse a rank asks for another one."""
 DEAF_SECONDS = 15.0
-"""A longer gap between two calls means that the watch heard nothing: the agent froze or the machine slept
-(STALL-4)."""
+"""A longer gap between two calls of a watch means that it missed datagrams, because the agent froze
+or the machine slept (STALL-4)."""
 
 
 def ends_hangs(settings: WatchSettings, gpus: int, *, beaten: bool) -> bool:
-    """Return whether any watchdog would end a task that hangs for ever from now on; `beaten`: it has
+    """Return whether any watchdog would end a task that hangs from now on. beaten: the task has
     sent a beat."""
     if settings.time_limit_seconds is not None or watches_health(settings, gpus):
         return True
@@ -97,33 +97,33 @@ class TaskWatch:
 
     @property
     def settings(self) -> WatchSettings:
-        """The settings in force."""
+        """Return the settings in force."""
         return self._settings
 
     @property
     def trip(self) -> Trip | None:
-        """The trip that ended this watch, None while it runs."""
+        """Return the trip that ended this watch, None while it runs."""
         return self._state.trip
 
     @property
     def last_beat(self) -> LastBeat | None:
-        """The last beat, None before the first."""
+        """Return the last beat, None before the first."""
         return self._state.last_beat
 
     @property
     def section(self) -> str | None:
-        """The innermost section the work is in."""
+        """Return the innermost open section, or None."""
         opened = self._state.stall.sections.open
         return opened[-1].name if opened else None
 
     @property
     def suspected(self) -> bool:
-        """True while a stall is being confirmed."""
+        """Return whether a stall is being confirmed."""
         return self._state.stall.suspected
 
     @property
     def knows_sections(self) -> bool:
-        """Whether the work has told of any section."""
+        """Return whether the task has announced any section."""
         sections = self._state.stall.sections
         return bool(sections.open or sections.learned)
 
@@ -141,8 +141,8 @@ class TaskWatch:
         return stall.quiet_since + max(timeout, least)
 
     def waits(self, now: float) -> bool:
-        """Return whether the work is in no section and has been silent for half of what it may be, so
-        that another rank's section has to excuse it, and it is not excused for long."""
+        """Return whether the task needs an excuse (EXCUSE-1): it is in no section, has been silent
+        for half of the time that it may be, and its present excuse is over soon."""
         stall = self._state.stall
         patience = stall.patience(self._settings)
         least = min(x for x in (patience.timeout, patience.limit, math.inf) if x is not None)
@@ -174,7 +174,7 @@ class TaskWatch:
     # ---- what can happen
 
     def started(self, now: float) -> None:
-        """The task's process started. Repeats change nothing."""
+        """Note that the task's process started. Repeats change nothing."""
         if self._state.time_limit.started_at is None:
             self._hear(now)
             self._set(
@@ -193,7 +193,7 @@ class TaskWatch:
         timeout: float | None = None,
         leave: bool = False,
     ) -> None:
-        """A datagram of the task came (the fields are those of `wire.beat.Beat`)."""
+        """Apply a datagram of the task (the fields are those of `wire.beat.Beat`)."""
         if self._state.trip is not None:
             return
         self._hear(now)
@@ -210,7 +210,7 @@ class TaskWatch:
             self._set(last_beat=LastBeat(at=now, step=step, total=total))
 
     def sample(self, now: float, reading: Reading, *, owns_whole_box: bool = False) -> None:
-        """Take a reading; a late or unasked one does no harm.
+        """Apply a reading; one that is late or was not asked for does no harm.
 
         owns_whole_box: no other task and no foreign process uses this host's GPUs now (SIGNAL-2).
         """
@@ -234,13 +234,17 @@ class TaskWatch:
             self._said.append(trip)
 
     def excuse(self, until: float) -> None:
-        """Take note that another rank's section excuses this one until then (EXCUSE-1)."""
+        """Note that another rank's section excuses this one until the instant `until`
+        (EXCUSE-1)."""
         self._excused_until = max(until, self._excused_until)
 
     def renew(self, now: float, started_at: float, settings: WatchSettings) -> None:
-        """Watch other work of the same task from now on, which began at `started_at`: its time
-        counts from then, its silence from now, and nothing of what was before is evidence against
-        it. Orders from outside stand."""
+        """Watch other work of the same task from now on, as an executor's next call.
+
+        started_at: the begin of that work, from which its time limit counts; its silence counts
+        from now. Earlier readings are no evidence against it; a lost lease or an operator's stop
+        stands.
+        """
         if self._state.trip is not None:
             return
         self._hear(now)
@@ -253,23 +257,23 @@ class TaskWatch:
         )
 
     def gpu_failed(self, now: float, reason: str, evidence: Evidence) -> None:
-        """The kernel says that a device of the task is broken."""
+        """Trip, because the kernel reports that a device of the task is broken."""
         if self._state.trip is None and self._state.time_limit.started_at is not None:
             self._hear(now)
             self._said.append(make_trip(Watchdog.GPU_HEALTH, reason, evidence))
 
     def lease_lost(self, now: float, source: str = "the sync's answer") -> None:
-        """The controller does not know this (task, epoch) here any more."""
+        """Note that the controller does not know this (task, epoch) here any more."""
         self._hear(now)
         self._set(lost_lease=self._state.lost_lease.lose(now, source))
 
     def stop_by_operator(self, now: float, order: str) -> None:
-        """A host or queue was switched off hard."""
+        """Note that an operator switched the host or queue off, hard."""
         self._hear(now)
         self._set(operator_stop=self._state.operator_stop.stop(now, order))
 
     def change_settings(self, now: float, settings: WatchSettings) -> None:
-        """Go by these settings from now on."""
+        """Use these settings from now on."""
         self._hear(now)
         self._settings = settings
 
@@ -292,7 +296,7 @@ class TaskWatch:
             self._state.operator_stop.check(),
             self._state.lost_lease.check(),
             self._state.time_limit.check(self._state.at, self._settings),
-            # 76 stall, 78 health
+            # The order of TRIP-2: stall (76), then GPU health (78).
             *sorted((v for v in said if isinstance(v, Trip)), key=lambda t: t.exit_code),
         ]
         first = next((trip for trip in trips if trip is not None), None)
@@ -303,8 +307,8 @@ class TaskWatch:
     # ---- what survives the agent
 
     def dump(self, now: float) -> dict[str, Any]:
-        """Return the state as plain values, to be written at every sync or so, because a kill -9 of
-        the agent costs the watch the time since (STALL-4). It is never a false alarm."""
+        """Return the state as plain values. The agent writes them at about every sync, because
+        after a kill -9 the watch loses the time since the last dump (STALL-4)."""
         state = msgspec.structs.replace(self._state, at=max(now, self._state.at))
         kept, stall, health = msgspec.structs.asdict(state), state.stall, state.health
         kept["stall"] = {"armed": stall.armed, "sections": stall.sections}
@@ -339,7 +343,7 @@ class TaskWatch:
         return watch
 
     def resume(self, state: _State, now: float) -> None:
-        """Go on from a dumped state, without the time since then."""
+        """Go on from a dumped state; the time since then does not count as silence."""
         self._state = state
         if state.at > -math.inf:
             self._listen_again(now, now - state.at)
@@ -369,9 +373,9 @@ class TaskWatch:
         self._set(at=now, stall=self._state.stall.listen_again(deaf_seconds), health=health)
 
     def _health_rests(self) -> bool:
-        """Inside a section GPU health rests while another clock holds there, because an evaluation
-        on the CPU may leave its GPU idle. Where none holds (no beat yet, or the stall watch is off)
-        it goes on."""
+        """Return whether GPU health pauses: inside a section in which another clock runs, because
+        an evaluation on the CPU may leave the GPU idle. Where no clock runs (no beat yet, or the
+        stall watch is off) GPU health goes on."""
         stall = self._state.stall
         patience = stall.patience(self._settings)
         timed = patience.timeout is not None or patience.limit is not None

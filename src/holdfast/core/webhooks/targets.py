@@ -1,8 +1,8 @@
-"""Where webhooks may go: the form of a URL, and the addresses that are refused. Pure; the sender
-resolves and connects.
+"""The allowed targets of webhooks: the form of a URL, and the addresses that are refused. Pure; the
+sender resolves names and connects.
 
-HOOK-4  Every address a name resolves to is judged at every try, and the connection goes to a judged
-        address itself: no second look-up happens in between. One bad address refuses the target.
+HOOK-4  Every address to which a name resolves is checked at every try, and the connection goes to a
+        checked address itself, without a second look-up. One bad address refuses the target.
 
 Without `webhook_allow_private` a target is https on a public address. With it, http, loopback and
 private networks are allowed too. Link-local addresses and the clouds' metadata services are refused
@@ -54,14 +54,14 @@ class WebhookTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def host_header(self) -> str:
-        """The Host header."""
+        """Return the value of the Host header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         usual = 443 if self.scheme == "https" else 80
         return host if self.port == usual else f"{host}:{self.port}"
 
 
 def parse_target(url: str, *, allow_private: bool) -> WebhookTarget:
-    """Take a webhook's URL apart; raise ValidationError for one that cannot be used."""
+    """Parse a webhook's URL. Raises ValidationError for one that cannot be used."""
     if len(url) > MAX_URL_CHARS or not _VISIBLE.fullmatch(url) or "\\" in url:
         most = f"at most {MAX_URL_CHARS} of them; encode others with %"
         raise _refuse(f"a URL of visible ASCII characters, {most}")
@@ -95,7 +95,7 @@ def parse_target(url: str, *, allow_private: bool) -> WebhookTarget:
 
 
 def _read_host(host: str) -> str:
-    """The host, checked. Raises ValidationError."""
+    """Check a host and return it. Raises ValidationError."""
     if as_address(host) is not None:
         return str(as_address(host))
     labels = host.removesuffix(".").split(".")
@@ -116,7 +116,7 @@ def _refuse(what: str) -> ValidationError:
 
 
 def as_address(text: str) -> _IP | None:
-    """Return the address that `text` is, without a zone (`fe80::1%eth0`), or None."""
+    """Read an IP address, without its zone (`fe80::1%eth0`); None where it is none."""
     try:
         return ipaddress.ip_address(text.partition("%")[0])
     except ValueError:
@@ -124,7 +124,7 @@ def as_address(text: str) -> _IP | None:
 
 
 def judge_addresses(addresses: Sequence[str], *, allow_private: bool) -> str | None:
-    """Why a target with these addresses is refused, or None (HOOK-4)."""
+    """Return why a target with these addresses is refused, or None (HOOK-4)."""
     if not addresses:
         return "it has no address"
     for text in addresses:
@@ -164,7 +164,7 @@ def _judge(address: _IP, allow_private: bool) -> str | None:
     if any(address in network for network in _SPECIAL if network.version == address.version):
         return f"{address} is reserved"
     if _carried(address):
-        return None  # judged by what it carries
+        return None  # the IPv4 address inside it decides
     return None if address.is_global else f"{address} is reserved"
 
 

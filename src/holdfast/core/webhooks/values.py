@@ -1,8 +1,8 @@
 """Webhooks, as values: the events a hook wants, what is sent and signed, and what an answer means.
 
-HOOK-1  Of the deliveries of one hook and one job only the oldest pending one is under way. Those
-        behind it wait, also while it fails; other jobs' go on. Events that belong to no job are one
-        such sequence of their own.
+HOOK-1  The deliveries of one hook about one job are a *sequence*, of which only the oldest pending
+        one is under way. Later ones wait, even while it fails; deliveries about other jobs go on.
+        Events that belong to no job are one sequence of their own.
 HOOK-2  A delivery is pending until a receiver said 2xx or its tries are spent (dead). What was sent
         and not recorded is sent again: at least once, under the same delivery id.
 HOOK-3  Events about webhooks are sent only to hooks that name them, never to the hook they are
@@ -30,14 +30,15 @@ _MAX_ERROR_CHARS = 300
 
 
 class WebhookState(StrEnum):
-    """A paused hook sends nothing and its cursor stands still, so nothing is lost."""
+    """The state of a hook. A paused hook sends nothing and keeps its cursor, so no event is
+    lost."""
 
     ACTIVE = "active"
     PAUSED = "paused"
 
 
 class DeliveryState(StrEnum):
-    """Where one delivery stands (HOOK-2)."""
+    """The state of one delivery (HOOK-2)."""
 
     PENDING = "pending"
     DELIVERED = "delivered"
@@ -47,10 +48,9 @@ class DeliveryState(StrEnum):
 class WebhookRecord(Record, frozen=True, kw_only=True):
     """A hook as it may be shown: never its secret.
 
-    events: patterns of kinds ("job.*"); none: all. project: only that project's events; None: the
-    whole cluster's.
-    reason: why it is paused. old_secret_until: how long the secret before the last rotation also
-    signs. pending, dead: deliveries.
+    events: patterns of event kinds ("job.*"); none: all kinds. project: the project whose events it
+    gets; None: events of the whole cluster. reason: why it is paused. old_secret_until: the time
+    until which the secret before the last rotation signs too. pending, dead: number of deliveries.
     """
 
     id: str
@@ -67,9 +67,10 @@ class WebhookRecord(Record, frozen=True, kw_only=True):
 
 
 class DeliveryRecord(Record, frozen=True, kw_only=True):
-    """One event on its way to one hook. status, error: of the last of its `tries`.
+    """One event on its way to one hook. tries: number of tries so far. status, error: HTTP status
+    and error of the last try.
 
-    next_at: set for a pending one that is the oldest of its sequence (HOOK-1).
+    next_at: the time of the next try, set only for the oldest pending one of its sequence (HOOK-1).
     """
 
     id: str
@@ -109,7 +110,8 @@ class Payload(Record, frozen=True, kw_only=True):
 
 
 class Subscription(Record, frozen=True, kw_only=True):
-    """What one hook still has to see of the events. room: how many more deliveries may be pending."""
+    """The position of one hook in the record of events. cursor: id of the last event it was
+    offered. room: number of further deliveries that may be pending."""
 
     webhook_id: str
     cursor: str
@@ -129,7 +131,8 @@ class NewDelivery(Record, frozen=True, kw_only=True):
 
 
 class DeliveryBatch(Record, frozen=True, kw_only=True):
-    """A hook's new deliveries and its cursor's step, written if the cursor stands at `before`."""
+    """A hook's new deliveries, and the move of its cursor from `before` to `after`; written only
+    while the cursor stands at `before`."""
 
     webhook_id: str
     before: str
@@ -138,7 +141,7 @@ class DeliveryBatch(Record, frozen=True, kw_only=True):
 
 
 class DueDelivery(Record, frozen=True, kw_only=True):
-    """A delivery to be sent now. secrets: all that sign, the present one first."""
+    """A delivery to be sent now. secrets: every secret that signs it, the present one first."""
 
     id: str
     webhook_id: str
@@ -151,7 +154,8 @@ class DueDelivery(Record, frozen=True, kw_only=True):
 
 
 class DeliveryAnswer(Record, frozen=True, kw_only=True):
-    """The result of one try. status None: no answer. retry_after_seconds: the receiver's wish."""
+    """The result of one try. status: HTTP status, None without an answer. retry_after_seconds: the
+    delay that the receiver asks for. seconds: how long the try took."""
 
     status: int | None = None
     error: str = ""
@@ -167,7 +171,9 @@ class BackOff(Record, frozen=True, kw_only=True):
 
 
 class Tried(Record, frozen=True, kw_only=True):
-    """A try to be recorded while the delivery is pending. pause: why the hook pauses."""
+    """The record of a try, written only while the delivery is pending. tries: number of tries, this
+    one included. delay_seconds: time until the next try. pause: why the hook is paused, if it
+    is."""
 
     delivery_id: str
     webhook_id: str
@@ -230,7 +236,12 @@ def plan_sends(
     windows: Mapping[str, int],
     total: int,
 ) -> list[DueDelivery]:
-    """Return what to send now: each sequence's oldest (HOOK-1), within the windows, hooks in turn."""
+    """Return the deliveries to send now: the oldest of each sequence (HOOK-1), within the windows,
+    the hooks in turn.
+
+    due: deliveries whose time has come. flying: deliveries under way. windows: hook → number of its
+    deliveries that may be under way. total: the same over all hooks.
+    """
     taken = {(d.webhook_id, d.sequence) for d in flying}
     used = Counter(d.webhook_id for d in flying)
     sequences: dict[tuple[str, str], DueDelivery] = {}
@@ -286,7 +297,7 @@ def back_off(policy: BackOff, tries: int, chance: float) -> float:
 def judge_try(
     due: DueDelivery, answer: DeliveryAnswer, max_tries: int, policy: BackOff, chance: float
 ) -> Tried:
-    """Return what becomes of a delivery after one more try.
+    """Return the record of one more try of a delivery, with the delivery's next state.
 
     Only 2xx is success. 410 pauses the hook, and the delivery waits until it is resumed.
     Retry-After is honoured between the back-off and its ceiling: a receiver may slow the sender

@@ -1,14 +1,14 @@
-"""What an event does to the rows of a run. Pure: the stores load the rows, call this and write.
+"""Apply an event to the rows of a run. Pure: the stores load the rows, call this and write.
 
-FLOW-1  A node is over once. An end counts while the node is not over and the end is of the work
-        under its present `ref`.
-FLOW-2  The work of a node is submitted under an id that is on record before (`ref`), so a start that
-        is repeated finds its own work.
+FLOW-1  A node ends once. An end counts only while the node is not over, and only if it is the end
+        of the work under the node's present `ref`.
+FLOW-2  The work of a node is submitted under an id that is on record before (`ref`), so a repeated
+        start finds its own work.
 FLOW-3  A node starts when every parent succeeded or was skipped, and each edge counts once:
         `waiting_on` is the number of parents that have not.
 FLOW-4  A run ends when its last node does: `unended` is the number of nodes that are not over.
-FLOW-5  Nothing of a run begins after its end, because a ready node that is told to stop is over only
-        when its work is known not to be on record, or has ended.
+FLOW-5  No work of a run begins after the run's end, because a ready node that is ordered to stop is
+        over only when its work is known not to be on record, or has ended.
 """
 
 import hashlib
@@ -42,7 +42,8 @@ MAX_REASON_CHARS = 2000
 
 
 class RunRow(msgspec.Struct, kw_only=True):
-    """A run as it moves. failed_node: the number of the node that failed first."""
+    """A run's row, which events change. nodes: number of its nodes. unended: number of nodes that
+    are not over. failed_node: the number of the node that failed first."""
 
     id: str
     name: str
@@ -57,10 +58,11 @@ class RunRow(msgspec.Struct, kw_only=True):
 
 
 class NodeRow(msgspec.Struct, kw_only=True):
-    """A node as it moves.
+    """A node's row, which events change.
 
-    ref: the id of its job or call set. rounds: how many it has had. result: JSON text; of a map it
-    stays in its call set.
+    waiting_on: number of parents that are not over. ref: the id of its job or call set. rounds:
+    number of times that it was released to start. result: JSON text; a map's results stay in its
+    call set.
     """
 
     number: int
@@ -77,7 +79,7 @@ class NodeRow(msgspec.Struct, kw_only=True):
 
 
 class NodeEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """How a node's work ended. state: a terminal one."""
+    """The end of a node's work. state: a terminal state; result: JSON text."""
 
     state: NodeState
     result: str | None = None
@@ -85,8 +87,8 @@ class NodeEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stop(msgspec.Struct, frozen=True):
-    """Work to be told to stop, and of a ready node not to begin. queued_only: leave it where it
-    runs."""
+    """An order to stop the work `ref` of a node, or not to begin it where the node is ready.
+    queued_only: work that runs already goes on."""
 
     number: int
     ref: str
@@ -95,7 +97,7 @@ class Stop(msgspec.Struct, frozen=True):
 
 
 class FlowEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event of a run, to be written with the change it tells of."""
+    """An event about a run, to be written in the transaction of the change that it reports."""
 
     kind: str
     message: str
@@ -103,9 +105,11 @@ class FlowEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Advance:
-    """The rows of one run, and what has been changed in them.
+    """The rows of one run, and the changes made to them.
 
-    nodes: at least those that the event needs (`find_rows`). children: of each of those, by number.
+    nodes: at least the nodes that the event needs (`find_rows`), by number. children: the children
+    of each of these nodes, by number. changed: the changed rows. ready: numbers of nodes that may
+    start. stops: orders to stop work. events: events to write.
     """
 
     def __init__(
@@ -142,7 +146,8 @@ class Advance:
 
     def release(self, node: NodeRow) -> None:
         """Let a node start whose parents are all over."""
-        if node.ref is None or node.kind is NodeKind.ASK:  # of each question one limit is kept
+        # A new round of a question has a new limit, and so a new id.
+        if node.ref is None or node.kind is NodeKind.ASK:
             node.ref = make_work_id(self.run.id, node.number, node.rounds, self.now)
         node.rounds += 1
         self.move(node, NodeEvent.RELEASE)
@@ -156,7 +161,7 @@ def make_work_id(run: str, number: int, rounds: int, now: datetime) -> str:
 
 
 def find_rows(run: RunRow, ends: Iterable[NodeEnd]) -> Rows:
-    """Return which nodes `end_node` needs besides those that end."""
+    """Return which nodes `end_node` needs to load besides those that end."""
     if all(end.state.passes for end in ends):
         return "children"
     if run.on_failure == "continue" or run.state is not RunState.RUNNING:
@@ -174,7 +179,7 @@ def begin_run(a: Advance) -> None:
 
 
 def start_node(a: Advance, number: int, reason: str = "") -> None:
-    """Note that a ready node's work is on record, or what it asks."""
+    """Note that a ready node's work, or its question, is on record."""
     node = a.nodes[number]
     if node.state is NodeState.READY:
         a.move(node, NodeEvent.START, reason)
@@ -189,7 +194,8 @@ def stop_late(a: Advance, number: int) -> None:
 
 
 def end_node(a: Advance, number: int, end: NodeEnd) -> bool:
-    """End a node, and carry that to its children and the run. False where it was over (FLOW-1)."""
+    """End a node, and pass that on to its children and the run. Return False where it was over
+    already (FLOW-1)."""
     node = a.nodes[number]
     if node.state.terminal or node.state is NodeState.WAITING:
         return False
@@ -209,7 +215,8 @@ def end_node(a: Advance, number: int, end: NodeEnd) -> bool:
 
 
 def fail_run(a: Advance, number: int, reason: str) -> None:
-    """Fail the run for a node whose event cannot be processed; end the node where it is not over."""
+    """Fail the run because a node's event cannot be processed; fail the node where it is not
+    over."""
     if a.run.state.terminal:
         return
     node = a.nodes[number]
@@ -238,7 +245,7 @@ def _fail(a: Advance, node: NodeRow, reason: str) -> None:
 
 
 def _cancel_below(a: Advance, node: NodeRow) -> None:
-    """Cancel what waits for a node that will not succeed."""
+    """Cancel the waiting descendants of a node that will not succeed."""
     todo = list(a.children.get(node.number, ()))
     while todo:
         below = a.nodes.get(todo.pop())
@@ -269,7 +276,7 @@ def _finish(a: Advance) -> None:
 
 
 def cancel_run(a: Advance, reason: str, *, hard: bool = False) -> bool:
-    """Cancel a run, given all its nodes that are not over. False where it has ended."""
+    """Cancel a run, given all its nodes that are not over. Return False where it has ended."""
     if a.run.state.terminal:
         return False
     a.run.state = step(RUN, a.run.state, RunEvent.CANCEL)
@@ -281,11 +288,11 @@ def cancel_run(a: Advance, reason: str, *, hard: bool = False) -> bool:
 
 
 def restart_run(a: Advance, reason: str, origins: Collection[int] = ()) -> int:
-    """Run again what did not succeed, and `origins` with all that follows from them. Given all
-    nodes. Return how many.
+    """Restart the nodes that did not succeed, and `origins` with their descendants, given all
+    nodes. Return how many nodes are restarted.
 
-    Work that failed goes on where it was: its job is retried, of its calls those that did not
-    succeed. What follows from an origin begins anew.
+    A node that failed continues its work: its job is retried, or those of its calls that did not
+    succeed. An origin and its descendants begin anew.
 
     Raises:
         Conflict: the run has not ended, or there is nothing to run again.

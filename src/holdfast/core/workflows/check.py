@@ -20,7 +20,7 @@ class Graph(msgspec.Struct, frozen=True):
 
     @property
     def edges(self) -> list[tuple[int, int]]:
-        """Every (parent, child)."""
+        """Return every (parent, child)."""
         return [(parent, child) for child, above in enumerate(self.parents) for parent in above]
 
 
@@ -28,8 +28,8 @@ def check_workflow(spec: WorkflowSpec) -> Graph:
     """Return the graph of a workflow.
 
     Raises:
-        ValidationError: with the node and what would do: two nodes of one name, a node without
-            work, an unknown parent, a cycle, or too many edges.
+        ValidationError: names the node and what to do: two nodes of one name, a node without work,
+            an unknown parent, a cycle, or too many edges.
     """
     numbers: dict[str, int] = {}
     if ID_PATTERN.fullmatch(spec.name):

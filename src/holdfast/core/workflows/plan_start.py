@@ -1,4 +1,5 @@
-"""What a node that may start turns into: its job, its calls, its question, or its end. Pure."""
+"""plan_start(…): the work of a node that may start: its job, its calls, its question, or its end at
+once. Pure."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -32,15 +33,16 @@ from holdfast.core.workflows.values import AskWork, CallWork, Condition, NodeSpe
 from holdfast.errors import ValidationError
 
 MAX_LOOKED_BYTES = 32 * 1024 * 1024
-"""Of the results that a controller reads itself, and holds while it plans a node."""
+"""Most bytes of results that a controller reads and keeps in memory while it plans a node."""
 MAX_ARGS_BYTES = 4 * MAX_LOOKED_BYTES
-"""Of all calls of a node together, without their items and without large results by reference."""
+"""Most bytes of arguments of all calls of a node together, without the items of a map and without
+large results, which go by reference."""
 MAX_MAP_ITEMS = 1_000_000
 RUN_LABEL, NODE_LABEL = "workflow/run", "workflow/node"
 
 
 class PlannedCalls(msgspec.Struct, frozen=True):
-    """Calls to submit: JSON texts of their arguments."""
+    """Calls to submit. args: the arguments of each call, as JSON text."""
 
     spec: FunctionSpec
     args: list[str]
@@ -61,11 +63,11 @@ def name_references(spec: NodeSpec) -> set[str]:
 
 
 def list_looked_into(spec: NodeSpec, results: Mapping[str, Any]) -> list[LargeValue]:
-    """Return the large results that must be read before the node is planned: those of its `skip_if`
-    and of a job's inputs, and a list that it maps over. Arguments of calls are read by the host alone.
+    """Return the large results that must be read before the node is planned: those in its `skip_if`
+    and in a job's inputs, and the list that it maps over. Only the host reads arguments of calls.
 
     Raises:
-        ValidationError: a reference leads nowhere, or to more than is looked into.
+        ValidationError: a reference leads nowhere, or the results are over `MAX_LOOKED_BYTES`.
     """
     values = [] if spec.skip_if is None else [spec.skip_if.value]
     values += [] if spec.job is None else [spec.job.inputs]
@@ -90,11 +92,12 @@ def plan_start(
     out_dir: str,
     loaded: Mapping[str, Any] = MappingProxyType({}),
 ) -> Planned:
-    """Return what to do for a node that may start.
+    """Return the work to submit for a node that may start, or the end of the node: it is skipped,
+    or it fails where a reference leads nowhere.
 
-    results: of the parents that it refers to; `SKIPPED` of one that was skipped. out_dir: of this node.
-    loaded: the values that `list_looked_into` names, by SHA-256.
-    A reference that leads nowhere is the end of the node.
+    run: the run's id. results: parent's name → its result, or `SKIPPED`, for each parent that the
+    node refers to. out_dir: the node's own folder. loaded: the values that `list_looked_into`
+    names, by SHA-256.
     """
     spec = work.spec
     try:
@@ -116,7 +119,7 @@ def _resolve(value: Any, results: Mapping[str, Any]) -> Any:
 
 
 def look_into(value: Any, loaded: Mapping[str, Any]) -> Any:
-    """Return a value with its large results in their places. Raises ValidationError."""
+    """Return a value with its large results filled in. Raises ValidationError."""
 
     def find(large: LargeValue) -> Any:
         return follow_path(loaded[large.sha256], large.node, large.path)
@@ -129,7 +132,7 @@ def holds(
     results: Mapping[str, Any],
     loaded: Mapping[str, Any] = MappingProxyType({}),
 ) -> bool:
-    """Return whether a condition is true of its parents' results."""
+    """Return whether a condition holds, given the results of the node's parents."""
     value = look_into(_resolve(condition.value, results), loaded)
     found = bool(value) if condition.equals is UNSET else value == condition.equals
     return found is not condition.negate
@@ -138,7 +141,7 @@ def holds(
 def make_job(
     run: str, work: NodeWork, spec: JobSpec, inputs: dict[str, Any], out_dir: str
 ) -> JobSpec:
-    """Return the spec of a node's job: labels and variables that say what it belongs to."""
+    """Return the spec of a node's job, with labels and variables that name its run and node."""
     env = {"HOLDFAST_RUN": run, "HOLDFAST_NODE": work.name}
     if out_dir:
         env["HOLDFAST_OUT_DIR"] = out_dir

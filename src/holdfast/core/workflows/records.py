@@ -7,7 +7,8 @@ from holdfast.core.workflows.values import NodeKind, NodeSpec, NodeState, OnFail
 
 
 class RunRecord(Record, frozen=True, kw_only=True):
-    """A run of a workflow. unended: nodes that are not over. failed_node: the first that failed.
+    """A run of a workflow. nodes: number of its nodes. unended: number of nodes that are not over.
+    failed_node: the name of the first node that failed.
 
     out_dir: the folder of the whole run; empty where it has none.
     """
@@ -29,7 +30,7 @@ class RunRecord(Record, frozen=True, kw_only=True):
 
     @property
     def stopping(self) -> bool:
-        """Whether nothing more of it may begin."""
+        """Return whether none of its nodes may begin any more."""
         failing = self.state is RunState.FAILING and self.on_failure != "continue"
         return failing or self.state is RunState.CANCELLING or self.state.terminal
 
@@ -54,7 +55,7 @@ class NodeRecord(Record, frozen=True, kw_only=True):
 
 
 class NodeWork(Record, frozen=True, kw_only=True):
-    """A node with what it does and its result (JSON text), without its place in the graph."""
+    """A node with its spec and its result (JSON text), without its place in the graph."""
 
     number: int
     name: str

@@ -16,11 +16,11 @@ from holdfast.errors import ValidationError
 NODE, VALUE = "$node", "$value"
 MAX_DEPTH = 64
 SKIPPED = object()
-"""The result of a node that was skipped: it, and every part of it, is null where it is referred to."""
+"""The result of a skipped node. A reference to it, or to any part of it, becomes null."""
 
 
 def read_reference(value: Mapping[str, Any]) -> Reference:
-    """Return the reference that an object with a key `$node` is. Raises ValidationError."""
+    """Read an object with a key `$node` as a reference. Raises ValidationError."""
     try:
         return msgspec.convert(value, Reference)
     except msgspec.ValidationError as error:
@@ -68,8 +68,8 @@ def name_parents(node: NodeSpec) -> list[str]:
 
 
 def resolve_value(value: Any, find: Callable[[str], Any]) -> Any:
-    """Return `value` with the results that `find` gives in the places of its references. Raises
-    ValidationError where a path leads nowhere."""
+    """Replace each reference in `value` with the result that `find(node)` returns, or the part of
+    it at the reference's path. Raises ValidationError where a path leads nowhere."""
     if isinstance(value, dict):
         if NODE in value:
             reference = read_reference(value)

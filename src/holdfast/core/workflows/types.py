@@ -1,4 +1,4 @@
-"""Whether the result of one function fits the parameter of another, by their annotations. Pure."""
+"""Compare the result of one function with the parameter of another, by their annotations. Pure."""
 
 import types
 from typing import Any, Union, get_args, get_origin
@@ -10,7 +10,7 @@ _PLAIN = (str, int, float, bool, bytes, list, dict, tuple, type(None))
 def is_mismatch(gives: Any, takes: Any) -> bool:
     """Return whether a value annotated `gives` certainly does not fit `takes`.
 
-    What is not known, or not a plain type of JSON, is no mismatch.
+    An unknown type, or one that is not a plain type of JSON, is no mismatch.
     """
     if get_origin(gives) in (Union, types.UnionType):
         return all(is_mismatch(one, takes) for one in get_args(gives))

@@ -33,12 +33,12 @@ class RunState(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """Whether nothing of it goes on by itself."""
+        """Return whether the run has ended; only a restart makes it go on."""
         return self in (RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED)
 
 
 class RunEvent(StrEnum):
-    """What moves a run."""
+    """The events of a run."""
 
     FAIL = "fail"
     CANCEL = "cancel"
@@ -60,17 +60,17 @@ class NodeState(StrEnum):
 
     @property
     def terminal(self) -> bool:
-        """Whether only a restart of its run moves it."""
+        """Return whether the node is over; only a restart of its run makes it go on."""
         return self not in (NodeState.WAITING, NodeState.READY, NodeState.STARTED)
 
     @property
     def passes(self) -> bool:
-        """Whether its children may start after it."""
+        """Return whether its children may start after it."""
         return self in (NodeState.SUCCEEDED, NodeState.SKIPPED)
 
 
 class NodeEvent(StrEnum):
-    """What moves a node."""
+    """The events of a node."""
 
     RELEASE = "release"
     START = "start"
@@ -82,7 +82,7 @@ class NodeEvent(StrEnum):
 
 
 class NodeKind(StrEnum):
-    """What a node does. A gang is a job of several tasks, a container a job with an image."""
+    """The kind of a node's work. A gang or a container is a job, too."""
 
     CALL = "call"
     MAP = "map"
@@ -104,8 +104,8 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a node is skipped for: `value` (a reference) is true in Python's sense, or equals
-    `equals`; `negate` turns that round."""
+    """A condition under which a node is skipped: `value` (a reference) is true in Python's sense,
+    or equals `equals`; `negate` reverses it."""
 
     value: Any
     equals: Any | UnsetType = UNSET
@@ -159,7 +159,8 @@ class NodeSpec(
     skip_if: Condition | None = None
 
     def without_secrets(self) -> "NodeSpec":
-        """The node as it may be stored and shown: of its job's secrets the names stay."""
+        """Return the node as it may be stored and shown: without the values of its job's
+        secrets."""
         if self.job is None or not self.job.spec.secrets:
             return self
         spec = self.job.spec.without_secrets()
@@ -167,7 +168,7 @@ class NodeSpec(
 
     @property
     def kind(self) -> NodeKind:
-        """What it does."""
+        """Return the kind of its work."""
         if self.call is not None:
             return NodeKind.CALL if self.call.over is UNSET else NodeKind.MAP
         return NodeKind.JOB if self.job is not None else NodeKind.ASK
@@ -178,11 +179,11 @@ class WorkflowSpec(
 ):
     """A workflow as its user wrote it.
 
-    on_failure: what a node's final failure does to nodes that are not its descendants; those are
-    cancelled in any case. cancel_queued: what has not begun to run is cancelled; cancel_all: what
-    runs too; continue: nothing.
-    out_dir: a folder that all hosts see. Each node has a folder below it, by run and name; it is
-    the same one at every attempt and after a restart.
+    on_failure: what a node's final failure does to the nodes that are not its descendants (these
+    are always cancelled). cancel_queued: nodes that have not begun to run are cancelled;
+    cancel_all: running ones too; continue: none.
+    out_dir: a folder that all hosts see. Each node has a folder below it, named by run and node,
+    which stays the same at every attempt and after a restart.
     """
 
     name: Name

@@ -1,1 +1,1 @@
-"""What requests and reports do to calls of Python functions. Pure."""
+"""Moves of calls: functions that apply requests and reports to calls of Python functions. Pure."""

@@ -1,7 +1,8 @@
-"""The moves of calls: ends taken, batches closed, calls that failed judged, calls taken back.
+"""The moves of calls: record ends, close batches, decide on failed calls, return calls to their
+feed.
 
-What a move writes is gathered here, and both stores write it. A success needs nothing but its batch;
-what failed needs its set and its charges, so it is judged in a second step (`judge`).
+`CallMoves` gathers the changes, and both stores write them. A success needs only its batch. A
+failed call needs its set and its charges, so it is decided on in a second step (`judge`).
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -32,11 +33,11 @@ from holdfast.wire.calls import CallEnd, Closing
 
 NO_HOSTS = AppHosts()
 CALL_LOST = TaskFacts(lost="lease_lapsed")
-"""The end of an executor that no report told of."""
+"""The facts of an executor's end for which no report came."""
 
 
 class StopRange(msgspec.Struct, frozen=True, array_like=True):
-    """Positions whose calls were asked to stop, and why."""
+    """The positions `[first, last)` of calls in a batch that were ordered to stop, and why."""
 
     first: int
     last: int
@@ -44,9 +45,15 @@ class StopRange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class OpenBatch(msgspec.Struct, kw_only=True):
-    """What an executor holds. ended: positions, also of calls that it gave back. cancelled: those that
-    were asked to stop. killed: of these the ones that are ended at once. busy: why its executor takes
-    no calls beside the one of it that runs (`BUSY_LONG`, or the call that this one waits for)."""
+    """A batch of calls that an executor has and has not finished.
+
+    job_id, task_rank, epoch, host_id: the executor that has it. pieces: its calls, whose order
+    gives their positions. ended: positions of calls of this batch that have ended or were given
+    back. cancelled: positions of calls that were ordered to stop. killed: positions of stopped
+    calls that are ended at once. began_at: the time it was handed out. busy: why the executor
+    accepts no further calls while one of this batch runs: `BUSY_LONG`, or the call that the running
+    one waits for.
+    """
 
     id: int
     job_id: str
@@ -64,26 +71,27 @@ class OpenBatch(msgspec.Struct, kw_only=True):
 
     @property
     def size(self) -> int:
-        """How many calls it was handed out with."""
+        """Return the number of calls with which it was handed out."""
         return count_calls(self.pieces)
 
     @property
     def left(self) -> Ranges:
-        """The positions without an end."""
+        """Return the positions of calls that have not ended."""
         return subtract_ranges((0, self.size), self.ended)
 
     @property
     def stopping(self) -> Ranges:
-        """The positions that were asked to stop."""
+        """Return the positions of calls that were ordered to stop."""
         return [(stop.first, stop.last) for stop in self.cancelled]
 
     def find_stop(self, position: int) -> StopRange | None:
-        """Return how a call was asked to stop, None where it was not."""
+        """Return the order to stop the call at a position, None where there is none."""
         return next((s for s in self.cancelled if s.first <= position < s.last), None)
 
 
 class CallSetRow(msgspec.Struct, kw_only=True, frozen=True):
-    """A set, as its calls' decisions need it."""
+    """The fields of a call set that decisions on its calls need. n: the set's number in the
+    store."""
 
     n: int
     id: str
@@ -95,7 +103,7 @@ class CallSetRow(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class CallRun(msgspec.Struct, kw_only=True):
-    """Neighbours that ended alike."""
+    """A run of neighbouring calls `[first, last)` of one set that ended in the same way."""
 
     set_n: int
     first: int
@@ -107,7 +115,7 @@ class CallRun(msgspec.Struct, kw_only=True):
 
 
 class WaitingCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that backs off."""
+    """A call that waits for its retry. held: a kill switch holds the retry."""
 
     feed: int
     piece: Piece
@@ -133,8 +141,11 @@ class FailureRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BadEnd(msgspec.Struct, frozen=True, kw_only=True):
-    """A call whose attempt failed and is to be judged. end: None where its executor ended. stop: how it
-    was asked to stop. hosts: those that may run it."""
+    """A failed attempt of a call, to be decided on by `judge`.
+
+    end: the end that the executor reported; None where the executor itself ended, by `facts`. stop:
+    the order to stop the call, if any. hosts: the hosts that may run the call.
+    """
 
     batch: OpenBatch
     piece: Piece
@@ -147,14 +158,14 @@ class BadEnd(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallMoves:
-    """Gathers what happens to calls in one transaction."""
+    """The changes to calls in one transaction, gathered by the functions here."""
 
     def __init__(self, now: datetime) -> None:
         self.now = now
         self.runs: list[CallRun] = []
         self.undone: dict[int, list[int]] = {}  # by set: succeeded, failed, cancelled
         self.bad: list[BadEnd] = []
-        self.returned: list[tuple[int, Piece]] = []  # taken back, to be ready or cancelled
+        self.returned: list[tuple[int, Piece]] = []  # by feed, to be ready or cancelled
         self.ready: list[tuple[int, Piece]] = []  # by feed
         self.waiting: list[WaitingCall] = []
         self.failures: list[FailureRow] = []
@@ -169,8 +180,8 @@ class CallMoves:
     def take_ends(
         self, batch: OpenBatch, ends: Iterable[CallEnd], hosts: AppHosts = NO_HOSTS
     ) -> None:
-        """Take ends of calls of an open batch; what it does not hold, or has ended, is passed over
-        (CALLSET-1). hosts: those that may run its calls."""
+        """Record ends of calls of an open batch. Ends of positions that it does not have, or that
+        have ended already, are ignored (CALLSET-1). hosts: the hosts that may run its calls."""
         size, ended = batch.size, batch.ended
         fresh = {e.position: e for e in ends if 0 <= e.position < size}
         for first, last in ended if fresh else ():
@@ -221,8 +232,8 @@ class CallMoves:
             self.gone.add(batch.id)
 
     def close_executor(self, batches: Sequence[OpenBatch], closing: Closing) -> None:
-        """Take an executor's last report: the call that ran is judged, the others are taken back
-        uncharged (CALLSET-2).
+        """Record the last report of an executor that ends: the call that ran counts as failed, and
+        the others return to their feed uncharged (CALLSET-2).
 
         A model that was being loaded for no call in particular is charged to the first that waited
         for it, because a loader that always fails would otherwise be tried for ever.
@@ -235,7 +246,7 @@ class CallMoves:
             self.return_batch(batch, position, closing.facts, closing)
 
     def note_busy(self, batch: OpenBatch, busy: str) -> None:
-        """Take why an executor takes no calls beside the one that it runs."""
+        """Record why an executor accepts no further calls while it runs one of this batch."""
         if batch.busy != busy and batch.id not in self.gone:
             batch.busy = busy
             self.changed[batch.id] = batch
@@ -243,7 +254,8 @@ class CallMoves:
     def return_batch(
         self, batch: OpenBatch, position: int, facts: TaskFacts, closing: Closing | None = None
     ) -> None:
-        """Take a batch back; the call at `position` is judged by `facts` if it has no end."""
+        """Return a batch's calls to their feed; the call at `position`, if it has not ended, counts
+        as failed by `facts`."""
         left = batch.left
         found = find_position(batch.pieces, position) if position >= 0 else None
         if found is not None and any(a <= position < b for a, b in left):
@@ -257,8 +269,9 @@ class CallMoves:
         self.gone.add(batch.id)
 
     def give_back(self, batch: OpenBatch, first: int) -> None:
-        """Take back the calls from position `first` on, which their executor has not begun and will
-        not; for the batch they count as ended, so that a repeat changes nothing (CALLSET-4)."""
+        """Return the calls from position `first` on to their feed, because their executor has not
+        begun them and will not. In the batch they count as ended, so that a repeat changes nothing
+        (CALLSET-4)."""
         span = (max(0, first), batch.size)
         left = subtract_ranges(span, batch.ended) if span[0] < span[1] else []
         if left:
@@ -266,7 +279,7 @@ class CallMoves:
             self._settle(batch, add_ranges(batch.ended, left))
 
     def _return(self, batch: OpenBatch, left: Ranges) -> None:
-        """Have calls be ready again in their places; those that were asked to stop are cancelled."""
+        """Make calls ready again in their old places; cancel those that were ordered to stop."""
         for span in left:
             for taken in subtract_ranges(span, batch.stopping):
                 pieces = cut_positions(batch.pieces, taken)
@@ -281,18 +294,18 @@ class CallMoves:
 
     @property
     def needs_judging(self) -> bool:
-        """Whether the second step has something to do."""
+        """Return whether `judge` has to be called."""
         return bool(self.bad or self.returned or self._cancelled_pieces)
 
     @property
     def judged_sets(self) -> list[int]:
-        """The sets that `judge` needs."""
+        """Return the numbers of the sets that `judge` needs."""
         pieces = [piece for _, piece in (*self.returned, *self._cancelled_pieces)]
         return sorted({p.set_n for p in pieces} | {bad.piece.set_n for bad in self.bad})
 
     @property
     def judged_calls(self) -> list[tuple[int, int]]:
-        """The calls whose charges `judge` needs."""
+        """Return the (set, index) of the calls whose charges `judge` needs."""
         return sorted({(bad.piece.set_n, bad.index) for bad in self.bad})
 
     def judge(
@@ -302,7 +315,11 @@ class CallMoves:
         judge: CallJudge,
         saved: Collection[tuple[int, int]] = (),
     ) -> None:
-        """Decide about every call that failed or was taken back. saved: those with a checkpoint."""
+        """Decide on every call that failed or returned to its feed.
+
+        sets, charges: as `judged_sets` and `judged_calls` name them. saved: (set, index) of calls
+        with a checkpoint.
+        """
         for feed, piece in self.returned:
             row = sets[piece.set_n]
             if row.cancelled_at is None:
@@ -358,7 +375,7 @@ class CallMoves:
             self._end(again, CallState.FAILED, decision.reason, [value])
 
     def cancel_piece(self, piece: Piece, reason: str) -> None:
-        """End calls that wait, cancelled."""
+        """Cancel waiting calls."""
         self._end(piece, CallState.CANCELLED, reason or "cancelled", None)
 
     def _end(self, piece: Piece, state: CallState, reason: str, results: list[str] | None) -> None:
@@ -384,7 +401,7 @@ class CallMoves:
     ) -> list[Piece]:
         """Make calls ready whose back-off is over; return those that a kill switch still holds.
 
-        due: feed, whether a kill switch held it, the call.
+        due: for each call its feed, whether a kill switch held it, and the call.
         """
         still: list[Piece] = []
         for feed, held, piece in due:
@@ -407,8 +424,8 @@ class CallMoves:
         runs: Iterable[Mapping[str, Any]],
         asked: Ranges | None,
     ) -> list[Piece]:
-        """Make the asked calls (None: all) of failed and cancelled runs ready at the back; return
-        them. What was not asked for is a run again."""
+        """Make calls of failed and cancelled runs ready again at the back of their feed, and return
+        them. asked: the indices to revive, None for all; the other calls stay ended."""
         freed: list[Piece] = []
         for run in runs:
             span = (run["first"], run["last"])

@@ -1,4 +1,5 @@
-"""Checkpoints of calls: which call an executor may speak for, and how a blob is named."""
+"""Checkpoints of calls: the call for which an executor may save one, and the names of their
+blobs."""
 
 import re
 from collections.abc import Collection
@@ -12,12 +13,13 @@ from holdfast.moves.calls.pieces import find_position
 from holdfast.moves.values import StoreValue
 
 FOLDER = "calls/"
-"""Blobs of calls, among those of jobs."""
+"""The prefix of the names of calls' blobs, which lie beside those of jobs."""
 _NAME = re.compile(r"calls/([^/]+)/(\d{1,9})\.[^/]+")
 
 
 class CallHolder(StoreValue, frozen=True, kw_only=True):
-    """A call, as the executor that holds it names it."""
+    """A call as its executor names it: the executor's host and task, its batch, and its
+    position."""
 
     host_id: str
     key: TaskKey
@@ -26,7 +28,8 @@ class CallHolder(StoreValue, frozen=True, kw_only=True):
 
 
 class CallKept(StoreValue, frozen=True, kw_only=True):
-    """A call and what is kept of it. blob: None where nothing is."""
+    """A call and its checkpoint. blob: the checkpoint's name in the blob store, None without
+    one."""
 
     set_id: str
     index: int
@@ -49,14 +52,14 @@ def name_blob(call: CallKept, new_id: str) -> str:
 
 
 def read_blobs(names: Collection[str]) -> list[CallBlob]:
-    """Return those of the names that are of calls."""
+    """Return the blobs of calls among blobs of these names."""
     found = [(name, _NAME.fullmatch(name)) for name in names]
     return [CallBlob(set_id=m[1], index=int(m[2]), blob=name) for name, m in found if m]
 
 
 def locate_call(batch: OpenBatch | None, holder: CallHolder) -> tuple[int, int]:
-    """Return the set's number and the index of the call that an executor holds. Raises Stale where it
-    does not hold it any more (SAVED-1)."""
+    """Return the number of the set and the index of the call that an executor names. Raises Stale
+    where the executor does not have the call any more (SAVED-1)."""
     key = holder.key
     if batch is not None and (batch.job_id, batch.task_rank, batch.epoch, batch.host_id) == (
         key.job_id,

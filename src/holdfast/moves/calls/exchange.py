@@ -1,7 +1,8 @@
-"""One exchange with executors: what their reports do, which calls each takes next, the answers.
+"""One exchange with executors: apply their reports, choose the calls that each gets next, and
+answer.
 
-A store reads what `Exchange` asks for, in this order, and writes what it gathered in `moves`:
-`take`, the moves' `judge` where it is needed, `choose`, `number`, `answer`.
+A store calls `take`, the moves' `judge` where it is needed, `choose`, `number` and `answer`, in
+this order. It reads the rows that each step needs, and writes the changes gathered in `moves`.
 """
 
 from collections import Counter
@@ -20,18 +21,19 @@ from holdfast.moves.calls.pieces import BATCH_PIECES, Piece, Ranges, count_calls
 from holdfast.wire.calls import MAX_BATCH_CALLS, Batch, CallOrder, ExecutorReport, SetInfo
 
 HOST_PIECES = 4 * BATCH_PIECES
-"""Of batches in one answer to a host, which so stays under the 64 MiB that its agent takes."""
+"""Most pieces in the batches of one answer to a host, because its agent accepts at most 64 MiB."""
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """An executor's lease. live: it is current. takes: it may be handed calls."""
+    """The lease of an executor. live: it has not run out. takes: the executor may get calls."""
 
     live: bool = False
     takes: bool = False
 
 
 class Head(msgspec.Struct, kw_only=True):
-    """A feed with ready calls, as the exchange chooses by it. pieces: its first, locked."""
+    """A feed with ready calls: the facts that `choose_feed` needs. pieces: its first ready calls,
+    whose rows are locked."""
 
     id: int
     family_name: str
@@ -45,12 +47,13 @@ class Head(msgspec.Struct, kw_only=True):
 
     @property
     def ready(self) -> int:
-        """How many calls are known to be ready."""
+        """Return how many calls are known to be ready."""
         return count_calls(self.pieces)
 
 
 class Taking(msgspec.Struct, kw_only=True):
-    """An executor that is to be handed a batch. batch: its number, once it is known."""
+    """A batch to hand out. turn: position of the executor's report in this exchange. head: the
+    feed. batch: the number of the new batch, once it is known."""
 
     turn: int
     head: Head
@@ -59,7 +62,7 @@ class Taking(msgspec.Struct, kw_only=True):
 
 
 class HeardReport(Protocol):
-    """One executor's report, and where it was heard."""
+    """One executor's report, with its host, its family, and the hosts that may run its calls."""
 
     @property
     def host_id(self) -> str: ...
@@ -72,8 +75,11 @@ class HeardReport(Protocol):
 
 
 class Exchange:
-    """The pure part of an exchange. standings: by turn. batches: every open one of these executors,
-    locked."""
+    """The decisions of one exchange.
+
+    turns: the executors' reports. standings: the lease of each of these executors, in their order.
+    batches: every open batch of these executors, whose rows are locked.
+    """
 
     def __init__(
         self,
@@ -100,7 +106,7 @@ class Exchange:
         ]
 
     def take(self) -> None:
-        """Take every end, and what closing reports say."""
+        """Record every reported end, returned call and closing report."""
         for turn, mine, unheard in zip(self.turns, self._mine, self.unheard, strict=True):
             report = turn.report
             for ends in report.ends:
@@ -115,19 +121,18 @@ class Exchange:
                 continue
             for batch in open_ones:
                 self.moves.note_busy(batch, report.busy if batch.id == report.busy_batch else "")
-            # One with ends was heard of; what is left of it is under way.
+            # The executor has received a batch of which it reports ends or returns.
             unheard += [b for b in open_ones if b.id not in report.held and not b.ended]
 
     def _want(self, i: int) -> int:
         report = self.turns[i].report
         if report.closing is not None or not self.standings[i].takes:
             return 0
-        # It asked before it heard of these.
+        # The executor asked before it knew of these batches, so they count against its wish.
         return min(report.want, MAX_BATCH_CALLS) - sum(b.size for b in self.unheard[i])
 
     def choose(self, heads: Sequence[Head]) -> None:
-        """Choose the feed that each executor takes from, and cut its batch out of the ranges that
-        are locked."""
+        """Choose the feed for each executor, and cut its batch out of the feed's locked pieces."""
         left = {head.id: list(head.pieces) for head in heads}
         sent: Counter[str] = Counter()  # pieces, by host
         for turn, unheard in zip(self.turns, self.unheard, strict=True):
@@ -154,7 +159,7 @@ class Exchange:
             ]
 
     def number(self, numbers: Iterable[tuple[str, int]]) -> None:
-        """Give the batches their numbers: each executor's job and a number."""
+        """Set the numbers of the new batches. numbers: (executor's job, number of a batch)."""
         given: dict[str, list[int]] = {}
         for job_id, number in numbers:
             given.setdefault(job_id, []).append(number)
@@ -163,15 +168,15 @@ class Exchange:
 
     @property
     def sent_pieces(self) -> list[Piece]:
-        """Return the calls that go out, whose arguments and sets the answer needs."""
+        """Return the calls that the answers send, for which a store loads arguments and sets."""
         again = [piece for held in self.unheard for batch in held for piece in batch.pieces]
         return again + [piece for taking in self.takings for piece in taking.pieces]
 
     def answer(
         self, i: int, sets: Mapping[int, CallSetRow], pages: Mapping[tuple[int, int], Sequence[str]]
     ) -> dict[str, Any]:
-        """Return a turn's batches, recorded ends, dropped batches, cancelled calls and their reasons, and
-        killed ones."""
+        """Return the fields of the answer to one report: new batches, recorded ends, dropped
+        batches, cancelled calls with their reasons, and killed calls."""
         report, mine = self.turns[i].report, self._mine[i]
         batches = [make_batch(b.id, b.pieces, sets, pages) for b in self.unheard[i]]
         batches += [make_batch(t.batch, t.pieces, sets, pages) for t in self.takings if t.turn == i]
@@ -200,7 +205,7 @@ def _holds(batch: OpenBatch, key: TaskKey) -> bool:
 
 
 def _list_open(batch: OpenBatch, asked: Ranges) -> list[tuple[int, int]]:
-    """Return (batch, position) of the asked calls that have no end."""
+    """Return (batch, position) of the calls at the positions `asked` that have not ended."""
     if not asked:
         return []
     return [
@@ -212,8 +217,8 @@ def _list_open(batch: OpenBatch, asked: Ranges) -> list[tuple[int, int]]:
 
 
 def _as_placed(spec: FunctionSpec) -> FunctionSpec:
-    """Return a declaration as its executor needs it: without what chose the host, which an agent of
-    an earlier version does not know."""
+    """Return a declaration without its host labels, because they have done their work once a host
+    is chosen, and an agent of an earlier version does not know them."""
     return msgspec.structs.replace(spec, host_labels={}) if spec.host_labels else spec
 
 

@@ -1,4 +1,4 @@
-"""The end of a call's attempt that failed, as a cause and in words."""
+"""The cause and the message of a call's failed attempt."""
 
 import msgspec
 
@@ -14,9 +14,9 @@ DETAIL_CHARS = 4000
 def explain_end(
     end: CallEnd | None, facts: TaskFacts | None, judge: CallJudge
 ) -> tuple[Classified, str, str]:
-    """Return the cause, what a person may want to read, and the error as a result's text.
+    """Return the cause of a failed attempt, the details for a person, and the error as JSON text.
 
-    end: of the call itself; None where its executor ended, as `facts` say.
+    end: the end of the call itself; None where its executor ended, by `facts`.
     """
     if end is not None:
         error = read_error(end.value)
@@ -36,7 +36,7 @@ def explain_end(
 
 
 def read_error(value: str) -> CallError:
-    """Read an exception; one that cannot be read is an exception all the same."""
+    """Read an exception from JSON; text that cannot be read becomes the message of an `Error`."""
     try:
         return msgspec.json.decode(value, type=CallError)
     except (UnicodeEncodeError, *UNREADABLE):

@@ -1,4 +1,4 @@
-"""How many calls ended on each host."""
+"""Counts of the calls that ended on each host."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from holdfast.wire.calls import CallEnd
 
 
 class HostCalls(msgspec.Struct, frozen=True):
-    """How many calls ended on a host, and the seconds that they took together."""
+    """Counts of calls that ended on a host. seconds: time that they took together."""
 
     done: int = 0
     failed: int = 0
     seconds: float = 0.0
 
     def add(self, ends: Iterable[CallEnd]) -> HostCalls:
-        """Return these and more."""
+        """Return these counts with further ends added."""
         done, failed, seconds = self.done, self.failed, self.seconds
         for end in ends:
             done, failed = done + (not end.error), failed + end.error
@@ -28,7 +28,7 @@ class HostCalls(msgspec.Struct, frozen=True):
 def sum_counts(
     before: Mapping[str, HostCalls], more: Mapping[str, HostCalls]
 ) -> dict[str, HostCalls]:
-    """Return the counts by host with more of some."""
+    """Return the sum of two tables of counts by host."""
     total = dict(before)
     for host, calls in more.items():
         old = total.get(host, HostCalls())

@@ -5,14 +5,15 @@ from collections.abc import Iterable, Iterator, Sequence
 import msgspec
 
 Ranges = list[tuple[int, int]]
-"""Disjoint and in order."""
+"""Half-open ranges [first, last), disjoint and in order."""
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
     """Neighbouring calls of one set that wait, or run in one batch.
 
-    page: index of the first call of the page that holds their arguments. rank: 100 - priority.
-    ord: their place. attempts: so far, of each. since: when they became ready, in Unix seconds.
+    page: index of the first call of the page that holds their arguments. rank: 100 - priority, by
+    which feeds order calls first. ord: their place among calls of one rank. attempts: number of
+    attempts that each has had. since: the time they became ready, in Unix seconds.
     """
 
     set_n: int
@@ -26,12 +27,12 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def size(self) -> int:
-        """How many calls it has."""
+        """Return how many calls it has."""
         return self.last - self.first
 
     @property
     def place(self) -> tuple[int, int, int, int]:
-        """Where it stands among those of its feed."""
+        """Return its place in its feed, to sort by."""
         return (self.rank, self.ord, self.set_n, self.last)
 
     def cut(self, first: int, last: int) -> "Piece":
@@ -45,8 +46,8 @@ def count_calls(pieces: Iterable[Piece]) -> int:
 
 
 def cut_heads(heads: Sequence[Piece], want: int) -> tuple[list[Piece], list[Piece]]:
-    """Return the first `want` calls out of at most `BATCH_PIECES`, and what is left of the pieces they
-    were taken from; the pieces after that are in neither."""
+    """Return the first `want` calls of at most `BATCH_PIECES` pieces, and the remainder of a piece
+    that was cut. Pieces behind them are in neither list."""
     taken: list[Piece] = []
     for piece in heads[:BATCH_PIECES]:
         if want <= 0:
@@ -72,7 +73,7 @@ def add_ranges(ranges: Sequence[tuple[int, int]], more: Iterable[tuple[int, int]
 
 
 def subtract_ranges(span: tuple[int, int], gone: Iterable[tuple[int, int]]) -> Ranges:
-    """Return what is left of `span`."""
+    """Return the parts of `span` that no range of `gone` covers."""
     left: Ranges = []
     at, end = span
     for first, last in add_ranges((), gone):
@@ -118,8 +119,8 @@ def find_position(pieces: Sequence[Piece], position: int) -> tuple[Piece, int] |
 
 
 def make_pages(args: Sequence[str], first: int, spans: Ranges) -> list[tuple[int, int, list[str]]]:
-    """Return (first, last, arguments) of the pages that `args`, the calls from `first` on, are kept
-    in; only those within `spans`. A page is bounded in calls and in bytes."""
+    """Return (first, last, arguments) of the pages for `args`, the arguments of the calls from
+    `first` on, limited to the indices in `spans`. A page is bounded in calls and in bytes."""
     pages: list[tuple[int, int, list[str]]] = []
     for begin, end in spans:
         at = begin
@@ -136,5 +137,5 @@ def make_pages(args: Sequence[str], first: int, spans: Ranges) -> list[tuple[int
 PAGE_CALLS = 500
 PAGE_BYTES = 64 * 1024
 BATCH_PIECES = 32
-"""Each piece is of one page, which is at most `PAGE_BYTES` and one last call's arguments long: so a
-batch is at most 10 MiB, however large its arguments are, and fits into a frame."""
+"""Most pieces of a batch. A piece lies in one page, which has at most `PAGE_BYTES` and one last
+call's arguments, so a batch has at most 10 MiB and fits into a frame."""

@@ -1,4 +1,4 @@
-"""Call sets: what may be added to them, and how they and their results are shown."""
+"""Call sets: the checks of additions to them, and the views of sets and of their results."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -46,7 +46,8 @@ def check_same_owner(set_id: str, owner: str, asking: str) -> None:
 
 
 def check_growth(found: CallSetView, spans: Ranges, count: int | None) -> None:
-    """Raise Conflict where the set is whole and this is none of it. spans: the new indices."""
+    """Raise Conflict where the set is complete and further calls are added. spans: the indices of
+    the added calls. count: the size that the client gives the set, None: not known yet."""
     whole = found.count if found.count is not None else count
     if found.count is not None and count not in (None, found.count):
         text = f"call set {found.id} has {found.count} calls, not {count}"
@@ -90,7 +91,7 @@ def expand_runs(
     gapless: bool = False,
     wanted: frozenset[int] | None = None,
 ) -> list[CallResult]:
-    """Return runs of ended calls one by one: those of [first, last), or of `wanted`.
+    """Return the ended calls of runs one by one: those in [first, last), or in `wanted`.
 
     gapless: stop where a call has not ended.
     """
@@ -130,8 +131,11 @@ def split_pieces(pieces: Iterable[Piece], asked: Ranges | None) -> tuple[list[Pi
 
 
 def ask_to_stop(batch: OpenBatch, n: int, asked: Ranges | None, reason: str, *, hard: bool) -> bool:
-    """Note which calls of a batch shall stop, hard: at once; return whether there are any. The first
-    reason of a call stays."""
+    """Order calls of a batch to stop, and return whether there were any. A call that was ordered to
+    stop before keeps its first reason.
+
+    n: the set's number. asked: indices of the calls, None for all. hard: without grace.
+    """
     more: Ranges = []
     for at, piece in place_pieces(batch.pieces):
         if piece.set_n == n:
@@ -154,7 +158,8 @@ def stand_call(
     batches: Sequence[OpenBatch],
     n: int,
 ) -> dict[str, Any]:
-    """Return where a call stands, by whichever of these has it (CALLSET-3). Raises NotFound."""
+    """Return the state of a call as fields of its view: it is ended, waiting for a retry, ready, or
+    in a batch, and only one of these holds it (CALLSET-3). Raises NotFound."""
     if ended:
         found = ended[0]
         return {
@@ -191,7 +196,7 @@ def stand_call(
 
 
 def name_running(batch: OpenBatch, names: Mapping[int, str]) -> str:
-    """Return the call of a batch that runs, or is next. names: of its sets, by number."""
+    """Return the name of the call of a batch that runs, or is next. names: number → id of a set."""
     found = find_position(batch.pieces, batch.left[0][0]) if batch.left else None
     return "" if found is None else f"{names.get(found[0].set_n, '')}.{found[1]}"
 

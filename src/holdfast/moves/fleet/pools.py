@@ -16,7 +16,7 @@ from holdfast.moves.rows import NewEvent
 
 NO_LIMIT_BYTES = 1 << 60
 MAX_CYCLES = 500
-"""Summaries of cycles that are kept of each pool."""
+"""Number of cycles whose summaries are kept for each pool."""
 
 
 def no_pool(name: str) -> NotFound:
@@ -33,7 +33,8 @@ def pool_is_going(name: str) -> Conflict:
 
 
 def effective_spec(spec: PoolSpec, *, deleted: bool) -> PoolSpec:
-    """Return the spec that cycles go by: a deleted pool shrinks to nothing as its hosts fall idle."""
+    """Return the spec that cycles use; a deleted pool's makes it shrink to nothing as its hosts
+    become idle."""
     if not deleted:
         return spec
     return msgspec.structs.replace(
@@ -43,7 +44,8 @@ def effective_spec(spec: PoolSpec, *, deleted: bool) -> PoolSpec:
 
 
 def find_pause(paused_at: datetime | None, reason: str, deleted_at: datetime | None) -> str | None:
-    """Return why a pool is paused, None while it is not: a deleted one shrinks, paused or not."""
+    """Return why a pool is paused, else None. A deleted pool counts as not paused, because it must
+    shrink."""
     return None if paused_at is None or deleted_at is not None else reason
 
 
@@ -63,8 +65,8 @@ def cost_since(
 ) -> float:
     """Return the dollars that one instance cost from `day` to `now`.
 
-    It is charged from the question on, once its provider has named it or listed it; until then
-    there may be no machine, and it costs nothing.
+    It costs from `asked_at`, the request to its provider, but only once the provider has named or
+    listed the machine (`made`), because until then there may be none.
     """
     if asked_at is None or not made:
         return 0.0
@@ -73,7 +75,7 @@ def cost_since(
 
 
 def list_offer_sizes(pools: Iterable[PoolSpec], seen: Mapping[tuple[str, str], int]) -> list[Size]:
-    """Return the sizes of the hosts that pools may rent. seen: as of `learn_memory`."""
+    """Return the sizes of the hosts that pools may rent. seen: as for `learn_memory`."""
     return [
         _offer_size(spec, offer)
         for spec in (learn_memory(spec, seen) for spec in pools)
@@ -83,13 +85,13 @@ def list_offer_sizes(pools: Iterable[PoolSpec], seen: Mapping[tuple[str, str], i
 
 
 def as_seen(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], int]:
-    """Return the memory that hosts showed by pool and offer, from rows of the store."""
+    """Return (pool, offer) → memory that a host of it reported, from rows of the store."""
     return {(row["pool"], row["offer"]): row["memory_bytes"] for row in rows}
 
 
 def learn_memory(spec: PoolSpec, seen: Mapping[tuple[str, str], int]) -> PoolSpec:
-    """Return the spec with the memory that the last host of each offer showed, where the offer does
-    not say its own. seen: by pool and offer."""
+    """Return the spec with a size of memory for offers that give none: the size that the last host
+    of the offer reported. seen: (pool, offer) → bytes."""
     if all(offer.memory_bytes or (spec.name, offer.name) not in seen for offer in spec.offers):
         return spec
     offers = tuple(
@@ -133,7 +135,7 @@ def pool_event(what: str, name: str, message: str, **data: object) -> NewEvent:
 
 
 def changed_fields(before: PoolSpec, after: PoolSpec) -> Mapping[str, object]:
-    """Return the fields of a spec that a change sets, as they become."""
+    """Return the fields of a spec that differ after a change, with their new values."""
     return {
         f: msgspec.to_builtins(getattr(after, f))
         for f in after.__struct_fields__

@@ -1,4 +1,4 @@
-"""What hosts tell of their GPUs, on its way into the store."""
+"""The readings of hosts' GPUs, on their way into the store."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from holdfast.core.gpus import GpuTelemetry
 
 
 class HostReading(msgspec.Struct, frozen=True, kw_only=True):
-    """The GPUs of a host as it told of them, `held_seconds` before they are written."""
+    """The readings of a host's GPUs. held_seconds: time between the report and its writing."""
 
     host_id: str
     gpus: tuple[GpuTelemetry, ...]

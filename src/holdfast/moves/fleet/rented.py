@@ -14,7 +14,7 @@ from holdfast.moves.rows import NewEvent, Row
 
 
 class RentedHost(Row, kw_only=True):
-    """An instance and its host, as one move sees them."""
+    """The fields of an instance and its host that moves need."""
 
     host_id: str
     name: str
@@ -28,20 +28,20 @@ class RentedHost(Row, kw_only=True):
 
     @property
     def ends(self) -> bool:
-        """Whether its end is wanted, or over."""
+        """Return whether its end was requested, or has come."""
         return self.state in (InstanceState.ENDING, InstanceState.GONE)
 
 
 def name_host(pool: str, host_id: str) -> str:
-    """Return the name of a host that is to come: its pool, and the end of its id, which is random."""
+    """Return the name of a host to be rented: its pool, and the end of its id, which is random."""
     return f"{pool[:100]}-{host_id[-8:]}"
 
 
 def check_registration(rental: RentedHost) -> HostState:
-    """Return the state of a pool's host after its agent called; it has yet to pass its checks.
+    """Return the state of a pool's host after its agent registered: its checks come next.
 
     Raises:
-        Forbidden: the host was given up, and does not come back.
+        Forbidden: the controller has given the host up.
     """
     if rental.ends:
         raise Forbidden(
@@ -53,19 +53,19 @@ def check_registration(rental: RentedHost) -> HostState:
 
 
 def take(state: InstanceState, event: InstanceEvent) -> InstanceState | None:
-    """Return the instance's state after `event`; None where it does not take it, because another
-    move came first."""
+    """Return the instance's state after `event`; None where its state does not accept the event,
+    because another move came first."""
     found = INSTANCE.get((state, event))
     return None if found is None else found[0]
 
 
 def take_host(state: HostState, event: HostEvent) -> HostState | None:
-    """Return the host's state after `event`; None where it does not take it."""
+    """Return the host's state after `event`; None where its state does not accept the event."""
     return step(HOST, state, event) if state in sources(HOST, event) else None
 
 
 def gone_event(rental: RentedHost, event: InstanceEvent) -> HostEvent:
-    """Return what a machine that is gone means for its host: expected, or a failure."""
+    """Return the event for the host of a machine that is gone: its expected end, or a failure."""
     wanted = rental.state is InstanceState.ENDING
     return HostEvent.TERMINATE if wanted else HostEvent.FAIL
 
@@ -76,7 +76,7 @@ def is_spawn_fault(rental: RentedHost, fault: HostFault) -> bool:
 
 
 def lost_word(rental: RentedHost, reason: str) -> str:
-    """Return why the tasks on the host are lost, with what was said of its end."""
+    """Return the word for why the tasks on the host are lost, with the provider's message."""
     preempted = rental.fault == HostFault.PREEMPTED
     return make_lost("host_preempted" if preempted else "host_gone", reason)
 
@@ -91,7 +91,8 @@ def judge_host(
     gpus: Sequence[Gpu],
     check: tuple[str, str] | None,
 ) -> PreflightResult:
-    """Return what is known of a host's checks: pending before its agent called, over after them.
+    """Return the result of a host's checks: pending before its agent called, "ok" once it has
+    served.
 
     check: the verdict and the message of this incarnation's preflight, once it was measured.
     """
@@ -110,10 +111,10 @@ def judge_host(
 
 
 def say_stuck(spec: PoolSpec, job_id: str | None, overdue_seconds: float | None) -> str | None:
-    """Return the evidence of a stuck task: it was told to stop, and outlived its grace by
-    `stuck_timeout_seconds` while its agent lives to say so. None without one.
+    """Return the evidence of a stuck task, or None: the task was ordered to stop, and its agent,
+    which lives, has not reported its end `stuck_timeout_seconds` after its grace.
 
-    A missing beat alone is no evidence; the watchdogs judge it on the host and stop the task.
+    A missing beat alone is no evidence, because the watchdogs on the host decide on it.
     """
     if job_id is None or overdue_seconds is None or overdue_seconds < spec.stuck_timeout_seconds:
         return None
@@ -121,7 +122,7 @@ def say_stuck(spec: PoolSpec, job_id: str | None, overdue_seconds: float | None)
 
 
 def intended_event(host_id: str, name: str, pool: str, offer: str, reason: str) -> NewEvent:
-    """Return the event of a host that is wanted."""
+    """Return the event of a host that is to be rented."""
     return NewEvent(
         kind="host.intended",
         host_id=host_id,

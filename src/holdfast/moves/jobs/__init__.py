@@ -1,1 +1,2 @@
-"""What requests, reports and completions do to jobs and their tasks. Pure."""
+"""Moves of jobs: functions that apply requests, reports and decisions to jobs and their tasks.
+Pure."""

@@ -1,4 +1,4 @@
-"""Retries that are due: placed, started, held back by a kill switch, or let go again.
+"""Retries that are due: queued, held back by a kill switch, or released from it.
 
 RETRY-6  The kill switch is read in the transaction that dispatches, behind a lock that changes of
          it wait for: once a call that threw it has returned, nothing is dispatched under it. A
@@ -19,7 +19,7 @@ SWITCH = "retries_enabled"
 
 
 class Switches:
-    """The kill switches as they stand. Off in any layer is off: no layer outvotes another."""
+    """The kill switches for retries. One that is off in any layer is off, even if others are on."""
 
     def __init__(
         self,
@@ -33,12 +33,12 @@ class Switches:
         self.projects_off = sorted(projects_off)
 
     def held_by(self, project: str) -> str | None:
-        """Return whose switch holds the project's retries, or None."""
+        """Return the name of the switch that holds the project's retries, or None."""
         return self.everywhere or (f"project {project}" if project in self.projects_off else None)
 
 
 def dispatch_retry(m: Moves, job: JobRow) -> None:
-    """Queue a retry whose back-off is over. The event is its audit entry."""
+    """Queue a retry whose back-off is over, and log it for audits."""
     due_at = job.retry_at or job.wait_until or m.now
     leave_waiting(m, job, _say(job, "its back-off is over"))
     m.log(
@@ -66,14 +66,14 @@ def release_start(m: Moves, job: JobRow) -> None:
 
 
 def hold_due(m: Moves, job: JobRow, held: str) -> None:
-    """Hold a retry that came due under a kill switch. Without a due time, loops skip it."""
+    """Hold a retry that came due under a kill switch: without a due time, so that loops skip it."""
     job.wait_cause, job.wait_until = RETRIES_HELD, None
     m.touch(job, _say(job, f"{held} holds all retries"))
     hold_retry(m, job, held)
 
 
 def resume_retry(m: Moves, job: JobRow) -> None:
-    """Let a retry back off again, until its due time, which may have passed."""
+    """Release a held retry: it backs off until its due time, which may have passed already."""
     job.wait_cause, job.wait_until = BACK_OFF, job.retry_at or m.now
     m.touch(job, _say(job, "retries are no longer held"))
     m.log(

@@ -21,7 +21,7 @@ def begin_drain(
     hard: bool = False,
     operator_stop: bool = False,
 ) -> None:
-    """Begin to stop the attempt. Tasks that no host was told of are confirmed at once."""
+    """Begin to stop the attempt. Tasks that no host was ordered to run count as ended at once."""
     m.move_attempt(job, job.state, AttemptEvent.DRAIN)
     m.move_job(job, JobEvent.DRAIN, reason)
     job.drain_cause, job.drain_reason, job.drain_since = cause, reason, m.now
@@ -30,7 +30,7 @@ def begin_drain(
     for task in m.ranks(job):
         if task.state not in (TaskState.RESERVED, TaskState.RUNNING):
             continue
-        # Told of nothing, or of a claim only: nothing of it can run.
+        # Its host got no order, or only kept a place (a claim), so no process of it can run.
         idle = task.offered_at is None or (task.state is TaskState.RESERVED and not task.barrier)
         m.move_task(task, TaskEvent.PREEMPT)
         if idle:
@@ -53,7 +53,8 @@ def begin_drain(
 
 
 def force_drain(m: Moves, job: JobRow) -> int:
-    """KILL what has outlasted its grace; devices stay held until it has ended (GANG-3)."""
+    """Order a hard kill of the tasks that outlasted their grace, and return how many there are.
+    Their devices stay reserved until their ends are confirmed (GANG-3)."""
     slow = [t for t in m.ranks(job) if t.state is TaskState.PREEMPTING]
     if job.drain_hard or not slow:
         return 0
@@ -66,7 +67,8 @@ def force_drain(m: Moves, job: JobRow) -> int:
 
 
 def complete_drain(m: Moves, job: JobRow, completion: Completion) -> str | None:
-    """Write how a drain ended (DRAIN-1: the caller); return the host to quarantine, if any."""
+    """Write the result of a drain; return the host to quarantine, if any. The caller has checked
+    DRAIN-1."""
     decision, tasks = completion.decision, m.tasks[job.id]
     rank = name_suspect(job.trigger_rank, completion)
     trigger = tasks.get(rank) if rank is not None else None
@@ -117,8 +119,8 @@ def complete_drain(m: Moves, job: JobRow, completion: Completion) -> str | None:
 
 
 def name_suspect(waited_for: int | None, completion: Completion) -> int | None:
-    """Return the rank whose host is suspected. A failed start has no failure of a task's own, only
-    the rank whose place was not kept."""
+    """Return the rank whose host is suspected: the trigger's, else `waited_for`, the rank whose
+    host did not keep its place, because such a failed start has no failing task."""
     return waited_for if completion.trigger_rank is None else completion.trigger_rank
 
 
@@ -141,7 +143,7 @@ def _charge(job: JobRow, completion: Completion) -> None:
 
 
 def _wait_for_retry(m: Moves, job: JobRow, decision: Decision) -> None:
-    """Make the job wait: for its due time, for a kill switch, or, where it is parked, for a person."""
+    """Make the job wait for its due time, for a kill switch, or, if it is parked, for a person."""
     if decision.parked:
         job.wait_cause = PARKED
         return
@@ -151,7 +153,7 @@ def _wait_for_retry(m: Moves, job: JobRow, decision: Decision) -> None:
 
 
 def hold_retry(m: Moves, job: JobRow, held: str) -> None:
-    """Tell that a kill switch holds the job's retry, once for each time it is held."""
+    """Log that a kill switch holds the job's retry, once for each time it is held."""
     due_at = job.retry_at or m.now
     m.log(
         "job.retry_held",

@@ -1,8 +1,8 @@
 """The moves of a supervised job's members, each stopped, replaced and placed by itself.
 
 A task in `failed` or `preempted` while its job is reserved or running has *fallen*, and waits for
-the decision (`core.endings.replace`). One in `blocked` waits for another host, or, without a time
-for that, is parked. All of them hold nothing.
+the decision (`core.endings.replace`). A task in `blocked` waits for another host, or is parked if
+it has no time for that. None of these tasks reserves any room.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ GOING_ON = (JobState.RESERVED, JobState.RUNNING)
 
 
 def find_fallen(m: Moves, job: JobRow, rank: int, epoch: int) -> TaskRow | None:
-    """Return the fallen member of this rank and epoch, or None where none is to be decided."""
+    """Return the fallen member of this rank and epoch, or None where no such member has fallen."""
     task = m.tasks[job.id].get(rank)
     fallen = task is not None and task.epoch == epoch and task.state in FALLEN
     return task if fallen and job.supervised and job.state in GOING_ON else None
@@ -39,7 +39,8 @@ def may_stop(job: JobRow, task: TaskRow) -> bool:
 
 
 def may_seat(m: Moves, job: JobRow, placement: JobPlacement, room: RoomCheck) -> bool:
-    """Return whether these members still wait under this epoch and fit; their room is then taken."""
+    """Return whether the members of a placement still wait under its epoch and fit; reserve their
+    room then."""
     tasks = m.tasks[job.id]
     if job.state not in GOING_ON or job.epoch != placement.epoch:
         return False
@@ -54,8 +55,8 @@ def may_seat(m: Moves, job: JobRow, placement: JobPlacement, room: RoomCheck) ->
 def list_avoided(
     avoid_hosts: Sequence[str], first: str | None, earlier: Sequence[str], peers: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the hosts that come last for a blocked member, because members should be on different
-    machines: those its job avoids, those it was on, and those of the other members."""
+    """Return the hosts to use last for a blocked member: the ones that its job avoids, the ones
+    that it was on, and those of the other members, which should be on different machines."""
     return tuple(dict.fromkeys((*avoid_hosts, *((first,) if first else ()), *earlier, *peers)))
 
 
@@ -72,7 +73,7 @@ def join_placements(placements: Sequence[JobPlacement]) -> list[JobPlacement]:
 
 
 def asked_before(now: datetime, reservation_seconds: float) -> datetime:
-    """Return the moment before which places must have been asked for."""
+    """Return the time before which a reservation that its host has not asked for is given up."""
     return now - timedelta(seconds=reservation_seconds)
 
 
@@ -94,8 +95,8 @@ def stop_member(
 
 
 def stop_on_host(m: Moves, job: JobRow, host_id: str, cause: Cause, reason: str) -> bool:
-    """Stop a supervised job's members on one host; False where all must fall: its script runs
-    there, or the job has not started."""
+    """Stop a supervised job's members on one host. Return False where the whole job must fall
+    instead, because its script runs there or the job has not started."""
     here = [t for t in m.ranks(job) if t.host_id == host_id and t.state.holds_lease]
     if not job.supervised or any(t.rank == 0 or not t.barrier for t in here):
         return False
@@ -107,9 +108,9 @@ def stop_on_host(m: Moves, job: JobRow, host_id: str, cause: Cause, reason: str)
 def replace_members(
     m: Moves, plans: Sequence[tuple[TaskKey, Replacement]]
 ) -> tuple[list[TaskKey], dict[str, str]]:
-    """Carry out decisions in their order; the first that ends its job settles the others.
+    """Carry out decisions in their order; after one that ends its job the job's others are void.
 
-    Returns those that were carried out, and hosts with evidence against them → the reason.
+    Returns the keys whose decisions were carried out, and host id → the evidence against it.
     """
     done: list[TaskKey] = []
     suspects: dict[str, str] = {}
@@ -126,7 +127,7 @@ def replace_members(
 
 
 def replace_member(m: Moves, job: JobRow, task: TaskRow, plan: Replacement) -> None:
-    """Carry out a decision: the member waits for another host, or the job falls with it."""
+    """Carry out a decision: the member waits for another host, or the whole job falls."""
     before = job.rank_charges.get(str(task.rank))
     if plan.charges != (before or type(plan.charges)()):
         job.infra_charged += plan.charges.infra - (before.infra if before else 0)
@@ -183,7 +184,7 @@ def is_parked(task: TaskRow) -> bool:
 def seat_members(
     m: Moves, job: JobRow, placement: JobPlacement, ttl_seconds: float, names: dict[str, str]
 ) -> None:
-    """Place blocked members under a new epoch. The caller has checked them and taken the room."""
+    """Place blocked members under a new epoch. The caller has checked them with `may_seat`."""
     job.epoch += 1
     for place in placement.tasks:
         task = m.tasks[job.id][place.rank]
@@ -209,7 +210,8 @@ def seat_members(
 
 
 def release_unoffered(m: Moves, job: JobRow, before: datetime) -> bool:
-    """Take back places that their hosts did not ask for in time; return whether there were any."""
+    """Release reservations of replacements that their hosts did not ask for in time; return whether
+    there were any. before: reservations made then or earlier are late."""
     found = False
     for task in m.ranks(job):
         late = task.reserved_at is not None and task.reserved_at <= before

@@ -1,4 +1,4 @@
-"""The moves of both stores: what reports, requests and decisions change in a job's rows.
+"""Moves, the changes that reports, requests and decisions make to the rows of jobs.
 
 A store loads and locks the rows of the jobs concerned, calls the functions of this folder, and
 writes what `Moves` gathered, in one transaction. Every edge goes through `core.transitions.step`.
@@ -26,7 +26,7 @@ LIVE_JOB_STATES = (JobState.RESERVED, JobState.RUNNING, JobState.DRAINING)
 
 
 class Moves:
-    """The rows of some jobs, and what has been changed in them."""
+    """The rows of some jobs, and the changes made to them in one transaction."""
 
     def __init__(self, now: datetime, jobs: Iterable[JobRow], tasks: Iterable[TaskRow]) -> None:
         self.now = now
@@ -41,12 +41,12 @@ class Moves:
         self.events: list[NewEvent] = []
         self.ended_work: list[EndedWork] = []
         self.opened: set[str] = set()
-        self.drain_news: list[DrainNews] = []  # told when all this is on record
+        self.drain_news: list[DrainNews] = []  # for listeners, after the commit
         self.seated: list[Seated] = []
         self.rewritten: dict[tuple[str, int], TaskRow] = {}
 
     def ranks(self, job: JobRow) -> list[TaskRow]:
-        """The job's tasks by rank."""
+        """Return the job's tasks, sorted by rank."""
         return [task for _, task in sorted(self.tasks[job.id].items())]
 
     def log(
@@ -97,7 +97,7 @@ class Moves:
         self.changed_tasks[task.job_id, task.rank] = task
 
     def rewrite(self, task: TaskRow) -> None:
-        """Have the whole row written, its place included."""
+        """Mark the whole row to be written, its host and epoch included."""
         self.rewritten[task.job_id, task.rank] = task
         self.changed_tasks[task.job_id, task.rank] = task
 
@@ -158,7 +158,7 @@ def last_beat(tasks: Iterable[TaskRow]) -> TaskRow | None:
 
 
 def charges_of(job: JobRow) -> Charges:
-    """Return what the job's budgets have been charged."""
+    """Return the charges of the job so far."""
     return Charges(
         retries=job.retries_charged,
         watchdog=job.watchdog_charged,
@@ -169,13 +169,13 @@ def charges_of(job: JobRow) -> Charges:
 
 
 def announce_success(m: Moves, job: JobRow) -> None:
-    """Tell that a job which was charged a retry has succeeded, where its policy says so."""
+    """Log that a retried job has succeeded, where its policy wants this event."""
     if job.was_retried and job.retry_events:
         m.log("job.retry_succeeded", job, job.reason, retry_count=job.retries_charged)
 
 
 def clear(m: Moves, job: JobRow) -> None:
-    """Drop the task rows of an attempt that is over; its members keep what they said."""
+    """Drop the task rows of an attempt that is over; its `members` keep their ends."""
     m.cleared.add(job.id)
     m.tasks[job.id] = {}
     for changed in (m.changed_tasks, m.rewritten):

@@ -1,8 +1,8 @@
-"""Quotas of projects: what a submission may add, and what may still start.
+"""Quotas of projects: the jobs that a submission may add, and those that may still start.
 
 QUOTA-1  A hard quota counts all unfinished jobs and is checked under the project's lock, so that
-         submissions which race cannot exceed it together. A job that alone is over its project's
-         GPU quota is refused by a soft one too.
+         submissions which race cannot exceed it together. A soft quota, too, refuses a job that
+         alone needs more GPUs than its project's quota.
 QUOTA-2  A job counts while it is reserved, running or draining, in a first attempt and a retry
          alike.
 """
@@ -20,7 +20,8 @@ SHARES = ("share_gpus", "share_cpu_slots")
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
-    """A project's limits on unfinished jobs, where it is hard, and running ones. None: no limit."""
+    """A project's limits on running jobs and their GPUs; a hard quota limits unfinished jobs too.
+    None: no limit."""
 
     hard: bool
     jobs: int | None
@@ -28,9 +29,9 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
-    """A project's unfinished jobs and their GPUs, and of these the running ones (QUOTA-2).
-
-    running_cpu_slots: of running jobs without GPUs.
+    """The use of a project's quota. jobs, gpus: unfinished jobs and their GPUs. running_jobs,
+    running_gpus: the same of running jobs (QUOTA-2). running_cpu_slots: CPU slots of running jobs
+    without GPUs.
     """
 
     jobs: int = 0
@@ -41,19 +42,20 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sets_quota(layer: Mapping[str, Value]) -> bool:
-    """Whether a layer of settings limits anything."""
+    """Return whether a layer of settings sets a quota."""
     return any(layer.get(name) is not None for name in NAMES)
 
 
 def sets_share(layer: Mapping[str, Value]) -> bool:
-    """Whether a layer of settings gives a share."""
+    """Return whether a layer of settings sets a share."""
     return any(layer.get(name) is not None for name in SHARES)
 
 
 def read_share(
     own: Mapping[str, Value], below: Sequence[tuple[str, Mapping[str, Value]]], use: Use
 ) -> Share:
-    """A project's share in force, `own` before the layers `below` it, and what its jobs hold."""
+    """Return a project's share in force, and its use. own: the project's settings, which go before
+    the layers `below`."""
     layers = [("project", own), *below]
     gpus, cpu_slots = (_count(resolve(name, layers).value) or 0 for name in SHARES)
     return Share(
@@ -68,8 +70,9 @@ MIN_OF_PROJECT = 16
 
 
 def plan_owned(shares: Mapping[str, Share], limit: int) -> tuple[dict[str, tuple[int, int]], int]:
-    """Return the projects below their shares with the GPUs and CPU slots that are left of them, and
-    how many jobs of each are looked at in a queue of which `limit` are read."""
+    """Return project → (GPUs, CPU slots) that are left of its share, for projects below their
+    share, and the number of jobs to read of each in a queue, where `limit` jobs are read of the
+    queue."""
     left = {
         name: (s.gpus - s.held_gpus, s.cpu_slots - s.held_cpu_slots) for name, s in shares.items()
     }
@@ -80,7 +83,8 @@ def plan_owned(shares: Mapping[str, Share], limit: int) -> tuple[dict[str, tuple
 def read_quota(
     own: Mapping[str, Value], below: Sequence[tuple[str, Mapping[str, Value]]]
 ) -> Quota | None:
-    """A project's quota in force, `own` before the layers `below` it; None where it has none."""
+    """Return a project's quota in force, or None. own: the project's settings, which go before the
+    layers `below`."""
     layers = [("project", own), *below]
     jobs, gpus = (_count(resolve(name, layers).value) for name in NAMES)
     if jobs is None and gpus is None:
@@ -96,7 +100,7 @@ def check_quota(project: str, quota: Quota, use: Use, asked: Sequence[int]) -> N
     """Check that jobs may be added to `use`; each of `asked` is one job's GPUs over all its tasks.
 
     Raises:
-        QuotaExceeded: with the quota, what is in use and what would fit.
+        QuotaExceeded: names the quota, its use and the size that would fit.
     """
     largest, gpus = max(asked, default=0), sum(asked)
     if quota.gpus is not None and largest > quota.gpus:
@@ -122,9 +126,9 @@ def check_quota(project: str, quota: Quota, use: Use, asked: Sequence[int]) -> N
 def find_refused(
     limits: Mapping[str, tuple[Quota, Use]], asked: Sequence[tuple[str, str, int]]
 ) -> dict[str, QuotaExceeded]:
-    """Return which jobs may not be added to their projects, each after those before it, and why.
+    """Return job id → why it may not be added to its project, counting the jobs before it.
 
-    asked: id, project and GPUs of each.
+    asked: (id, project, GPUs) of each job.
     """
     refused: dict[str, QuotaExceeded] = {}
     uses = {project: use for project, (_, use) in limits.items()}
@@ -150,18 +154,18 @@ def quota_left(quota: Quota, use: Use) -> QuotaLeft:
 
 
 class Allotment:
-    """What projects may still start; accepted jobs are taken from it."""
+    """The quotas that projects have left; each accepted job is subtracted."""
 
     def __init__(self, left: Mapping[str, QuotaLeft]) -> None:
         self._left = dict(left)
 
     @property
     def left(self) -> Mapping[str, QuotaLeft]:
-        """What each project with a quota may still start."""
+        """Return what each project with a quota may still start."""
         return self._left
 
     def allows(self, project: str, gpus: int) -> bool:
-        """Whether the project's quota has room for one more job with `gpus` over all its tasks."""
+        """Return whether the project's quota has room for a job with `gpus` over all its tasks."""
         left = self._left.get(project)
         if left is None:
             return True
@@ -169,7 +173,7 @@ class Allotment:
         return enough and (left.jobs is None or left.jobs > 0)
 
     def take(self, project: str, gpus: int) -> None:
-        """Take such a job."""
+        """Subtract an accepted job."""
         left = self._left.get(project)
         if left is not None:
             self._left[project] = QuotaLeft(

@@ -1,4 +1,4 @@
-"""One host's sync: which of its reports count, and the answer as it grows."""
+"""One host's sync: the reports of it that count, and the answer to it."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -18,8 +18,8 @@ GROWTH = 4
 TOO_EARLY = "it ran before its attempt's start barrier was open (a restored database?)"
 
 
-class Draft:
-    """The answer to one sync while it is made. Keys that no row could hold are unknown."""
+class AnswerBuilder:
+    """The answer to one sync while it is made. It treats keys that no row could hold as unknown."""
 
     def __init__(self, sync: HostSync, status: str) -> None:
         self.sync = sync
@@ -41,7 +41,7 @@ class Draft:
         self.draining: list[str] = []
         self.settled = False
         self.posted = self.awaited = False
-        # A rank that fell is taken before those that were stopped for it (DRAIN-2, FALL-1).
+        # A rank that fell comes before the ranks that were stopped for it (DRAIN-2, FALL-1).
         ended: Iterable[tuple[TaskKey, TaskFacts]] = sync.ended
         if any(facts.stopped for _, facts in ended):
             ended = sorted(ended, key=lambda end: end[1].stopped)
@@ -63,39 +63,40 @@ class Draft:
         self._beats = {beat.key: _storable(beat) for beat in sync.beats}
 
     def ended(self) -> Iterator[tuple[TaskKey, TaskFacts]]:
-        """Ends reported, once per key."""
+        """Return the reported ends, one for each key."""
         return iter(self._ended.items())
 
     def heard(self) -> Sequence[TaskKey]:
-        """Return the tasks that the host has its orders for. One that has ended needs none, even if
-        its end is not on record yet."""
+        """Return the tasks for which the host needs no order: the ones that it runs, and those that
+        have ended, even if their ends are not on record yet."""
         live = [k for k in self._live if k not in self._claimed] if self._claimed else self._live
         return [*live, *self._ended]
 
     def started(self) -> Sequence[TaskKey]:
-        """Starts reported, without those that have ended since."""
+        """Return the tasks reported as started that have not ended since."""
         return self._started
 
     def live(self) -> Sequence[TaskKey]:
-        """Tasks to be renewed: live or started, and not ended."""
+        """Return the tasks whose leases are renewed: live or started, and not ended."""
         return self._live
 
     def disown(self, key: TaskKey) -> None:
-        """Have the process under this key ended, and its lease not renewed."""
+        """Order the host to end the process under this key, and do not renew its lease."""
         self._live = [k for k in self._live if k != key]
         self.lost.append(key)
 
     def holds_work(self) -> bool:
-        """Return whether a move may bring the host orders: a task to stop, or to start. One whose
-        every task has ended has none until the leader places some there."""
+        """Return whether a change elsewhere may bring the host orders, to stop or to start a task.
+        A host whose tasks have all ended gets none until the leader places a job there."""
         return bool(self._live or self._claimed or self._started)
 
     def claimed(self) -> dict[TaskKey, int]:
-        """Return the places kept for ranks of gangs, and rank 0's port; none of a fenced host."""
+        """Return key → rank 0's port, for the ranks of gangs for which the host keeps a place; none
+        for a fenced host."""
         return {} if self.fenced else self._claimed
 
     def beats(self) -> dict[TaskKey, TaskBeat]:
-        """The last beat of each task."""
+        """Return the last beat of each task."""
         return self._beats
 
     def speaks_for(self, task: TaskRow | None, key: TaskKey) -> bool:
@@ -106,14 +107,15 @@ class Draft:
         return here == (key.epoch, self.sync.host_id, self.sync.incarnation)
 
     def offer(self) -> HostSynced:
-        """What this host may begin, and no more: what it is to stop, its own syncs tell it."""
+        """Return an answer with tasks to start only; the host's own syncs bring the orders to
+        stop."""
         offers, claims = tuple(self.offers), tuple(self.claims)
         return HostSynced(
             host_id=self.sync.host_id, status=self.status, offers=offers, claims=claims
         )
 
     def answer(self) -> HostSynced:
-        """The finished answer."""
+        """Return the finished answer."""
         return HostSynced(
             host_id=self.sync.host_id,
             status=self.status,
@@ -147,10 +149,10 @@ def _storable(beat: TaskBeat) -> TaskBeat:
 
 
 def guess_room(slots: int, live: int, ends: int) -> int:
-    """Return for how many jobs a host's sync may find room, by its slots and the count of its tasks.
+    """Return for how many jobs a host may have room, by its slots, live tasks and reported ends.
 
-    Beyond its ends that is `GROWTH` times these at most: a host that begins to work through a queue
-    has all its slots full within a few syncs, and one whose slots are free because its devices are
+    The guess is at most `GROWTH` times its ends. So a host that begins to work through a queue
+    fills its slots within a few syncs, and one whose slots are free only because its devices are
     not asks for few jobs.
     """
     return max(ends, min(slots - live, GROWTH * ends))
@@ -180,9 +182,9 @@ def group_syncs(syncs: Sequence[HostSync]) -> list[list[int]]:
 
 
 def expect_moves(syncs: Sequence[HostSync]) -> set[str]:
-    """Return the jobs that the reports of a batch move, so that they may be locked with its hosts;
-    none where a place or a success is among the reports, because what these leave to be moved shows
-    only later."""
+    """Return the jobs that a batch of reports changes, so that they may be locked together with its
+    hosts; none where a claim or a success is among the reports, because the jobs to be moved after
+    these show only later."""
     if any(sync.claimed or any(facts.succeeded for _, facts in sync.ended) for sync in syncs):
         return set()
     told = [(*s.started, *(key for key, _ in s.ended)) for s in syncs]
@@ -190,19 +192,20 @@ def expect_moves(syncs: Sequence[HostSync]) -> set[str]:
 
 
 def apply_reports(
-    m: Moves, drafts: Sequence[Draft], taken: set[TaskKey], rules: Sequence[OperatorRule]
-) -> list[tuple[Draft, TaskKey]]:
-    """Make the moves of starts and ends but those in `taken`, in a fixed order; fill the drafts.
+    m: Moves, builders: Sequence[AnswerBuilder], taken: set[TaskKey], rules: Sequence[OperatorRule]
+) -> list[tuple[AnswerBuilder, TaskKey]]:
+    """Apply reported claims, starts and ends, except ends in `taken`, in a fixed order; fill the
+    builders.
 
-    rules: the operators' own, for drains that begin here. Returns the ends whose task is not there:
-    the caller looks whether an ended attempt has them on record.
+    taken: keys of ends that are written already. rules: the operators' rules, for drains that begin
+    here. Returns the ends whose task is not found; the caller looks for them in ended attempts.
     """
-    for d in drafts:
+    for d in builders:
         for key, port in d.claimed().items():
             if (rows := _find(m, d, key)) is not None:
                 runs.claim_task(m, *rows, port)
                 d.opened |= m.opened
-    for d in drafts:
+    for d in builders:
         for key in tuple(d.started()):
             if (rows := _find(m, d, key)) is None:
                 continue
@@ -210,8 +213,8 @@ def apply_reports(
                 d.disown(key)
             else:
                 runs.start_task(m, *rows)
-    repeats: list[tuple[Draft, TaskKey]] = []
-    for d in drafts:
+    repeats: list[tuple[AnswerBuilder, TaskKey]] = []
+    for d in builders:
         for key, facts in d.ended():
             if key in taken:
                 continue
@@ -239,25 +242,25 @@ def apply_reports(
     return repeats
 
 
-def _find(m: Moves, draft: Draft, key: TaskKey) -> tuple[JobRow, TaskRow] | None:
+def _find(m: Moves, builder: AnswerBuilder, key: TaskKey) -> tuple[JobRow, TaskRow] | None:
     """Return the job and the task that a report is about, None where it is stale (FENCE-1)."""
     job, task = m.jobs.get(key.job_id), m.tasks.get(key.job_id, {}).get(key.rank)
-    if job is None or task is None or not draft.speaks_for(task, key):
+    if job is None or task is None or not builder.speaks_for(task, key):
         return None
     return job, task
 
 
 def _began_too_early(task: TaskRow) -> bool:
-    """Return whether nothing of this attempt was launched yet (GANG-1). The process is then of an
-    attempt that the database has forgotten, restored from a backup; it must not stand for a rank of
-    this one."""
+    """Return whether the task's attempt has launched no process yet (GANG-1). A process that is
+    reported all the same belongs to an attempt that a restored database has forgotten, and must not
+    count as a rank of this one."""
     return task.state is TaskState.RESERVED and not task.barrier
 
 
-def find_stuck(draft: Draft) -> str | None:
-    """Return why a host must get no more work: a task that survives SIGKILL. Its devices stay busy,
-    so this does not wait for the decision on the job, and counts in a stale report too."""
-    for key, facts in draft.ended():
+def find_stuck(builder: AnswerBuilder) -> str | None:
+    """Return why a host must get no more work, or None: a task of it survives SIGKILL and keeps its
+    devices busy. This holds at once, before the decision on the job, and in a stale report too."""
+    for key, facts in builder.ended():
         if facts.unkillable:
             whose = f"rank {key.rank} of job {key.job_id}"
             return f"processes of {whose} survive SIGKILL and keep what they hold"
@@ -265,7 +268,8 @@ def find_stuck(draft: Draft) -> str | None:
 
 
 def note_beat(task: TaskRow, beat: TaskBeat | None, now: datetime) -> None:
-    """Keep a task's beat; the report of an end brings it too."""
+    """Write a task's last beat, which comes with reports of live tasks and of ends, into its
+    row."""
     if beat is None:
         return
     beat_at = now - timedelta(seconds=beat.age_seconds)
@@ -291,7 +295,7 @@ def order_preempt(
 
 
 def recovered_event(host_id: str, name: str, heartbeat_at: datetime, now: datetime) -> NewEvent:
-    """Return the event of a host that was flagged dead and is heard again."""
+    """Return the event of a host that was flagged dead and calls again."""
     silent = max(0.0, (now - heartbeat_at).total_seconds())
     text = f"host {name} is back after {silent:.0f} s of silence"
     data = {"name": name, "silent_seconds": round(silent, 3)}

@@ -30,20 +30,20 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of the jobs that one call names, by id: the changed ones as they are now, and why
-    the others were refused."""
+    """The result of one request on several jobs, by id. jobs: the changed jobs as they are now.
+    refused: why the others were not changed."""
 
     jobs: dict[str, JobRecord]
     refused: dict[str, HoldfastError]
 
 
 def hash_spec(spec: JobSpec) -> str:
-    """Return the SHA-256 of the whole spec, secrets included, by which repeats must agree."""
+    """Return the SHA-256 of the whole spec, secrets included, with which a repeat is compared."""
     return hashlib.sha256(_encoder.encode(spec)).hexdigest()
 
 
 def list_secrets(job: NewJob) -> dict[str, str]:
-    """Return a new job's secrets: its user's, and over them those that were minted for it."""
+    """Return a new job's secrets: the user's, and on top those that Holdfast made for it."""
     return {**job.spec.secrets, **job.minted}
 
 
@@ -57,7 +57,7 @@ def refuse_mismatch(
     otherwise: str = "secrets",
 ) -> Conflict:
     """Return the error for a key or an id that names another spec, with the fields that differ.
-    otherwise: what differs where no field does."""
+    otherwise: the name of the difference where no field differs."""
     differing = say_differences(before, after) or otherwise
     named = (
         f"{what} {job_id} is there already"
@@ -130,8 +130,8 @@ def _cancel_unoffered(m: Moves, job: JobRow, reason: str) -> None:
 
 
 def expire(m: Moves, job: JobRow, reason: str) -> None:
-    """Give up a reservation that no host was told of in time: back to its old place, at no charge;
-    its attempt number is not reused."""
+    """Give up a reservation that no host was ordered to run in time. The job returns to its old
+    place in the queue at no charge; its attempt number is not used again."""
     _give_up(m, job, Outcome.EXPIRED, None, reason)
     m.log("job.expired", job, reason)
 
@@ -147,7 +147,8 @@ def _give_up(m: Moves, job: JobRow, outcome: Outcome, cause: Cause | None, reaso
 
 
 def expire_start(m: Moves, job: JobRow, reservation_seconds: float) -> bool:
-    """Give up a reservation whose hosts did not all take it in time; return whether there was one."""
+    """Give up a reservation of which some hosts did not confirm their places in time; return
+    whether there was one."""
     tasks = m.ranks(job)
     asked = [t for t in tasks if t.state is TaskState.RESERVED and not t.replaced]
     missing = [t for t in asked if t.offered_at is None or (t.claimed_at is None and not t.barrier)]
@@ -161,7 +162,8 @@ def expire_start(m: Moves, job: JobRow, reservation_seconds: float) -> bool:
 
 
 def run_out(m: Moves, job: JobRow, reason: str, missing: TaskRow) -> None:
-    """Give up a reservation that only some of its hosts took in time: those give it back together."""
+    """Give up a reservation of which only some hosts confirmed their places, by a drain, so that
+    all places end together. missing: the rank that was waited for."""
     drains.begin_drain(m, job, Cause.START_TIMEOUT, reason, trigger=missing)
 
 
@@ -171,12 +173,11 @@ def revive(m: Moves, job: JobRow, reason: str, *, made: int | None) -> None:
     A member of an array that runs only so many at once waits for its turn.
 
     A job that backs off goes on at once, in its old place and with its budgets as they are, because
-    it was charged when it began to.
+    its failure was charged when the back-off began.
 
-    made: None: the job has all its budgets and all hosts again. For a retry that counts: how many
-    it had before its last attempt; it then goes on as after any other retry, and a last failure
-    that was charged already is not charged twice. In a gang, the rank that began the fall is
-    charged (GANG-4).
+    made: None gives the job all its budgets and hosts again. A number makes the retry count as one:
+    it is the number of retries charged before the last attempt, so that a failure that was charged
+    already is not charged twice. In a gang, the rank that began the fall is charged (GANG-4).
     """
     waited, backed_off = job.state is JobState.WAITING, job.wait_cause == BACK_OFF
     if job.array_limited and not backed_off:  # else it has its turn already (ARRAY-1)
@@ -213,10 +214,10 @@ def _charge_revival(job: JobRow, made: int | None) -> None:
 
 
 def lapse(m: Moves, leading_since: datetime, preempted: Mapping[str, str]) -> list[str]:
-    """Free the loaded tasks whose lease ended more than its margin ago; return their jobs' ids.
-    preempted: hosts that their providers take away, and what was said of it.
+    """Free the loaded tasks whose lease ended more than its margin ago (LEASE-2), but not before a
+    whole TTL after this leader began (LEASE-4). Return the ids of their jobs.
 
-    LEASE-2: TTL and margin after the last grant. LEASE-4: and a whole TTL after this leader began.
+    preempted: ids of hosts that their providers take away → the provider's message.
     """
     lapsed = []
     for job in m.jobs.values():

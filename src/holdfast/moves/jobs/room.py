@@ -1,4 +1,4 @@
-"""What is free on hosts, checked once more when a placement is written (ADMIT-2)."""
+"""The free room of hosts, checked once more when a placement is written (ADMIT-2)."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -9,7 +9,7 @@ Need = tuple[int, int, int]
 
 
 class RoomCheck:
-    """Free room by host; taken from as placements are accepted."""
+    """Free room by host, from which each accepted placement is subtracted."""
 
     def __init__(self, hosts: Iterable[Capacity]) -> None:
         self._hosts = {host.host_id: host for host in hosts}
@@ -22,7 +22,8 @@ class RoomCheck:
         return self._hosts[host_id].name
 
     def take(self, places: Sequence[TaskPlacement], need: Need) -> bool:
-        """Take room for all tasks of a job or none: two leaders must not give one GPU twice."""
+        """Reserve room for all tasks of a job or none, and return whether they fit, because two
+        leaders must not place two tasks on one GPU."""
         gpus, slots, memory = need
         for done, some in enumerate(places):
             host = self._hosts.get(some.host_id)
@@ -46,7 +47,7 @@ class RoomCheck:
         return True
 
     def _frees(self, some: TaskPlacement) -> bool:
-        """Whether the devices are free, and of one rank."""
+        """Return whether the devices of a placement are free, and belong to one rank."""
         return some.count == 1 and self._devices[some.host_id].issuperset(some.devices)
 
 

@@ -25,7 +25,7 @@ from holdfast.moves.values import TaskPreempted
 
 
 def start_task(m: Moves, job: JobRow, task: TaskRow) -> None:
-    """Note the process that its agent reports; leave a task that started before, or is to stop."""
+    """Record the start that a task's agent reports; ignore a repeat, and a task that is to stop."""
     if task.state is not TaskState.RESERVED:
         return
     m.move_task(task, TaskEvent.START)
@@ -39,7 +39,8 @@ def start_task(m: Moves, job: JobRow, task: TaskRow) -> None:
 
 
 def start_job(m: Moves, job: JobRow, at: datetime | None = None) -> None:
-    """Let a reserved job run once all its tasks have started or are being replaced. at: now."""
+    """Move a reserved job to `running` once all its tasks have started or are being replaced.
+    at: the time of its start, None: now."""
     tasks = m.tasks[job.id].values()
     ready = all(t.state in (TaskState.RUNNING, TaskState.DONE) or t.replaced for t in tasks)
     if job.state is JobState.RESERVED and ready:
@@ -50,9 +51,10 @@ def start_job(m: Moves, job: JobRow, at: datetime | None = None) -> None:
 
 
 def claim_task(m: Moves, job: JobRow, task: TaskRow, port: int) -> None:
-    """Keep a place for this rank of a gang; the last one opens the start barrier for all (GANG-1).
+    """Record that a host keeps a place for a rank of a gang; the last rank opens the start barrier
+    for all (GANG-1).
 
-    A repeated claim, of an agent that was restarted, brings a new port while none was given out.
+    A claim that a restarted agent repeats may bring a new port until the barrier is open.
     """
     if task.state is not TaskState.RESERVED or task.barrier:
         return
@@ -79,9 +81,9 @@ def started_reason(attempt: int) -> str:
 def end_task(
     m: Moves, job: JobRow, task: TaskRow, facts: TaskFacts, rules: Sequence[OperatorRule]
 ) -> None:
-    """Take the end that a task's agent reports. The caller has matched its key and its lease.
+    """Apply the end that a task's agent reports. The caller has matched its key and its lease.
 
-    rules: the operators' own, by which a drain that begins here says its cause (CLASSIFY-4).
+    rules: the operators' rules, for the cause of a drain that begins here (CLASSIFY-4).
     """
     task.facts = facts
     if task.started_at is None and facts.start_error is None:
@@ -122,7 +124,8 @@ def end_task(
 
 
 def _start_late(m: Moves, job: JobRow, task: TaskRow) -> None:
-    """Let a job run, for its history, whose only task ran and was over before its start was told."""
+    """Record the start of a job whose only task had ended before its start was reported, so that
+    the history shows that it ran."""
     if task.state is not TaskState.RESERVED or task.started_at is None:
         return
     m.move_task(task, TaskEvent.START)
@@ -130,7 +133,8 @@ def _start_late(m: Moves, job: JobRow, task: TaskRow) -> None:
 
 
 def guess_start(now: datetime, offered_at: datetime | None, runtime_seconds: float) -> datetime:
-    """Return when a task that was never seen running started: after its offer."""
+    """Return when a task started whose start was never reported: its run time ago, but not before
+    its offer."""
     runtime = min(max(runtime_seconds, 0.0), MAX_RUNTIME_SECONDS)
     return max(offered_at or now, now - timedelta(seconds=runtime))
 
@@ -145,7 +149,7 @@ def lose_task(m: Moves, job: JobRow, task: TaskRow, lost: str) -> None:
 
 
 def _confirm_task(m: Moves, job: JobRow, task: TaskRow, lost: str | None = None) -> None:
-    """Note that a task which was to stop has gone. lost: why no report of that came."""
+    """Record the confirmed end of a task that was ordered to stop. lost: why no report came."""
     m.move_task(task, TaskEvent.CONFIRM)
     about = TaskPreempted(
         job_id=job.id,

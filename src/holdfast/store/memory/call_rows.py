@@ -49,16 +49,16 @@ class MemoryCallSet(msgspec.Struct, kw_only=True):
 
     @property
     def ended(self) -> int:
-        """How many of its calls are over."""
+        """Return how many of its calls have ended."""
         return self.succeeded + self.failed + self.cancelled
 
     def view(self, *, running: bool = False) -> CallSetView:
-        """Return it as it is shown."""
+        """Return the set as its view shows it."""
         return view_set({**msgspec.structs.asdict(self), "running": running})
 
 
 class MemoryRun(msgspec.Struct, kw_only=True):
-    """Calls that ended alike. results: a JSON array of JSON texts."""
+    """A run of calls that ended in the same way. results: a JSON array of JSON texts."""
 
     first: int
     last: int

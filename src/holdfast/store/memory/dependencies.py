@@ -1,4 +1,4 @@
-"""What jobs wait for, in memory."""
+"""Jobs that wait for other jobs, in memory."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -42,7 +42,7 @@ class MemoryDependencies(InMemory):
 def settle(
     s: MemoryState, at: datetime, limit: int, parents: Collection[str] | None = None
 ) -> Settled:
-    """Decide what becomes of the dependants of jobs that have ended: of all, or of `parents`."""
+    """Release or cancel the dependants of jobs that have ended: of all, or of `parents`."""
     edges, ends = [], {}
     for (child, parent), wants in s.edges.items():
         name, state = describe_parent(s, parent)
@@ -87,7 +87,8 @@ def count_members(s: MemoryState, array: MemoryArray) -> dict[str, int]:
 
 
 def find_parents(s: MemoryState, specs: Iterable[JobSpec]) -> dict[str, str]:
-    """Return the names of what `specs` wait for. Raises ValidationError for unknown ones."""
+    """Return id → name of the jobs that `specs` wait for. Raises ValidationError for unknown
+    ids."""
     ids = {d.parent for spec in specs for d in parse_all(spec.after)}
     unknown = ids - s.jobs.keys() - s.arrays.keys()
     if unknown:
@@ -101,8 +102,8 @@ def say_waits(spec: JobSpec, names: Mapping[str, str]) -> str:
 
 
 def write_dependencies(s: MemoryState, specs: Mapping[str, JobSpec], at: datetime) -> None:
-    """Write what new jobs or arrays wait for, by their ids, and decide at once where a parent has
-    ended."""
+    """Write the parents for which new jobs or arrays wait, by their ids, and decide at once where a
+    parent has ended."""
     edges = [(child, one) for child, spec in specs.items() for one in parse_all(spec.after)]
     s.edges |= {(child, one.parent): one.wants for child, one in edges}
     settle(s, at, len(edges) + 1000, {one.parent for _, one in edges})

@@ -257,7 +257,7 @@ def find_rented(s: MemoryState, host_id: str) -> RentedHost | None:
 
 
 def seen_memory(s: MemoryState) -> dict[tuple[str, str], int]:
-    """Return the memory that the last host of each offer showed, by pool and offer."""
+    """Return (pool, offer) → memory that the last host of the offer reported."""
     rented = sorted(s.instances.values(), key=lambda i: i.intended_at)
     return {
         (i.pool, i.offer): s.hosts[i.host_id].memory_bytes
@@ -267,7 +267,7 @@ def seen_memory(s: MemoryState) -> dict[tuple[str, str], int]:
 
 
 def end_instance(s: MemoryState, host_id: str, reason: str, at: datetime) -> InstanceState | None:
-    """Want the end of a host's machine; return its new state, None where nothing changed."""
+    """Request the end of a host's machine; return its new state, None where nothing changed."""
     found = s.instances.get(host_id)
     if found is None or found.state in (InstanceState.ENDING, InstanceState.GONE):
         return None

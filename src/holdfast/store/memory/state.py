@@ -1,4 +1,5 @@
-"""The rows of the memory store, and its transaction: load copies, move them, put them back at once."""
+"""The rows of the memory store, and its transaction: load copies, apply moves, write them back at
+once."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ from holdfast.moves.calls.host_calls import HostCalls
 from holdfast.moves.jobs.moves import LIVE_JOB_STATES, Moves, last_beat
 from holdfast.moves.jobs.quotas import Use
 from holdfast.moves.rows import AttemptChange, JobRow, NewEvent, TaskRow
-from holdfast.moves.values import Seated, TellDrains, tell_nobody
+from holdfast.moves.values import DrainListener, Seated, drop_drain_news
 from holdfast.moves.workflows import Post
 from holdfast.store.memory.call_rows import MemoryCallSet
 from holdfast.wire.agent import Forensics, LogReadAnswer, LogReadOrder
@@ -55,7 +56,7 @@ UNFINISHED = (JobState.WAITING, JobState.QUEUED, *LIVE_JOB_STATES)
 
 
 class MemoryJob(msgspec.Struct, kw_only=True):
-    """A job: the columns that move, and those that do not."""
+    """A job: `row` with the columns that moves change, and the columns that never change."""
 
     row: JobRow
     name: str
@@ -72,7 +73,7 @@ class MemoryJob(msgspec.Struct, kw_only=True):
 
 
 class MemoryArray(msgspec.Struct, kw_only=True):
-    """An array. member_ids: of its jobs, in the order of their indices."""
+    """An array. member_ids: the ids of its jobs, in the order of their indices."""
 
     id: str
     spec: JobSpec
@@ -132,12 +133,12 @@ class MemoryHost(msgspec.Struct, kw_only=True):
 
     @property
     def takes_work(self) -> bool:
-        """Whether new work may go there (ASIDE-1)."""
+        """Return whether the host may get new work (ASIDE-1)."""
         return self.state is HostState.ACTIVE and not is_set_aside(self.faults)
 
 
 class PassedOver(msgspec.Struct, frozen=True, kw_only=True):
-    """What the leader's last round passed over, and whether it held room back (TAKE-2)."""
+    """The jobs that the leader's last round passed over, and whether it held room back (TAKE-2)."""
 
     at: datetime
     holds: bool
@@ -188,7 +189,8 @@ class MemoryProject(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class MemoryStream(msgspec.Struct, kw_only=True):
-    """A log stream, its chunks by offset, and when these came. outputs: where those of calls begin."""
+    """A log stream, with its chunks and their times by offset. outputs: where outputs of calls
+    begin."""
 
     size: int = 0
     kept: int = 0
@@ -206,7 +208,7 @@ class MemoryLogRead(msgspec.Struct, kw_only=True):
     answer: LogReadAnswer | None = None
 
     def waits_for(self, host_id: str) -> bool:
-        """Whether this host is to answer it."""
+        """Return whether this host has to answer the request."""
         return self.answer is None and self.host_id == host_id
 
 
@@ -292,7 +294,7 @@ class MemoryState:
         self.checks: dict[tuple[str, str], HostCheckRecord] = {}
         self.telemetry: dict[str, HostTelemetryRecord] = {}
         self.checkpoints: dict[tuple[str, int], list[MemoryCheckpoint]] = {}
-        self.tell_drains: TellDrains = tell_nobody
+        self.tell_drains: DrainListener = drop_drain_news
         self.replacements: list[Seated] = []
         self.log_reads: dict[str, MemoryLogRead] = {}
         self.log_bases: dict[tuple[str, int, int, str], int] = {}
@@ -332,7 +334,7 @@ class MemoryState:
         return Moves(now, jobs, tasks)
 
     def commit(self, m: Moves) -> None:
-        """Put the moved rows back."""
+        """Write the changed rows back."""
         for job_id in m.cleared:
             for task in self.tasks.pop(job_id, {}).values():
                 self.on_host.get(task.host_id or "", {}).pop((job_id, task.rank), None)
@@ -467,7 +469,7 @@ class MemoryState:
 
 
 def change_attempt(attempt: AttemptRecord, change: AttemptChange) -> AttemptRecord:
-    """Return `attempt` with a move's change; None leaves a field."""
+    """Return `attempt` with a move's change; None in the change leaves a field as it is."""
     fields = {
         name: value
         for name in change.__struct_fields__

@@ -44,7 +44,7 @@ class MemoryDelivery(msgspec.Struct, kw_only=True):
 
     @property
     def sequence(self) -> str:
-        """Deliveries with the same value are kept in order."""
+        """Return the delivery's sequence; deliveries of one sequence are sent in order (HOOK-1)."""
         return self.record.job_id or ""
 
 
@@ -261,7 +261,7 @@ class MemoryWebhooks(InMemory):
             ):
                 continue
             done.append(tried.delivery_id)
-            # Without a time it was put behind an older delivery while it was under way.
+            # A delivery without a time was moved behind an older one while it was under way.
             waits = delivery.record.next_at is not None
             delivery.record = after = msgspec.structs.replace(
                 delivery.record,
@@ -353,7 +353,7 @@ class MemoryWebhooks(InMemory):
         return hook
 
     def _settle_sequence(self, one: MemoryDelivery, at: datetime) -> None:
-        """HOOK-1: of the sequence of `one` the oldest pending one is due, and no other."""
+        """Make only the oldest pending delivery of the sequence of `one` due (HOOK-1)."""
         sequence = sorted(
             (d for d in self._of(one.record.webhook_id, PENDING) if d.sequence == one.sequence),
             key=lambda d: d.seq,

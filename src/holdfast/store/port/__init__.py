@@ -1,1 +1,1 @@
-"""What a store promises: one small port per file, and `store.py`, which holds them."""
+"""The contract of a store: one small port per file, and `store.py`, which joins them."""

@@ -17,7 +17,7 @@ class ArrayStore(Protocol):
         Raises:
             Conflict: its idempotency key names an array that differs (code "idempotency_mismatch").
             QuotaExceeded: the project's quota forbids so many jobs (QUOTA-1).
-            ValidationError: what it is to wait for does not exist, or its queue does not.
+            ValidationError: a job that it is to wait for, or its queue, does not exist.
         """
 
     async def get_array(self, array_id: str) -> ArrayRecord:
@@ -32,8 +32,8 @@ class ArrayStore(Protocol):
     async def cancel_array(
         self, array_id: str, reason: str, *, hard: bool = False, now: Now = None
     ) -> ArrayRecord:
-        """Have every unfinished member cancelled; `advance_arrays` does it, batch by batch, and
-        needs this caller no more. Raises NotFound."""
+        """Note that every unfinished member is to be cancelled; `advance_arrays` cancels them in
+        batches, even if this caller has gone. Raises NotFound."""
 
     async def retry_array(self, array_id: str, reason: str, *, now: Now = None) -> int:
         """Give each member that has failed another attempt, as `revive_job` does; return how many.

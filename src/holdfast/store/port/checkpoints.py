@@ -1,8 +1,8 @@
 """The rows of checkpoints; their bytes are in the blob store.
 
-CKPT-1  A checkpoint is taken only from the host and incarnation that the current attempt's rank was
-        given to, under the attempt's epoch, while the attempt is reserved, running or draining
-        (FENCE-1).
+CKPT-1  A checkpoint is accepted only from the host and incarnation on which the current attempt's
+        rank was placed, under the attempt's epoch, while the attempt is reserved, running or
+        draining (FENCE-1).
 CKPT-2  A row is written when its bytes are whole in the blob store, so the newest row is always a
         checkpoint that can be fetched.
 """
@@ -21,7 +21,7 @@ class CheckpointStore(Protocol):
 
     async def check_checkpoint(self, host_id: str, incarnation: str, key: TaskKey) -> int:
         """Return the attempt's number. Raises Stale where a checkpoint of this task would not be
-        taken (CKPT-1)."""
+        accepted (CKPT-1)."""
 
     async def add_checkpoint(
         self,
@@ -34,8 +34,8 @@ class CheckpointStore(Protocol):
         now: Now = None,
     ) -> CheckpointAdded:
         """Write a checkpoint of a task and drop all but the last `keep` of its rank. A checkpoint
-        with the size, checksum and step of the newest of this epoch is a call made again: that row
-        is returned. Raises Stale (CKPT-1)."""
+        with the size, checksum and step of the newest of this epoch is a repeated call, and returns
+        the row of that one. Raises Stale (CKPT-1)."""
 
     async def put_checkpoint(
         self,
@@ -71,7 +71,7 @@ class CheckpointStore(Protocol):
     async def find_newest_checkpoints(
         self, ranks: Collection[tuple[str, int]]
     ) -> dict[tuple[str, int], CheckpointRecord]:
-        """Return (job, rank) → its newest; ranks without one are missing."""
+        """Return (job, rank) → newest checkpoint; ranks without one are missing."""
 
     async def skip_checkpoint(
         self,
@@ -83,9 +83,9 @@ class CheckpointStore(Protocol):
         *,
         now: Now = None,
     ) -> CheckpointRecord:
-        """Return the checkpoint before `number`, from which a task of this host cannot start. Event
-        task.checkpoint_skipped, once for each epoch and number. Nothing is deleted, because a
-        person may want to look.
+        """Return the checkpoint before `number`, because a task of this host cannot start from that
+        one. Event task.checkpoint_skipped, once for each epoch and number. Nothing is deleted,
+        because a person may want to look.
 
         Raises:
             Stale: CKPT-1. NotFound: nothing older is kept.
@@ -108,5 +108,5 @@ class CheckpointStore(Protocol):
         input."""
 
     async def find_known_blobs(self, names: Sequence[str]) -> set[str]:
-        """Return which of these blobs must stay: those a row names, and those of jobs that are not
-        known here."""
+        """Return which of these blobs must stay: a row names them, or their jobs are not known
+        here."""

@@ -3,4 +3,4 @@
 from datetime import datetime
 
 Now = datetime | None
-"""When a call happens: None for the store's own clock, a time in tests and simulation."""
+"""The time of a call: None for the store's own clock; a time in tests and simulations."""

@@ -1,4 +1,4 @@
-"""What jobs wait for."""
+"""Jobs that wait for the ends of other jobs."""
 
 from collections.abc import Collection
 from typing import Protocol
@@ -9,16 +9,16 @@ from holdfast.store.port.clock import Now
 
 
 class DependencyStore(Protocol):
-    """Jobs that wait for the end of others. `JobStore.submit_jobs` writes what they wait for."""
+    """The waits of jobs for the ends of others, which `JobStore.submit_jobs` writes."""
 
     async def settle_dependencies(self, limit: int = 1000, *, now: Now = None) -> Settled:
         """Release or cancel, in one transaction, the dependants of jobs that have ended (AFTER-1),
         at most `limit`.
 
-        Found by an index that holds ended jobs that are waited for, and no others.
+        An index that holds only ended jobs with dependants finds them quickly.
         """
 
     async def list_waits(
         self, job_ids: Collection[str], *, first: int
     ) -> dict[str, list[WaitRecord]]:
-        """Return what each job still waits for, at most `first` of it."""
+        """Return the parents for which each job still waits, at most `first` of each."""

@@ -21,8 +21,8 @@ class EventStore(Protocol):
         """Return events after the id `after` (None: from the start; with `tail` n: the last n)."""
 
     async def find_pruned(self) -> str | None:
-        """Return the id of the last event that the history has lost (HISTORY-1), None where it has
-        lost none. A reader that stopped before it may have missed some."""
+        """Return the id of the last event that was deleted with old history (HISTORY-1), or None. A
+        reader that stopped before it may have missed events."""
 
     async def list_events_of(
         self, job_ids: Collection[str], *, last: int

@@ -1,4 +1,4 @@
-"""Hosts: registered, read, moved, found dead."""
+"""Hosts: their registration, reads, changes of state, and the search for dead ones."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -28,12 +28,12 @@ class HostStore(Protocol):
     ) -> HostRecord:
         """Create a host (key_hash given) or register it again; there is no preflight, so it is
         active at once. A new incarnation frees the old one's tasks at once, lost="new_incarnation"
-        (LEASE-3), except those in `held`: their containers may still run, so they keep their leases
-        until those lapse, or until the host registers again without them. faults: as of a sync.
+        (LEASE-3), except those in `held`, whose containers may still run: they keep their leases
+        until those lapse, or until the host registers again without them. faults: as in `HostSync`.
 
         Raises:
             NotFound: no key_hash, and no such host.
-            Stale: an earlier incarnation of this host speaks late (code "stale_incarnation");
+            Stale: the request of an earlier incarnation came late (code "stale_incarnation");
             nothing was changed.
         """
 
@@ -55,7 +55,7 @@ class HostStore(Protocol):
         """Return hosts by name. dead: only those flagged dead."""
 
     async def host_sizes(self) -> list[Size]:
-        """Return the whole sizes of hosts that are there, and of those that pools may rent."""
+        """Return the whole sizes of present hosts, and of those that pools may rent."""
 
     async def move_host(
         self,
@@ -68,8 +68,8 @@ class HostStore(Protocol):
         scale_down: bool = False,
         now: Now = None,
     ) -> HostRecord:
-        """Apply a HostEvent (drain, undrain, quarantine, release, terminate). terminate loses the
-        host's tasks at once (host_gone).
+        """Apply a HostEvent (drain, undrain, quarantine, release, terminate). terminate ends the
+        host's tasks as lost at once (host_gone).
 
         hard: drain its running jobs now (cause host_drained, operator stop).
         deadline_seconds: with drain, how long running work may go on.
@@ -81,13 +81,13 @@ class HostStore(Protocol):
         """
 
     async def revoke_key(self, host_id: str, reason: str, *, now: Now = None) -> HostRecord:
-        """Forget the host's key, so that it is refused until it joins with a token again; its tasks
-        end with their leases. Event host.moved. `move_host` does it with terminate. Raises
-        NotFound."""
+        """Forget a host's key, so that the host is refused until it joins with a token again; its
+        tasks end with their leases. Event host.moved. A terminate by `move_host` includes this.
+        Raises NotFound."""
 
     async def drain_due_hosts(self, *, now: Now = None) -> dict[str, list[str]]:
-        """Drain, once and at no charge, what still runs on draining hosts whose deadline has come
-        (cause host_drained or scaled_down). Returns host id → jobs."""
+        """Drain, once and at no charge, the jobs that still run on draining hosts whose deadline
+        has come (cause host_drained or scaled_down). Return host id → jobs."""
 
     async def sweep_dead_hosts(
         self, dead_seconds: float, leading_since: datetime, *, now: Now = None

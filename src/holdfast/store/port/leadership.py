@@ -7,7 +7,7 @@ from typing import Protocol
 
 LEAD_SECONDS = 6.0
 """How long a lead lasts without a renewal. With the two seconds between two tries of a standby, and
-what a frozen leader's open transaction may take, another leads within 10 s."""
+the time of a frozen leader's open transaction, another replica leads within 10 s."""
 
 
 class LeadershipStore(Protocol):
@@ -17,38 +17,37 @@ class LeadershipStore(Protocol):
             while its number is the newest and has not run out, so a leader that was frozen changes
             nothing when it thaws.
 
-    A hint says that a topic may have work: "admit", "retries", "drain", "members", "due", "events", "logs",
-    "log_reads", "host:<id>".
-    It may be lost; polling is the contract.
+    A hint is the news that a topic may have work: "admit", "retries", "drain", "members", "due",
+    "events", "logs", "log_reads", "host:<id>". A hint may be lost, so readers must poll as well.
     """
 
     async def try_lead(self) -> bool:
-        """Take or renew the lead, which runs out after `LEAD_SECONDS`. False: another replica
-        leads, or the lead was lost."""
+        """Acquire or renew the lead, which runs out after `LEAD_SECONDS`. Return False where
+        another replica leads, or the lead was lost."""
 
     def fenced(self) -> AbstractContextManager[None]:
-        """Tie what is done inside, and in tasks made inside, to the lead of this moment (LEAD-3):
-        a later write raises Stale and changes nothing."""
+        """Return a context that ties all writes in it, and in tasks made in it, to the present lead
+        (LEAD-3): once that lead is over, such a write raises Stale and changes nothing."""
 
     async def stop_leading(self) -> None:
-        """Give leadership back, if this replica has it."""
+        """Release the lead, if this replica has it."""
 
     def hint(self, topic: str) -> None:
-        """Tell every replica about `topic`, soon and at most once per 20 ms per topic."""
+        """Send every replica a hint about `topic`, soon and at most once per 20 ms per topic."""
 
     def hints(self) -> AsyncIterator[str]:
         """Yield hints from every replica, this one included, for ever."""
 
 
 class HintHub:
-    """Hands the topics of hints to this process's listeners."""
+    """A distributor of hints' topics to the listeners of this process."""
 
     def __init__(self) -> None:
         self._listeners: dict[int, tuple[dict[str, None], asyncio.Event]] = {}
         self._next = 0
 
     def deliver(self, topic: str) -> None:
-        """Hand a topic to every listener; one that has it already is not told twice."""
+        """Give a topic to every listener; one in which it waits already gets it once."""
         for topics, event in self._listeners.values():
             topics[topic] = None
             event.set()

@@ -13,15 +13,15 @@ LOG_READ_SECONDS = 120.0
 
 
 class LogStore(Protocol):
-    """What tasks wrote, and what was found of them before a kill."""
+    """The output of tasks, and the evidence gathered before a kill."""
 
     async def append_logs(
         self, host_id: str, appends: Sequence[LogAppend], *, now: Now = None
     ) -> list[int | None]:
-        """Store bytes of streams of tasks this host ran, in their order and in one transaction; of
-        each stream the head (1/8) and the tail of `keep_bytes` are kept. Idempotent by offset.
-        Returns each stream's size after it, None where no attempt of that job and epoch ran on this
-        host."""
+        """Write bytes of streams of tasks that this host ran, in their order and in one
+        transaction. `keep_bytes` of each stream are kept: 1/8 at its head, the rest at its tail. A
+        repeat of bytes at an offset changes nothing. Return each stream's size afterwards, None
+        where no attempt of that job and epoch ran on this host."""
 
     async def list_log_streams(
         self, job_id: str, attempt: int | None = None
@@ -43,21 +43,22 @@ class LogStore(Protocol):
     async def list_log_lives(
         self, job_id: str, attempt: int, rank: int, stream: str
     ) -> list[LogLife]:
-        """Return which hosts wrote a stream, oldest first: the rank's first, and each replacement."""
+        """Return the processes that wrote a stream, oldest first: the rank's first, and each
+        replacement, with their hosts."""
 
     async def ask_log_read(self, host_id: str, order: LogReadOrder) -> None:
-        """Write down that a reader waits for bytes from a host; reads that were left unfinished
-        for `LOG_READ_SECONDS` go."""
+        """Write a reader's request for bytes from a host; drop requests that are older than
+        `LOG_READ_SECONDS`."""
 
     async def list_log_reads(self, host_id: str) -> list[LogReadOrder]:
-        """Return the reads that this host has not answered, oldest first; few at a time."""
+        """Return the requests that this host has not answered, oldest first; few at a time."""
 
     async def answer_log_reads(self, host_id: str, answers: Sequence[LogReadAnswer]) -> None:
-        """Keep a host's answers for their readers; one that no reader waits for is dropped."""
+        """Write a host's answers for their readers; drop those that no reader waits for."""
 
     async def take_log_read(self, read_id: str, *, give_up: bool = False) -> LogReadAnswer | None:
-        """Return the answer and forget the read; None while there is none. give_up: forget it
-        without an answer, too."""
+        """Return the answer to a request and delete both; None while there is no answer. give_up:
+        delete the request even without an answer."""
 
     async def put_forensics(self, host_id: str, forensics: Forensics) -> None:
         """Write forensics. Raises Stale when no attempt of that job and epoch ran on this host."""

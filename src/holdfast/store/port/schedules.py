@@ -13,13 +13,13 @@ class ScheduleStore(Protocol):
 
     async def put_schedule(self, schedule: NewSchedule, *, now: Now = None) -> ScheduleRecord:
         """Make a schedule, or change the one of that name, which keeps its id and its runs. Its
-        next time and what its intervals are counted from change only where its timing does."""
+        next time and its anchor change only where its timing does."""
 
     async def get_schedule(self, name: str) -> ScheduleRecord:
         """Return a schedule. Raises NotFound."""
 
     async def read_secrets(self, name: str) -> dict[str, str]:
-        """Return the secrets of its job. Raises NotFound."""
+        """Return the secrets of a schedule's job. Raises NotFound."""
 
     async def list_schedules(self) -> list[ScheduleRecord]:
         """Return all schedules by name."""
@@ -28,12 +28,12 @@ class ScheduleStore(Protocol):
         """Forget a schedule and its runs; their jobs stay. Raises NotFound."""
 
     async def pause_schedule(self, name: str, reason: str, *, now: Now = None) -> ScheduleRecord:
-        """Let no time come until it is resumed. Raises NotFound."""
+        """Pause a schedule, so that it makes no runs until it is resumed. Raises NotFound."""
 
     async def resume_schedule(
         self, name: str, next_at: datetime, *, now: Now = None
     ) -> ScheduleRecord:
-        """Let its times come again, from `next_at` on: those of the pause are not caught up. Raises
+        """Resume a schedule, from `next_at` on; the times of the pause are not caught up. Raises
         NotFound."""
 
     async def list_due(self, limit: int = 100, *, now: Now = None) -> list[DueSchedule]:
@@ -50,7 +50,7 @@ class ScheduleStore(Protocol):
         """
 
     async def list_runs(self, name: str, *, limit: int = 100) -> list[ScheduleRunRecord]:
-        """Return its runs, newest first. Raises NotFound."""
+        """Return a schedule's runs, newest first. Raises NotFound."""
 
     async def prune_runs(self, history_days: float, *, now: Now = None) -> int:
         """Delete runs that are older than that; return how many."""

@@ -10,11 +10,10 @@ from holdfast.store.port.clock import Now
 
 
 class SettingsStore(Protocol):
-    """Every layer of settings that is kept.
+    """Every layer of settings on record.
 
-    A write merges `changes` into the layer, drops the names in `unset`, and raises the revision and
-    leaves an event where that changed anything. Values are checked; a bad one raises
-    ValidationError.
+    A write merges `changes` into the layer and drops the names in `unset`. Where that changed
+    anything, it increments the revision and writes an event. A bad value raises ValidationError.
     """
 
     async def read_settings(self) -> SettingsLayers:
@@ -30,8 +29,7 @@ class SettingsStore(Protocol):
         settings.changed."""
 
     async def list_projects(self) -> list[ProjectRecord]:
-        """Return, by name, projects with settings of their own and those that unfinished jobs
-        name."""
+        """Return, by name, projects with settings of their own and projects of unfinished jobs."""
 
     async def get_project(self, name: str) -> ProjectRecord:
         """Return a project; a name that was never used is an empty project."""

@@ -1,9 +1,9 @@
-"""The one truth. Both stores pass `tests/store/conformance/`.
+"""The contract of a store, the one place of all state. Both stores pass `tests/store/conformance/`.
 
 STORE-1  A state change and its event are one transaction (outbox): a reader of events never sees
          less than happened.
-STORE-2  Every write that speaks for an attempt is guarded by (task, epoch, host incarnation): zero
-         rows means stale, and stale changes nothing (FENCE-1).
+STORE-2  Every write on behalf of an attempt is guarded by (task, epoch, host incarnation): a write
+         that matches no row is stale, and changes nothing (FENCE-1).
 STORE-3  An epoch grows with every admission and every completed drain, and is never given twice.
 STORE-4  Readers of events never miss one: an event is shown only when no older transaction can
          still commit.
@@ -42,10 +42,10 @@ from holdfast.store.port.workflows import WorkflowStore
 
 
 class Store(Protocol):
-    """The ports, and what concerns all of them.
+    """The ports, and the methods for the whole store.
 
     Every method of every port raises Unavailable (holdfast.errors) when the store cannot be reached
-    or a transaction's fate is unknown, and may be called again after it.
+    or it is not known whether a transaction was committed. It may be called again afterwards.
     """
 
     admission: AdmissionStore
@@ -73,14 +73,14 @@ class Store(Protocol):
     workflows: WorkflowStore
 
     async def open(self) -> None:
-        """Connect. Does not migrate: `store.postgres.connection.migrate` does.
+        """Connect, without a migration of the schema (`store.postgres.connection.migrate`).
 
         Raises:
             Conflict: the schema is older or newer than this code.
         """
 
     async def close(self) -> None:
-        """Give up leadership and every connection. Safe to call twice."""
+        """Release the lead and close every connection. Safe to call twice."""
 
     async def ping(self) -> None:
         """Raise Unavailable unless a trivial read works within a second."""
@@ -89,4 +89,4 @@ class Store(Protocol):
         """Return the time of the store's clock."""
 
     async def read_gauges(self, *, now: Now = None) -> Gauges:
-        """Return what the metrics show of the whole store, from one consistent read."""
+        """Return the metrics of the whole store, from one consistent read."""

@@ -1,4 +1,4 @@
-"""Tokens: their hashes and what they are for."""
+"""Tokens, by the hashes of their secrets."""
 
 from datetime import datetime
 from typing import Protocol
@@ -10,8 +10,8 @@ from holdfast.store.port.clock import Now
 
 
 class TaskHolder(StoreValue, frozen=True, kw_only=True):
-    """A task that holds a lease: the hash of its host's key, and its job's owner and project.
-    executor: it runs calls, of any user."""
+    """A task with a live lease: the hash of its host's key, and its job's owner and project.
+    executor: the task is an executor, which runs calls of any user."""
 
     host_key_hash: bytes
     owner: str
@@ -33,14 +33,14 @@ class TokenStore(Protocol):
         user: str = "",
         now: Now = None,
     ) -> TokenRecord:
-        """Write a token. A repeated id with the same role and name returns the token that is there;
-        otherwise raises Conflict."""
+        """Write a token. A repeated id with the same role and name returns the token on record;
+        with another role or name it raises Conflict."""
 
     async def find_token(
         self, secret_hash: bytes, *, also_over: bool = False, now: Now = None
     ) -> TokenRecord | None:
-        """Return a token; None for unknown ones, and without `also_over` for expired or revoked
-        ones."""
+        """Return a token; None for an unknown one, and, unless `also_over` is set, for an expired
+        or revoked one."""
 
     async def use_join_token(self, secret_hash: bytes, *, now: Now = None) -> TokenRecord | None:
         """Spend a one-time join token; None when it is unknown, expired, revoked or spent."""

@@ -30,7 +30,8 @@ class WebhookChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SignedTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a hook's deliveries go, and all secrets that sign now, the present one first."""
+    """The url of a hook's deliveries, and every secret that signs them now, the present one
+    first."""
 
     url: str
     secrets: tuple[str, ...]
@@ -54,7 +55,7 @@ class WebhookStore(Protocol):
         """Return a hook."""
 
     async def get_webhook_target(self, webhook_id: str, *, now: Now = None) -> SignedTarget:
-        """Return where deliveries go and what signs them."""
+        """Return the url of a hook's deliveries and the secrets that sign them."""
 
     async def change_webhook(
         self, webhook_id: str, change: WebhookChange, *, now: Now = None
@@ -69,10 +70,11 @@ class WebhookStore(Protocol):
     async def pause_webhook(
         self, webhook_id: str, reason: str, *, now: Now = None
     ) -> values.WebhookRecord:
-        """Send nothing more; the cursor stands still. A paused hook keeps its first reason."""
+        """Pause a hook: nothing is sent, and its cursor stays. A paused hook keeps its first
+        reason."""
 
     async def resume_webhook(self, webhook_id: str, *, now: Now = None) -> values.WebhookRecord:
-        """Go on where it stopped; pending deliveries are due at once."""
+        """Resume a hook where it stopped; pending deliveries are due at once."""
 
     async def delete_webhook(self, webhook_id: str, *, now: Now = None) -> None:
         """Forget a hook and its deliveries."""
@@ -81,20 +83,20 @@ class WebhookStore(Protocol):
         """Return active hooks with fewer than `max_pending` pending deliveries."""
 
     async def summarize_jobs(self, job_ids: Collection[str]) -> dict[str, values.JobSummary]:
-        """Return what deliveries say of these jobs; a job that is gone is missing."""
+        """Return the summaries of these jobs for deliveries; deleted jobs are missing."""
 
     async def write_deliveries(
         self, batches: Sequence[values.DeliveryBatch], *, now: Now = None
     ) -> list[str]:
         """Write deliveries and cursors in one transaction, each hook's only where it is active and
-        its cursor stands at `before`. An event that a hook has a delivery for is not written twice.
-        Returns the ids of the hooks that moved."""
+        its cursor stands at `before`. A hook never gets two deliveries of one event. Return the ids
+        of the hooks whose cursor moved."""
 
     async def list_due(
         self, per_hook: int, flying: Collection[str], *, now: Now = None
     ) -> list[values.DueDelivery]:
-        """Return pending deliveries of active hooks whose time has come, of each sequence the
-        oldest alone (HOOK-1), without the ids in `flying`."""
+        """Return pending deliveries of active hooks whose time has come, only the oldest of each
+        sequence (HOOK-1), without the ids in `flying`."""
 
     async def record_tries(self, tries: Sequence[values.Tried], *, now: Now = None) -> list[str]:
         """Write the results of tries, each only where the delivery is still pending after as many
@@ -123,12 +125,12 @@ class WebhookStore(Protocol):
         place of its sequence; a pending one without waiting longer."""
 
     async def redeliver_dead(self, webhook_id: str, *, now: Now = None) -> int:
-        """`redeliver` every dead one. Returns how many."""
+        """Redeliver every dead delivery as `redeliver` does. Return how many."""
 
     async def count_deliveries(self) -> Mapping[str, int]:
-        """Return how many are pending and dead over all hooks: keys "pending" and "dead"."""
+        """Return the number of deliveries over all hooks, by the keys "pending" and "dead"."""
 
     async def prune_deliveries(
         self, history_days: float, *, limit: int = 1000, now: Now = None
     ) -> int:
-        """Delete delivered and dead ones written longer ago than that. Returns how many."""
+        """Delete delivered and dead deliveries written longer ago than that. Return how many."""

@@ -134,7 +134,7 @@ class PostgresArrays(OnSession):
         record = await self.get_array(array_id)
         found = await self.session.rows("find_failed", id=array_id)
         ids, done = [row["id"] for row in found], 0
-        for start in range(0, max(len(ids), 1), CHUNK):  # once at least, for its checks
+        for start in range(0, max(len(ids), 1), CHUNK):  # at least once, for the checks
             chunk = ids[start : start + CHUNK]
             done += await self.session.transact(
                 partial(self._revive, array_id, chunk, record.spec, reason, now)
@@ -184,7 +184,7 @@ class PostgresArrays(OnSession):
 
 
 async def _advance(tx: Tx, array_id: str, limit: int, at: datetime) -> Advanced:
-    """Move one array on, under its lock."""
+    """Release or cancel members of one array, under its lock."""
     array = await tx.one("lock_array", id=array_id)
     if array is None:
         return Advanced()

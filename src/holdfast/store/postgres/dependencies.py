@@ -1,4 +1,4 @@
-"""What jobs wait for, in PostgreSQL."""
+"""Jobs that wait for other jobs, in PostgreSQL."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -46,7 +46,7 @@ class PostgresDependencies(OnSession):
 async def settle_parents(
     tx: Tx, parents: Sequence[str], limit: int, now: datetime | None
 ) -> Settled:
-    """Decide what becomes of the dependants of those `parents` that have ended."""
+    """Release or cancel the dependants of those `parents` that have ended."""
     at = await tx.now(now)
     asked = {"parents": list(parents), "limit": limit}
     edges = await tx.list_of(Edge, "find_edges", **asked, children=None)
@@ -90,7 +90,7 @@ async def settle_parents(
 
 
 async def find_parents(tx: Tx, specs: Iterable[JobSpec]) -> dict[str, str]:
-    """Return the names of what `specs` wait for, by id; unknown ones are missing."""
+    """Return id → name of the jobs that `specs` wait for; unknown ids are missing."""
     ids = {d.parent for spec in specs for d in parse_all(spec.after)}
     if not ids:
         return {}
@@ -105,8 +105,8 @@ def say_waits(spec: JobSpec, names: Mapping[str, str]) -> str:
 async def write_dependencies(
     tx: Tx, specs: Mapping[str, JobSpec], names: Mapping[str, str], now: datetime | None
 ) -> None:
-    """Write what new jobs or arrays wait for, by their ids, and decide at once where a parent has
-    ended.
+    """Write the parents for which new jobs or arrays wait, by their ids, and decide at once where a
+    parent has ended.
 
     Raises:
         ValidationError: a parent does not exist.

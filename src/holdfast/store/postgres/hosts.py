@@ -1,4 +1,5 @@
-"""Hosts in PostgreSQL: registered, read, moved, found dead."""
+"""Hosts in PostgreSQL: their registration, reads, changes of state, and the search for dead
+ones."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
@@ -336,7 +337,7 @@ async def write_faults(
     after: Sequence[Hindrance],
     at: datetime,
 ) -> None:
-    """Write what a host says of itself, and its event. The caller holds the host's lock."""
+    """Write the faults that a host reports, and their event. The caller holds the host's lock."""
     await tx.run("put_faults", id=host_id, faults=to_json(after))
     await write_events(tx, registration.faults_event(host_id, name, before, after), at)
 
@@ -353,9 +354,9 @@ async def quarantine_host(tx: Tx, host_id: str, reason: str, at: datetime) -> No
 
 
 async def retire_host(tx: Tx, sync: HostSync, name: str, at: datetime) -> list[str]:
-    """Take a host that leaves out of service for good, unless it leaves ends untold; return the jobs
-    that drain for it. The state is read again, because the same sync's report may have quarantined
-    the host."""
+    """Terminate a host whose agent says goodbye, unless the goodbye leaves out ends of tasks;
+    return the jobs that drain because of it. The host's state is read again, because a report of
+    the same sync may have quarantined it."""
     host_id = sync.host_id
     row = await tx.one("read_host_state", id=host_id, now=None)
     before = HostState.TERMINATED if row is None else HostState(row["state"])

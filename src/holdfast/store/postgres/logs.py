@@ -139,7 +139,7 @@ class PostgresLogs(OnSession):
 
 
 class _Stream:
-    """A locked stream as it will be after the steps so far."""
+    """A locked stream, as it will be after the appends so far."""
 
     def __init__(self, row: dict[str, Any]) -> None:
         self.where = {part: row[part] for part in _STREAM}
@@ -149,8 +149,8 @@ class _Stream:
 async def _lock_streams(
     tx: Tx, host_id: str, appends: Sequence[LogAppend]
 ) -> dict[tuple[TaskKey, str], _Stream]:
-    """Lock the streams of the tasks that ran here. A rank that was replaced here has two keys and one
-    stream."""
+    """Lock the streams of tasks that ran on this host. A rank that was replaced on the same host
+    has two keys and one stream."""
     if not appends:
         return {}
     silent: dict[tuple[TaskKey, str], bool] = {}
@@ -175,14 +175,14 @@ async def _lock_streams(
 
 
 class _Writing:
-    """Appends to locked streams. Gathers their steps and sends them with the COMMIT."""
+    """Appends to locked streams, gathered as statements that are sent together with the COMMIT."""
 
     def __init__(self, tx: Tx, now: Now) -> None:
         self._tx, self._now = tx, now
         self._steps: list[tuple[str, dict[str, Any]]] = []
 
     async def append(self, stream: _Stream, append: LogAppend) -> int:
-        """Append, and return the stream's size after it."""
+        """Append bytes, and return the stream's size afterwards."""
         place = await self._find_place(stream, append.key.epoch)
         at, kept = place.cut(append.offset, append.data)
         ends = append.ended and not place.later
@@ -216,12 +216,12 @@ class _Writing:
         return plan.size
 
     async def end(self) -> None:
-        """Send the last steps and end the transaction."""
+        """Send the last statements and end the transaction."""
         if self._steps:
             await self._tx.last(*self._steps)
 
     async def _do(self, name: str, params: dict[str, Any]) -> Rows:
-        """Run the steps that wait, then this one, and return its rows."""
+        """Run the gathered statements, then this one, and return its rows."""
         steps, self._steps = self._steps, []
         *_, rows = await self._tx.many(*steps, (name, params))
         return rows

@@ -27,14 +27,14 @@ def ask_moves(job_ids: Collection[str]) -> list[Step]:
 
 
 def take_moves(now: datetime, jobs: Rows, tasks: Rows) -> Moves:
-    """Return the rows that `ask_moves` has read ready to be moved."""
+    """Return the rows that the queries of `ask_moves` have read, ready for moves."""
     return Moves(now, msgspec.convert(jobs, list[JobRow]), msgspec.convert(tasks, list[TaskRow]))
 
 
 async def write_moves(tx: Tx, m: Moves, *, last: bool = False) -> None:
     """Write the changes that `m` gathered.
 
-    last: and commit, in the same round trip; nothing may follow in the transaction.
+    last: the transaction is committed in the same round trip, so no statement may follow.
     """
     steps = list_writes(m)
     if steps and last:
@@ -73,7 +73,7 @@ def list_writes(m: Moves) -> list[Step]:
 
 
 def _give(rows: Sequence[object], job_ids: Iterable[str]) -> dict[str, Any]:
-    """Return the rows, and the jobs that they are found by."""
+    """Return parameters: the rows, and the ids of the jobs by which they are found."""
     return {"rows": to_json(rows), "ids": list(dict.fromkeys(job_ids))}
 
 

@@ -78,7 +78,7 @@ class PostgresSettings(OnSession):
         await self.session.transact(
             lambda tx: _put_layer(tx, "queue", name, changes, unset, layers.queue_event, now)
         )
-        # With a million jobs to count it takes a while, so no lock is held meanwhile.
+        # Counting a million jobs takes a while, so no lock is held meanwhile.
         return await self.get_queue(name)
 
     @transacts
@@ -222,7 +222,7 @@ async def _read_project(tx: Tx, name: str) -> ProjectRecord:
 async def read_quotas(
     tx: Tx, names: Collection[str], environment: Mapping[str, Value]
 ) -> dict[str, Quota]:
-    """Return the quotas in force of those of `names` that have one."""
+    """Return project → quota in force, for those of `names` that have one."""
     row = await tx.one("read_quota_layers", names=sorted(names))
     if row is None:
         return {}
@@ -253,7 +253,7 @@ async def read_shares(tx: Tx, environment: Mapping[str, Value]) -> dict[str, Sha
 
 
 async def lock_quotas(tx: Tx, names: Collection[str]) -> None:
-    """Take the projects' locks (QUOTA-1)."""
+    """Lock the projects (QUOTA-1)."""
     await tx.rows("lock_quota", names=sorted(names))
 
 
@@ -264,10 +264,10 @@ async def check_quotas(
     *,
     written: Sequence[str],
 ) -> None:
-    """QUOTA-1, for jobs that are to be added, or are `written` by this transaction already: these
-    are not counted twice.
+    """Check hard quotas for new jobs (QUOTA-1). Raises QuotaExceeded.
 
-    asked: project and GPUs of each. Raises QuotaExceeded.
+    asked: (project, GPUs) of each job. written: ids of those that this transaction has written
+    already, which are not counted twice.
     """
     limits = await hold_quotas(tx, {project for project, _ in asked}, environment, written=written)
     for name, (quota, use) in limits.items():
@@ -281,8 +281,8 @@ async def hold_quotas(
     *,
     written: Sequence[str] = (),
 ) -> dict[str, tuple[Quota, Use]]:
-    """Return the quotas in force and, of hard ones, what is in use but for the jobs `written`; these
-    are locked (QUOTA-1)."""
+    """Return the quotas in force with their use, and lock the projects with hard ones (QUOTA-1).
+    The use is read for hard quotas only, without the jobs `written` by this transaction."""
     quotas = await read_quotas(tx, projects, environment)
     hard = [name for name, quota in quotas.items() if quota.hard]
     if hard:
@@ -297,7 +297,8 @@ async def hold_quotas(
 
 
 ASK_SWITCHES: tuple[tuple[str, None], ...] = (("share_switch", None), ("list_switched_off", None))
-"""The kill switches; a change of one waits for this transaction, or it for the change (RETRY-6)."""
+"""The queries for the kill switches. They lock: a change of a switch waits for this transaction, or
+this transaction for the change (RETRY-6)."""
 
 
 async def read_switches(tx: Tx, environment: Mapping[str, Value]) -> Switches:
@@ -306,6 +307,6 @@ async def read_switches(tx: Tx, environment: Mapping[str, Value]) -> Switches:
 
 
 def take_switches(environment: Mapping[str, Value], found: Rows, off: Rows) -> Switches:
-    """Return the kill switches that `ASK_SWITCHES` has read."""
+    """Return the kill switches from the rows of `ASK_SWITCHES`."""
     (cluster,) = found
     return Switches(cluster["settings"], environment, [row["name"] for row in off])

@@ -44,11 +44,12 @@ PING_SECONDS = 1.0
 class PostgresStore(Store):
     """A `Store` on one database.
 
-    dsn: what libpq takes. max_connections: of the pool; leadership and hints take three more.
-    prepare_threshold: None when a pooler in transaction mode stands between. lead_seconds: how long
-    a lead lasts without a renewal. warm: new connections plan what places a job at once, so the
-    first job is placed as quickly as those after it; for a server that stays.
-    environment: the environment's layer of settings, for the decisions the store makes itself.
+    dsn: a connection string of libpq. max_connections: size of the pool; leadership and hints need
+    three more. prepare_threshold: None for a pooler in transaction mode. lead_seconds: how long a
+    lead lasts without a renewal. warm: new connections plan the statements that place a job at
+    once, so that the first job is placed as quickly as later ones; meant for processes that run for
+    long. environment: the environment's layer of settings, for the decisions the store makes
+    itself.
     """
 
     def __init__(

@@ -275,7 +275,8 @@ async def _pause(tx: Tx, hook: values.WebhookRecord, reason: str) -> list[NewEve
 
 
 async def _settle_sequences(tx: Tx, webhook_id: str, rows: Rows, at: datetime) -> None:
-    """HOOK-1: settle these sequences after older deliveries became pending again."""
+    """Make only the oldest pending delivery of each of these sequences due (HOOK-1), after older
+    ones became pending again."""
     sequences = _sequences([{"webhook_id": webhook_id, **row} for row in rows])
     await tx.run("demote_sequences", **sequences)
     await tx.run("promote_sequences", **sequences, now=at)

@@ -20,7 +20,7 @@ from holdfast.store.postgres.moves import write_events
 INSERT_ROWS = 5000
 SCAN_RUNS = 4096
 MOST_COMPARED = 1000
-"""Nodes of a run whose repeat differs."""
+"""Most nodes of a run that are compared to explain how a repeat differs."""
 
 
 class PostgresWorkflows(OnSession):

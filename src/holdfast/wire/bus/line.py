@@ -24,7 +24,7 @@ class Push(BusLine, frozen=True, tag=1):
 
 
 class Bar(BusLine, frozen=True, tag=2):
-    """Have a manager told to end should it ever speak."""
+    """An order to send a manager an `End` if it ever sends a frame."""
 
     identity: bytes
     code: Whole
@@ -32,32 +32,32 @@ class Bar(BusLine, frozen=True, tag=2):
 
 
 class Dismiss(BusLine, frozen=True, tag=3):
-    """Forget a manager that said goodbye, and acknowledge it."""
+    """An order to acknowledge a manager's `Bye` and forget the manager."""
 
     peer: Large
 
 
 class StopBus(BusLine, frozen=True, tag=4):
-    """Send what is queued, then go."""
+    """An order to send all queued messages and then exit."""
 
 
 # ---- bus process → script
 
 
 class BusReady(BusLine, frozen=True, tag=1):
-    """It listens."""
+    """The news that the bus process listens."""
 
     port: Count
 
 
 class BusFailed(BusLine, frozen=True, tag=2):
-    """It cannot listen."""
+    """The news that the bus process cannot listen."""
 
     reason: str
 
 
 class Came(BusLine, frozen=True, tag=3):
-    """A manager was welcomed."""
+    """The news that a manager has connected and was welcomed."""
 
     peer: Large
     identity: bytes
@@ -65,27 +65,28 @@ class Came(BusLine, frozen=True, tag=3):
 
 
 class Heard(BusLine, frozen=True, tag=4):
-    """What managers said, each for the first time, in order: (peer, messages as they came)."""
+    """New messages of managers, each once and in order: (peer, encoded messages)."""
 
     bodies: list[tuple[Large, bytes]]
 
 
 class Silent(BusLine, frozen=True, tag=5):
-    """A manager fell silent. It is given up and will be told to end whenever it speaks again."""
+    """The news that a manager fell silent. It is given up, and gets an `End` if it ever sends
+    again."""
 
     peer: Large
     seconds: Elapsed
 
 
 class SaidBye(BusLine, frozen=True, tag=6):
-    """A manager that was given up, or barred, says that it leaves."""
+    """The news that a manager which was given up or barred says goodbye."""
 
     identity: bytes
 
 
 class Counted(BusLine, frozen=True, tag=7):
-    """The counters of the bus process since it began; times in seconds, `worst_seconds` since the
-    last of these."""
+    """The counters of the bus process since its start, times in seconds; `worst_seconds` since the
+    last such report."""
 
     frames_in: Large
     frames_out: Large
@@ -99,7 +100,7 @@ class Counted(BusLine, frozen=True, tag=7):
 
 
 class BusSays(BusLine, frozen=True, tag=8):
-    """A sentence for the script's log. level: of `logging`."""
+    """A sentence for the script's log. level: a level of `logging`."""
 
     level: Count
     sentence: str

@@ -22,7 +22,8 @@ class Local(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Start(Local, frozen=True, tag=1):
-    """Start a process. env is the whole environment, in bytes: not all of it need be text."""
+    """An order to start a process. env: the whole environment, in bytes, because values need not be
+    text. cwd: its folder; output: the file for its output, None: the manager's own."""
 
     key: Large
     argv: list[str]
@@ -41,35 +42,37 @@ class SignalTree(Local, frozen=True, tag=2):
 
 
 class StopTree(Local, frozen=True, tag=3):
-    """TERM to the whole trees, KILL after the grace."""
+    """An order to stop whole process trees: TERM, and KILL after the grace."""
 
     keys: list[Large]
     grace_seconds: Elapsed
 
 
 class ManagerAlive(Local, frozen=True, tag=4):
-    """The manager's loop turns. Silence beyond the warden's `frozen_seconds` ends every process."""
+    """The sign that the manager's loop runs. Silence beyond the warden's `frozen_seconds` ends
+    every process."""
 
 
 # ---- warden → manager
 
 
 class ProcessStarted(Local, frozen=True, tag=1):
-    """A process runs."""
+    """The news that a process runs."""
 
     key: Large
     pid: Count
 
 
 class NotStarted(Local, frozen=True, tag=2):
-    """A process never ran."""
+    """The news that a process could not be started."""
 
     key: Large
     reason: str
 
 
 class TreeEnded(Local, frozen=True, tag=3):
-    """A process is over with its whole tree, but for `survivors` of SIGKILL."""
+    """The news that a process has ended with its whole tree. survivors: pids that outlived
+    SIGKILL."""
 
     key: Large
     exit_code: Whole | None
@@ -80,21 +83,21 @@ class TreeEnded(Local, frozen=True, tag=3):
 
 
 class SignalDone(Local, frozen=True, tag=4):
-    """A `SignalTree` was carried out."""
+    """The news that a `SignalTree` was carried out. reached: number of processes that got it."""
 
     request: Large
     reached: Count
 
 
 class Turned(Local, frozen=True, tag=5):
-    """The answer to `ManagerAlive`: the warden's loop turns."""
+    """The answer to `ManagerAlive`: the sign that the warden's loop runs."""
 
 
 # ---- user process ↔ manager
 
 
 class Enter(Local, frozen=True, tag=1):
-    """The first word of a user process: the secret of its environment."""
+    """The first message of a user process: the secret from its environment."""
 
     token: str
 

@@ -4,11 +4,11 @@ A frame is one ZeroMQ message part: a fixed header, then (or nothing) a msgpack 
 
     magic "HF" · version · flags · session (8 bytes) · sequence (8) · acknowledged (8) · messages
 
-`session` names one meeting of a supervisor and a manager; the supervisor deals it at random, in
-`Welcome`. `sequence` numbers the frames of one session and direction from 1. 0 is an unnumbered
-frame, which acts in any order: a heartbeat (no messages), or `ManagerHello`, `Who`, `Welcome` and
-`End`, which carry the run instead. `acknowledged` is the last sequence taken from the peer, in
-order, nothing missing.
+`session` names one connection between a supervisor and a manager; the supervisor chooses it at
+random, in `Welcome`. `sequence` numbers the frames of one session and direction from 1. 0 is an
+unnumbered frame, which acts in any order: a heartbeat (no messages), or `ManagerHello`, `Who`,
+`Welcome` and `End`, which carry the run instead. `acknowledged` is the last sequence up to which
+all frames of the peer have been received.
 
 Times are wall-clock seconds, shown to people and never compared. A message longer than
 `MAX_INLINE_BYTES` travels in parts, numbered from 0, so that heartbeats pass between them.
@@ -49,7 +49,8 @@ class BusMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class MachineFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a machine has. gpus: how many. address: as the other hosts reach it."""
+    """The size of a machine. cpus, gpus: their numbers. address: the address at which other hosts
+    reach it."""
 
     hostname: Word
     address: Word = ""
@@ -60,7 +61,7 @@ class MachineFacts(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class ProcessEnding(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """How one process ended: one of exit_code and signal, or neither where it survived SIGKILL."""
+    """The end of one process: exit_code or signal is set, or neither where it survived SIGKILL."""
 
     rank: Count
     exit_code: Whole | None
@@ -85,7 +86,7 @@ class Unstarted(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class GroupReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a manager knows of one group's processes on its host."""
+    """A manager's report on the processes of one group on its host."""
 
     group: Id
     running: list[Running] = []
@@ -94,11 +95,11 @@ class GroupReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ManagerHello(BusMessage, frozen=True, tag=1):
-    """A manager presents itself; repeated until it is answered. The socket's identity is its
-    incarnation.
+    """The first message of a manager, repeated until it is answered. The socket's identity is the
+    manager's incarnation.
 
-    run: "" until it met a supervisor, then that one's run for good. groups: all it knows, ended
-    ones too.
+    run: the run of its supervisor, "" before it has met one. groups: all groups that it knows,
+    ended ones too.
     """
 
     version: Count
@@ -109,28 +110,29 @@ class ManagerHello(BusMessage, frozen=True, tag=1):
 
 
 class Launched(BusMessage, frozen=True, tag=2):
-    """Processes were started."""
+    """The news that processes were started."""
 
     group: Id
     processes: list[Running]
 
 
 class LaunchFailed(BusMessage, frozen=True, tag=3):
-    """Processes could not be started."""
+    """The news that processes could not be started."""
 
     group: Id
     processes: list[Unstarted]
 
 
 class Exited(BusMessage, frozen=True, tag=4):
-    """Processes are over, their whole trees included."""
+    """The news that processes have ended with their whole trees."""
 
     group: Id
     processes: list[ProcessEnding]
 
 
 class Signalled(BusMessage, frozen=True, tag=5):
-    """A `SignalProcesses` was carried out; `reached` processes were there to get it."""
+    """The news that a `SignalProcesses` was carried out. reached: number of processes that got
+    it."""
 
     request: Id
     reached: Count
@@ -147,7 +149,8 @@ class Deliver(BusMessage, frozen=True, tag=6):
 
 
 class Dropped(BusMessage, frozen=True, tag=7):
-    """Messages for a process were dropped, because it did not read and its mailbox was full."""
+    """The news that messages for a process were dropped, because it did not read and its mailbox
+    was full."""
 
     group: Id
     rank: Count
@@ -155,7 +158,7 @@ class Dropped(BusMessage, frozen=True, tag=7):
 
 
 class ProcessUse(msgspec.Struct, frozen=True, array_like=True):
-    """What one process tree uses: CPU seconds so far, resident bytes, processes."""
+    """The use of one process tree: CPU seconds so far, resident bytes, number of processes."""
 
     group: Id
     rank: Count
@@ -174,7 +177,7 @@ class HostUsage(BusMessage, frozen=True, tag=8):
 
 
 class Bye(BusMessage, frozen=True, tag=9):
-    """The manager leaves; nothing of it runs any more."""
+    """A manager's goodbye: it exits, and none of its processes runs any more."""
 
     reason: str
     code: Whole
@@ -186,8 +189,9 @@ class Bye(BusMessage, frozen=True, tag=9):
 class Welcome(BusMessage, frozen=True, tag=1):
     """The answer to `ManagerHello`: a session begins, with these rules.
 
-    Silence for `silence_seconds` ends the manager's processes after `orphan_grace_seconds` more, by
-    TERM and, after `kill_grace_seconds`, KILL. epoch: how often a script of this run was started.
+    Silence of the supervisor for `silence_seconds` ends the manager's processes after
+    `orphan_grace_seconds` more, by TERM and, after `kill_grace_seconds`, KILL. epoch: number of
+    times that a script of this run was started.
     """
 
     run: Word
@@ -200,16 +204,18 @@ class Welcome(BusMessage, frozen=True, tag=1):
 
 
 class Who(BusMessage, frozen=True, tag=2):
-    """This supervisor does not know the session: send `ManagerHello` again."""
+    """The request to send `ManagerHello` again, because the supervisor does not know the
+    session."""
 
     run: Word
 
 
 class LaunchProcesses(BusMessage, frozen=True, tag=3):
-    """Start `count` processes with ranks from `first_rank` up. A rank already known is reported,
-    never started twice.
+    """The order to start `count` processes with ranks from `first_rank` up. A rank that is known
+    already is reported, never started twice.
 
-    name, log: the manager fills in `{rank}` and, in log, `{name}`; log None is its own output.
+    name, log: texts in which the manager fills in `{rank}` and, in log, `{name}`. log: the file for
+    the output, None: the manager's own.
     """
 
     group: Id
@@ -226,7 +232,8 @@ class LaunchProcesses(BusMessage, frozen=True, tag=3):
 
 
 class SignalProcesses(BusMessage, frozen=True, tag=4):
-    """Send a signal to processes or their process groups. ranks None: the group's on this host."""
+    """The order to send a signal to processes or their process groups. ranks: None: all of the
+    group on this host."""
 
     request: Id
     group: Id
@@ -236,7 +243,8 @@ class SignalProcesses(BusMessage, frozen=True, tag=4):
 
 
 class StopProcesses(BusMessage, frozen=True, tag=5):
-    """TERM to the whole trees, KILL after the grace. Repeats act once; a sooner KILL wins."""
+    """The order to stop whole process trees: TERM, and KILL after the grace. Repeats act once; a
+    sooner KILL wins."""
 
     group: Id
     ranks: list[Count] | None
@@ -254,13 +262,14 @@ class Send(BusMessage, frozen=True, tag=6):
 
 
 class Forget(BusMessage, frozen=True, tag=7):
-    """End and forget groups that the script does not need any more."""
+    """The order to end and forget groups that the script does not need any more."""
 
     groups: list[Id]
 
 
 class End(BusMessage, frozen=True, tag=8):
-    """End every process and exit with `code`. Repeated when a manager given up speaks."""
+    """The order to end every process and exit with `code`. It is sent again whenever a manager that
+    was given up sends a frame."""
 
     run: Word
     code: Whole
@@ -297,7 +306,7 @@ class Header(NamedTuple):
 
 
 def encode_header(session: int, sequence: int, acknowledged: int, flags: int = 0) -> bytes:
-    """Encode a header; alone it is a heartbeat."""
+    """Encode a header. A frame of a header alone is a heartbeat."""
     return _pack(_MAGIC, VERSION, flags, session, sequence, acknowledged)
 
 
@@ -344,7 +353,7 @@ def decode_up(frame: bytes) -> list[Up]:
 
 
 def decode_messages(body: bytes | memoryview) -> list[Up]:
-    """Decode what follows the header of a manager's frame. Raises ValidationError."""
+    """Decode the messages behind the header of a manager's frame. Raises ValidationError."""
     try:
         return _decode_up(body)
     except UNREADABLE as error:
@@ -362,7 +371,7 @@ def decode_down(frame: bytes) -> list[Down]:
 
 
 class Cut(NamedTuple):
-    """One part of a message; most messages are one."""
+    """One part of a message; most messages have one part."""
 
     data: bytes
     part: int
@@ -397,7 +406,7 @@ class Assembler:
         self._size = 0
 
     def add(self, data: bytes, part: int, last: bool) -> bytes | None:
-        """Take a part; return the whole message with its last one."""
+        """Add a part; return the whole message once its last part is there."""
         if part == 0:
             self._parts, self._size = [], 0
         self._size += len(data)

@@ -22,7 +22,7 @@ from holdfast.store.memory.state import InMemory, MemoryState
 
 
 class CallTables(InMemory):
-    """The tables of calls, and how what moves gathered is written."""
+    """The tables of calls, and the writes of the moves' changes to them."""
 
     def __init__(self, state: MemoryState) -> None:
         super().__init__(state)
@@ -55,14 +55,14 @@ class CallTables(InMemory):
         return {name for name in names if any(name in text for text in texts)}
 
     def is_of_run(self, row: MemoryCallSet, before: datetime) -> bool:
-        """Return whether its run goes on, or is not old yet."""
+        """Return whether the set belongs to a workflow run that goes on or ended after `before`."""
         run = None if row.origin is None else self.state.runs.get(row.origin.run)
         return run is not None and (run.row.ended_at is None or run.row.ended_at >= before)
 
     def look_at(
         self, feed: MemoryFeed, at: datetime, cold_wait_of: ColdWaitOf | None
     ) -> Head | None:
-        """Return a feed as the choice of the next batch sees it; None where nothing is ready."""
+        """Return the facts of a feed for the choice of the next batch; None without ready calls."""
         if not feed.ready:
             return None
         first, served = feed.ready[0], feed.served_at
@@ -87,7 +87,7 @@ class CallTables(InMemory):
     def judge(
         self, moves: CallMoves, policy_of: PolicyOf | None, rules: Sequence[OperatorRule]
     ) -> None:
-        """Decide about calls that failed or were taken back."""
+        """Decide on calls that failed or returned to their feed."""
         if moves.needs_judging:
             sets = {n: row_of(self.sets[n]) for n in moves.judged_sets}
             judge = CallJudge(policy_of or default_policy, rules, random.random)
@@ -97,7 +97,7 @@ class CallTables(InMemory):
             moves.judge(sets, self.charges, judge, saved)
 
     def write(self, moves: CallMoves) -> tuple[str, ...]:
-        """Write what was gathered; return the sets that have new ends."""
+        """Write the changes of the moves; return the ids of sets with new ends."""
         for run in moves.runs:
             results = None if run.results is None else msgspec.json.encode(run.results).decode()
             self.runs[run.set_n].append(
@@ -122,7 +122,7 @@ class CallTables(InMemory):
         return tuple(self.count(n, counts, moves.now) for n, counts in moves.count().items())
 
     def count(self, n: int, counts: tuple[int, int, int], at: datetime) -> str:
-        """Add to a set's counts, and end it where they are all; return its id."""
+        """Add to a set's counts, and end the set once all its calls have ended; return its id."""
         row = self.sets[n]
         row.succeeded += counts[0]
         row.failed += counts[1]
@@ -137,7 +137,7 @@ class CallTables(InMemory):
 
 
 def row_of(found: MemoryCallSet) -> CallSetRow:
-    """Return a set as decisions need it."""
+    """Return the fields of a set that decisions need."""
     return CallSetRow(
         n=found.n,
         id=found.id,

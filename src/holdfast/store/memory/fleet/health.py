@@ -18,7 +18,7 @@ from holdfast.store.port.clock import Now
 
 
 class MemoryAside(msgspec.Struct, kw_only=True):
-    """A host that was set aside."""
+    """A time for which a host was set aside."""
 
     host_id: str
     kind: Literal["jobs", "checks"]

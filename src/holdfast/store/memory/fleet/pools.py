@@ -130,6 +130,6 @@ class MemoryPools:
 
 
 def is_open(s: MemoryState, found: MemoryInstance) -> bool:
-    """Return whether a machine, or its host, is not over."""
+    """Return whether a machine is not gone, or its host not terminated."""
     over = s.hosts[found.host_id].state is HostState.TERMINATED
     return found.state is not InstanceState.GONE or not over

@@ -275,7 +275,7 @@ class MemoryAdmission(InMemory):
         *,
         road: Literal["leader", "host"] = "leader",
     ) -> None:
-        """Write a placement that was checked."""
+        """Write a placement, which the caller has checked."""
         s = self.state
         m = s.load([job.row.id], at)
         row = m.jobs[job.row.id]
@@ -288,7 +288,7 @@ class MemoryAdmission(InMemory):
         row.attempts += 1
         row.started_at = row.step = row.total = row.beat_at = row.trigger_rank = None
         row.barred_hosts = ()
-        # GANG-1: their host is told of all of them in one answer.
+        # GANG-1: one answer brings the host the orders for all of them.
         together = len({place.host_id for place in ranks}) == 1 and not row.supervised
         for place in ranks:
             task = TaskRow(
@@ -349,7 +349,8 @@ def order_of(job: MemoryJob) -> tuple[int, int]:
 
 
 def _may_go(job: MemoryJob, tasks: Iterable[TaskRow]) -> bool:
-    """Return whether a stop would cost it only work; a gang with finished ranks would fail (GANG-5)."""
+    """Return whether a stop would cost the job only work; a gang with finished ranks would fail
+    (GANG-5)."""
     if job.row.state is not JobState.RUNNING:
         return False
     return (

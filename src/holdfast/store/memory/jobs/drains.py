@@ -6,7 +6,7 @@ from holdfast.core.endings.drain import Completion
 from holdfast.core.records import JobRecord
 from holdfast.core.states import JobState, TaskState
 from holdfast.moves.jobs import dispatch, drains
-from holdfast.moves.values import DrainSnapshot, TellDrains
+from holdfast.moves.values import DrainListener, DrainSnapshot
 from holdfast.store.memory.hosts import quarantine_host
 from holdfast.store.memory.jobs.admission import MemoryAdmission
 from holdfast.store.memory.settings import read_switches
@@ -21,7 +21,7 @@ class MemoryDrains(InMemory):
         super().__init__(state)
         self.environment = admission.environment
 
-    def watch_drains(self, tell: TellDrains) -> None:
+    def watch_drains(self, tell: DrainListener) -> None:
         self.state.tell_drains = tell
 
     async def list_drains(self, limit: int) -> list[DrainSnapshot]:

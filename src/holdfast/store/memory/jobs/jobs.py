@@ -121,7 +121,8 @@ class MemoryJobs(InMemory):
         )
 
     def _retries(self, row: JobRow) -> int:
-        """Retries made or decided: the charge of the failure that ended a job is none."""
+        """Return the number of retries made or scheduled, without the charge of a failure that
+        ended the job."""
         if row.ended_at is None:
             return row.retries_charged
         return max(
@@ -285,7 +286,7 @@ class MemoryJobs(InMemory):
         requests.check_revivable(job_id, job.state, job.wait_cause)
         if job.queue not in self.state.queues:
             raise requests.refuse_queue(job.queue)
-        if job.ended_at is not None:  # a parked one is unfinished as it is
+        if job.ended_at is not None:  # a parked job counts as unfinished already
             check_quotas(
                 self.state,
                 self.environment,
@@ -380,7 +381,7 @@ class MemoryJobs(InMemory):
 
 
 def _list_held(s: MemoryState, before: datetime) -> set[str]:
-    """Return the jobs that go after something else that names them (HISTORY-1)."""
+    """Return the jobs that must stay because other rows name them (HISTORY-1)."""
 
     def lives(ended: datetime | None) -> bool:
         return ended is None or ended >= before
@@ -413,8 +414,11 @@ def insert_job(
     array: tuple[str, int] | None = None,
     limited: bool = False,
 ) -> None:
-    """Write a new job and its event. wait_cause, reason: what it waits for besides its start time.
-    array: its array and its index there, which may be limited."""
+    """Write a new job and its event.
+
+    wait_cause, reason: the cause of its wait, besides its start time. array: (id, index) of its
+    array. limited: the array limits how many members run at once.
+    """
     spec = job.spec
     start = None if spec.start_at is None else datetime.fromtimestamp(spec.start_at, UTC)
     late = start is not None and start > at
@@ -474,7 +478,7 @@ def _tell_submitted(row: JobRow, spec: JobSpec, owner: str) -> NewEvent:
 def check_quotas(
     s: MemoryState, environment: Mapping[str, Value], asked: Sequence[tuple[str, int]]
 ) -> None:
-    """QUOTA-1. `asked`: project and GPUs of each job that is to be added."""
+    """Check hard quotas for new jobs (QUOTA-1). asked: (project, GPUs) of each job."""
     below = [("cluster", s.settings), ("environment", environment)]
     for name in sorted({project for project, _ in asked}):
         found = s.projects.get(name)

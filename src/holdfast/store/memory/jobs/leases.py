@@ -14,7 +14,7 @@ from holdfast.core.records import shared_fields
 from holdfast.core.states import HostEvent, HostState, TaskState
 from holdfast.moves.jobs import members, moves, reports, requests
 from holdfast.moves.jobs.quotas import sets_quota
-from holdfast.moves.jobs.reports import Draft
+from holdfast.moves.jobs.reports import AnswerBuilder
 from holdfast.moves.registration import faults_event, is_unheard, lost_event
 from holdfast.moves.rows import TaskRow
 from holdfast.moves.values import (
@@ -56,13 +56,13 @@ class MemoryLeases(InMemory):
         at = self.state.at(now)
         answers: list[HostSynced | None] = [None] * len(syncs)
         for group in reports.group_syncs(syncs):
-            drafts = [Draft(syncs[i], self._status(syncs[i])) for i in group]
-            fresh = [d for d in drafts if d.status == "ok"]
+            builders = [AnswerBuilder(syncs[i], self._status(syncs[i])) for i in group]
+            fresh = [d for d in builders if d.status == "ok"]
             self._sync(fresh, rules, at)
             if terms is not None:
                 self._take(fresh, terms, at)
-            for i, draft in zip(group, drafts, strict=True):
-                answers[i] = draft.answer()
+            for i, builder in zip(group, builders, strict=True):
+                answers[i] = builder.answer()
         return [answer for answer in answers if answer is not None]
 
     def _status(self, sync: HostSync) -> str:
@@ -72,9 +72,11 @@ class MemoryLeases(InMemory):
         gone = host.key_hash is None or (host.state is HostState.TERMINATED and not sync.leaving)
         return "stale" if host.incarnation != sync.incarnation or gone else "ok"
 
-    def _sync(self, drafts: Sequence[Draft], rules: Sequence[OperatorRule], at: datetime) -> None:
+    def _sync(
+        self, builders: Sequence[AnswerBuilder], rules: Sequence[OperatorRule], at: datetime
+    ) -> None:
         s = self.state
-        for d in drafts:
+        for d in builders:
             host = s.hosts[d.sync.host_id]
             d.name, d.reads = host.name, self.is_read_from(host.id)
             if host.flagged_dead_at is not None:
@@ -86,22 +88,22 @@ class MemoryLeases(InMemory):
             if d.sync.faults is not None:
                 s.log(faults_event(host.id, host.name, host.faults, d.sync.faults), at)
                 host.faults = d.sync.faults
-        ids = {key.job_id for d in drafts for key, _ in d.ended()} | {
-            key.job_id for d in drafts for key in (*d.started(), *d.claimed())
+        ids = {key.job_id for d in builders for key, _ in d.ended()} | {
+            key.job_id for d in builders for key in (*d.started(), *d.claimed())
         }
         m = s.load(ids, at)
-        repeats = reports.apply_reports(m, drafts, set(), rules)
+        repeats = reports.apply_reports(m, builders, set(), rules)
         s.commit(m)
         for d, key in repeats:
             (d.acked if self._ended_here(d.sync.host_id, key) else d.refused).append(key)
-        for d in drafts:
+        for d in builders:
             stuck = reports.find_stuck(d)
             if stuck is not None:
                 quarantine_host(s, s.hosts[d.sync.host_id], stuck, at)
-        for d in drafts:
+        for d in builders:
             if not d.fenced:
                 self.renew(d, at)
-        for d in drafts:
+        for d in builders:
             host = s.hosts[d.sync.host_id]
             if d.sync.leaving and host.state is not HostState.TERMINATED:
                 if is_unheard(s.load([t.job_id for t in s.live_tasks(host.id)], at), d.sync):
@@ -110,7 +112,7 @@ class MemoryLeases(InMemory):
                 lost = lose_host_tasks(s, host.id, "host_gone", at)
                 s.log(lost_event(host.id, host.name, "host_gone", lost), at)
                 d.draining.extend(lost)
-        for d in drafts:
+        for d in builders:
             if not d.sync.leaving:
                 self._give_orders(d, at)
 
@@ -118,8 +120,8 @@ class MemoryLeases(InMemory):
         """Return whether readers wait for output from a host's disk."""
         return any(read.waits_for(host_id) for read in self.state.log_reads.values())
 
-    def _take(self, drafts: Sequence[Draft], terms: TakeTerms, at: datetime) -> None:
-        takers = [d for d in drafts if d.sync.takes and not d.sync.leaving and not d.fenced]
+    def _take(self, builders: Sequence[AnswerBuilder], terms: TakeTerms, at: datetime) -> None:
+        takers = [d for d in builders if d.sync.takes and not d.sync.leaving and not d.fenced]
         for d, job_id in take_jobs(self.state, self._admission, takers, terms, at):
             task = self.state.tasks[job_id][0]
             _grant(task, at)
@@ -137,8 +139,9 @@ class MemoryLeases(InMemory):
                 return told and attempt.host_ids[key.rank] == host_id
         return False
 
-    def renew(self, d: Draft, at: datetime) -> None:
-        """Renew the leases of what lives; what cannot be renewed is lost (FENCE-1)."""
+    def renew(self, d: AnswerBuilder, at: datetime) -> None:
+        """Renew the leases of live tasks; a task whose lease cannot be renewed is lost
+        (FENCE-1)."""
         for key in d.live():
             task = self.state.task_for(key)
             if task is None or not d.speaks_for(task, key) or not task.state.holds_lease:
@@ -148,7 +151,7 @@ class MemoryLeases(InMemory):
             d.renewed.append((key, task.lease_ttl_seconds))
             reports.note_beat(task, d.beats().get(key), at)
 
-    def _give_orders(self, d: Draft, at: datetime) -> None:
+    def _give_orders(self, d: AnswerBuilder, at: datetime) -> None:
         s, live = self.state, set(d.live()) - set(d.claimed())
         for task in s.live_tasks(d.sync.host_id):
             if task.incarnation != d.sync.incarnation:
@@ -176,7 +179,7 @@ class MemoryLeases(InMemory):
                     )
                 )
 
-    def _offer(self, d: Draft, task: TaskRow, *, saved: bool = True) -> None:
+    def _offer(self, d: AnswerBuilder, task: TaskRow, *, saved: bool = True) -> None:
         if not task.barrier:
             d.claims.append(
                 ClaimRow(
@@ -249,12 +252,12 @@ class MemoryLeases(InMemory):
         if earlier or job.queue not in s.queues or any(map(sets_quota, layers)):
             return None
         (submitted,) = await self._jobs.submit_jobs([job], now=at)
-        draft = Draft(taker, "ok")
+        builder = AnswerBuilder(taker, "ok")
         host = s.hosts.get(taker.host_id)
         if host is not None and host.incarnation == taker.incarnation:
-            draft.name = host.name
-            self._take([draft], terms, at)
-        return submitted, draft.answer()
+            builder.name = host.name
+            self._take([builder], terms, at)
+        return submitted, builder.answer()
 
     async def reserve_and_offer(
         self,
@@ -267,10 +270,10 @@ class MemoryLeases(InMemory):
         at = self.state.at(now)
         applied = await self._admission.reserve(placements, ttls, now=at)
         here = {task.host_id for placement in placements for task in placement.tasks}
-        drafts = [Draft(p, "ok") for p in polls if p.host_id in here and applied]
-        for d in drafts:
+        builders = [AnswerBuilder(p, "ok") for p in polls if p.host_id in here and applied]
+        for d in builders:
             self._give_orders(d, at)
-        return applied, [d.offer() for d in drafts if d.offers or d.claims]
+        return applied, [d.offer() for d in builders if d.offers or d.claims]
 
     async def list_live_tasks(self, host_id: str) -> list[LiveTask]:
         return [

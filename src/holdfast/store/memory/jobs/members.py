@@ -1,4 +1,4 @@
-"""Supervised jobs in memory: their fallen members, and the places of those that stand in."""
+"""Supervised jobs in memory: their fallen members, and the places of replacements."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -77,8 +77,8 @@ class MemoryMembers(InMemory):
         return found[:limit]
 
     def list_blocked(self, at: datetime, limit: int) -> list[Candidate]:
-        """Members that wait for another host, whose time has come, the most important jobs' first
-        and `limit` of each."""
+        """Return members that wait for another host and whose time has come, those of the most
+        important jobs first, at most `limit` of each job."""
         s = self.state
         waiting = [
             t

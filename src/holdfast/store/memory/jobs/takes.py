@@ -21,12 +21,13 @@ from holdfast.store.memory.state import MemoryState
 def take_jobs(
     s: MemoryState,
     admission: MemoryAdmission,
-    drafts: Sequence[Draft],
+    builders: Sequence[AnswerBuilder],
     terms: TakeTerms,
     at: datetime,
-) -> list[tuple[Draft, str]]:
-    """Reserve what these hosts take, and say which job is whose. Marks the settled drafts."""
-    by_host = {d.sync.host_id: d for d in drafts}
+) -> list[tuple[AnswerBuilder, str]]:
+    """Reserve the jobs that these hosts take, and return each with its host's builder. Mark the
+    builders of settled hosts."""
+    by_host = {d.sync.host_id: d for d in builders}
     hosts = [
         s.hosts[host_id]
         for host_id in sorted(by_host)
@@ -37,7 +38,7 @@ def take_jobs(
     open_queues = {q.name for q in s.queues.values() if q.paused_at is None}
     served = {q for q in open_queues if any(not h.queues or q in h.queues for h in hosts)}
     waiting = [s.jobs[i] for i in s.by_state[JobState.QUEUED] if s.jobs[i].row.queue in served]
-    limit = count_worth(sum(count_wanted(d.sync) for d in drafts))
+    limit = count_worth(sum(count_wanted(d.sync) for d in builders))
     queued = heapq.nsmallest(limit, waiting, key=order_of)
     passed = s.passed_over
     known = not passed.holds and at - passed.at <= timedelta(seconds=PASSED_SECONDS)

@@ -5,8 +5,9 @@ CALLSET-1  A call's result is written once. An end counts only while its batch i
 CALLSET-2  A batch is leased with its executor's task: when that task is over, its calls are ready
         again. Only the call that ran is charged; the others keep their places.
 CALLSET-3  A call is ready, backing off, in one open batch, or ended; never two of these.
-CALLSET-4  A repeat of any request changes nothing: sets and indices are the client's, ends name their
-        batch, and a batch that was not heard of is sent again.
+CALLSET-4  A repeat of any request changes nothing: the client chooses the ids of sets and the
+           indices,
+        ends name their batch, and a batch that its executor does not list is sent again.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -25,7 +26,8 @@ from holdfast.wire.calls import Batch, CallResult, CallSetView, ExecutorReport
 
 
 class CallSetOrigin(StoreValue, frozen=True, kw_only=True):
-    """The workflow node that a set belongs to: its end is an outbox row in the same transaction.
+    """The workflow node that a set belongs to. The set's end writes an outbox row for it in the
+    same transaction.
 
     out_dir: the node's folder; each call has one of its own below it.
     """
@@ -36,12 +38,12 @@ class CallSetOrigin(StoreValue, frozen=True, kw_only=True):
 
 
 CLOSING_SECONDS = 10.0
-"""How long a closing report may come after its executor's task was found to be over."""
+"""How long the store waits for a closing report after an executor's task was found to be over."""
 
 
 class ExecutorTurn(StoreValue, frozen=True, kw_only=True):
-    """One executor's report and its host, as the route heard it. hosts: those that may run its family,
-    where a call of the report could not be run on this one (ABLE-2)."""
+    """One executor's report and its host. hosts: the hosts that may run its family, needed where a
+    call of the report could not be imported on this host (ABLE-2)."""
 
     host_id: str
     incarnation: str
@@ -51,9 +53,12 @@ class ExecutorTurn(StoreValue, frozen=True, kw_only=True):
 
 
 class ExecutorTurned(StoreValue, frozen=True, kw_only=True):
-    """The answer to one turn. lost: no current lease. touched_sets: with the first of an exchange, ids
-    of all sets that have new ends, whose results may be waited for. ready_again: calls came back, so
-    that other executors may be woken."""
+    """The answer to one executor's report; the fields are those of `wire.calls.ExecutorAnswer`.
+
+    lost: the executor has no current lease. touched_sets: in the first answer of an exchange, the
+    ids of all sets with new ends, for clients that wait for results. ready_again: calls are ready
+    again, so that other executors should be woken.
+    """
 
     key: TaskKey
     batches: Sequence[Batch] = ()
@@ -68,10 +73,10 @@ class ExecutorTurned(StoreValue, frozen=True, kw_only=True):
 
 
 class Feed(StoreValue, frozen=True, kw_only=True):
-    """Calls that wait for one family and one model. ready: how many, at most counted to a bound.
+    """The calls that wait for one family and one model. ready: their number, counted up to a bound.
 
-    head_priority, head_age_seconds: of the first in order. unserved_seconds: about how long ago a
-    batch of it was last handed out.
+    head_priority, head_age_seconds: of the first call in order. unserved_seconds: approximate time
+    since a batch of the feed was handed out.
     """
 
     id: int
@@ -86,7 +91,8 @@ class Feed(StoreValue, frozen=True, kw_only=True):
 
 
 class RunningCalls(StoreValue, frozen=True, kw_only=True):
-    """Executors of a family that have calls of one model in hand. Each runs one call at a time."""
+    """The running calls of one family and one model. calls: number of executors that have such
+    calls, which is the number of running calls, because each runs one at a time."""
 
     family: Family
     model: str | None
@@ -94,8 +100,8 @@ class RunningCalls(StoreValue, frozen=True, kw_only=True):
 
 
 class BusyCall(StoreValue, frozen=True, kw_only=True):
-    """A call that keeps its executor from others. family: of the call. waits_for: the call that it
-    waits for; "" where it only runs for long. batch: its batch's number."""
+    """A running call whose executor accepts no further calls. waits_for: the call that it waits
+    for; "" where it only runs for long. batch: the number of its batch."""
 
     call: str
     waits_for: str
@@ -106,10 +112,10 @@ class BusyCall(StoreValue, frozen=True, kw_only=True):
 
 
 class CallStanding(StoreValue, frozen=True, kw_only=True):
-    """Where one call stands now.
+    """The state of one call now.
 
-    phase: "ended" with every state but PENDING. ahead: ready calls of its feed before it, at most
-    counted to 10 000. due_at: of a back-off. executor: the job whose batch holds it.
+    phase: "ended" with every state but PENDING. ahead: number of ready calls of its feed before it,
+    counted up to 10 000. due_at: the end of its back-off. executor: the job that has it in a batch.
     """
 
     spec: FunctionSpec
@@ -152,8 +158,8 @@ class CallStore(Protocol):
         owner: str = "",
         now: Now = None,
     ) -> CallSetView:
-        """Create a set with its first calls, ready at once. Raises Conflict where the id is taken by
-        another spec. singles: of single calls, whose client never means to submit more."""
+        """Create a set with its first calls, which are ready at once. Raises Conflict where a set
+        with this id has another spec. singles: as in `wire.calls.NewCallSet`."""
 
     async def append_calls(
         self,
@@ -165,16 +171,17 @@ class CallStore(Protocol):
         cut: str = "",
         now: Now = None,
     ) -> CallSetView:
-        """Add calls at indices from `first`; those of a set that was cancelled are cancelled as they
-        come. Without any, its client is heard of. A set that was closed because that was silent is
-        open again. cut: with a count, why the set has fewer calls than its client meant to submit.
-        Raises NotFound, or Conflict where the set is whole."""
+        """Add calls at indices from `first`; those of a cancelled set are cancelled at once. A call
+        without `args` only notes that the client lives. A set that was closed because its client
+        was silent is open again. cut: with a count, why the set has fewer calls than its client
+        intended. Raises NotFound, or Conflict where the set is complete."""
 
     async def close_absent(
         self, silent_seconds: float, *, limit: int = 1000, now: Now = None
     ) -> list[str]:
-        """Close sets of no workflow whose client was not heard of for so long and has not said how
-        many calls there are; those of no single calls are cut short. Returns their ids."""
+        """Close the sets, except those of workflows, whose client has been silent for so long and
+        has not given the total number of calls. All but sets of single calls count as cut short.
+        Return their ids."""
 
     async def exchange(
         self,
@@ -185,11 +192,11 @@ class CallStore(Protocol):
         cold_wait_of: ColdWaitOf | None = None,
         now: Now = None,
     ) -> list[ExecutorTurned]:
-        """Take ends and hand out batches, of many executors in one transaction.
+        """Record ends and hand out batches, for many executors in one transaction.
 
-        policy_of, rules: what decides about failures; None: a function's own fields over the
-        defaults. cold_wait_of: of functions that set none; None: the default.
-        The batches' `SetInfo.watch` is the caller's to fill in.
+        policy_of, rules: for decisions on failures; None: a function's own fields over the
+        defaults. cold_wait_of: queue → the bound for functions that set none; None: the default.
+        The caller fills in `SetInfo.watch` of the batches.
         """
 
     async def return_batches(
@@ -213,7 +220,7 @@ class CallStore(Protocol):
         """Make calls ready whose back-off is over, unless a kill switch holds them (RETRY-5)."""
 
     async def find_due(self) -> datetime | None:
-        """The next time at which `release_due` has something to do."""
+        """Return the next time at which `release_due` has something to do."""
 
     async def cancel_calls(
         self,
@@ -224,8 +231,8 @@ class CallStore(Protocol):
         hard: bool = False,
         now: Now = None,
     ) -> CallSetView:
-        """Cancel these calls, or all: at once those that wait; those that run cooperatively, or hard:
-        with their executors."""
+        """Cancel these calls, or all. Waiting calls are cancelled at once; running ones are asked
+        to stop, or, with `hard`, ended with their executors."""
 
     async def retry_calls(
         self, set_id: str, indices: Sequence[int] | None = None, *, now: Now = None
@@ -233,7 +240,7 @@ class CallStore(Protocol):
         """Make failed and cancelled calls ready again, with fresh budgets."""
 
     async def read_set(self, set_id: str) -> CallSetView:
-        """Raises NotFound."""
+        """Return a set. Raises NotFound."""
 
     async def list_sets(
         self,
@@ -243,7 +250,7 @@ class CallStore(Protocol):
         project: str | None = None,
         owner: str | None = None,
     ) -> list[CallSetView]:
-        """The newest first."""
+        """Return sets, the newest first."""
 
     async def read_results(
         self,
@@ -254,34 +261,36 @@ class CallStore(Protocol):
         indices: Sequence[int] | None = None,
         states: Sequence[CallState] = (),
     ) -> list[CallResult]:
-        """The ended calls from `first` without a gap; or of `indices` those that ended; or those in
-        `states`, by index."""
+        """Return the ended calls from `first` up to the first one that has not ended; or those of
+        `indices` that ended; or those in `states`, by index."""
 
     async def read_call(self, set_id: str, index: int) -> CallStanding:
-        """Where one call stands, for `why`. Raises NotFound."""
+        """Return the state of one call, for `why`. Raises NotFound."""
 
     async def read_failures(self, set_id: str, index: int) -> list[Mapping[str, object]]:
-        """A call's failed attempts: number, host, cause, reason, began and ended."""
+        """Return a call's failed attempts: number, host, cause, reason, began and ended."""
 
     async def find_outputs(self, set_id: str, index: int, attempt: int) -> list[CallOutput]:
-        """Where one attempt of a call may have printed, by executor and stream, in order; only in
-        logs of executors that may run calls of its set."""
+        """Return the parts of executors' logs in which one attempt of a call may have printed, by
+        executor and stream, in order; only logs of executors that may run calls of its set."""
 
     async def read_feeds(
         self, *, cold_wait_of: ColdWaitOf | None = None, now: Now = None
     ) -> list[Feed]:
-        """Every feed with a ready call, for the executors' loop and for `why`."""
+        """Return every feed with a ready call, for the executors' loop and for `why`."""
 
     async def read_running(self) -> list[RunningCalls]:
-        """How many calls run, by feed; nothing of feeds without any."""
+        """Return how many calls run, by family and model; those without running calls are
+        missing."""
 
     async def read_busy(self) -> list[BusyCall]:
-        """Calls whose executors take no others, the first that was handed out first; 10 000 at most."""
+        """Return the calls whose executors accept no others, the longest handed out first; at most
+        10 000."""
 
     async def prune_sets(self, history_days: float, *, limit: int = 1000, now: Now = None) -> int:
-        """Delete sets that ended longer ago, with their calls; those of a run after it (HISTORY-1).
-        Returns how many sets."""
+        """Delete sets that ended longer ago, with their calls; sets of a workflow run go after the
+        run (HISTORY-1). Return how many sets."""
 
     async def find_known_values(self, names: Collection[str]) -> set[str]:
-        """Return those of these values, by their SHA-256, that an argument or a result names, of a
-        call or of a node of a workflow that is on record (VALUE-1)."""
+        """Return which of these values, named by SHA-256, are an argument or a result of a call, or
+        of a workflow's node, on record (VALUE-1)."""

@@ -1,9 +1,11 @@
-"""What calls left for their next attempts: of each call the newest. The bytes are in the blob store.
+"""Checkpoints of calls for their next attempts: the newest of each call. The bytes are in the blob
+store.
 
-SAVED-1  A checkpoint is taken from, and given to, only the executor that holds the call in an open
+SAVED-1  A checkpoint is accepted from, and given to, only the executor that has the call in an open
         batch, while the call has no end in it (CALLSET-1).
-SAVED-2  A row is written when its bytes are whole in the blob store. It goes after its blob, when the
-        call has succeeded or its set is gone: a call that failed may be retried by a person.
+SAVED-2  A row is written when its bytes are whole in the blob store. It is deleted after its blob,
+         once
+        the call has succeeded or its set is gone, because a person may retry a call that failed.
 """
 
 from collections.abc import Sequence
@@ -17,8 +19,7 @@ class CallCheckpointStore(Protocol):
     """Checkpoints by (set, index)."""
 
     async def find_kept(self, holder: CallHolder) -> CallKept:
-        """Return the call that an executor holds, with what is kept of it. Raises Stale
-        (SAVED-1)."""
+        """Return the call that an executor names, with its checkpoint. Raises Stale (SAVED-1)."""
 
     async def keep(self, holder: CallHolder, new: NewCheckpoint) -> tuple[str, ...]:
         """Write a call's checkpoint in place of the one before, whose blob is returned. Raises Stale
@@ -32,5 +33,5 @@ class CallCheckpointStore(Protocol):
         """Delete the rows of these blobs."""
 
     async def find_known_blobs(self, names: Sequence[str]) -> set[str]:
-        """Return those of these names that are not to be swept: a row names them, or they are no
-        blobs of this database's calls."""
+        """Return which of these blobs must stay: a row names them, or they are no blobs of this
+        database's calls."""

@@ -1,1 +1,1 @@
-"""What a store promises about pools, rentals and the health of hosts."""
+"""The ports of pools, rentals and the health of hosts."""

@@ -10,7 +10,8 @@ from holdfast.store.port.clock import Now
 
 
 class HealthStore(Protocol):
-    """Checks, ends and asides of hosts."""
+    """The checks of hosts, the ends of tasks on them, and the times they were set aside
+    (asides)."""
 
     async def note_health(
         self,
@@ -23,7 +24,7 @@ class HealthStore(Protocol):
         check: HostCheckRecord | None = None,
         now: Now = None,
     ) -> CheckState:
-        """Add ends of tasks and, where there is one, a check; return how the host's checks go.
+        """Add ends of tasks and, if given, a check; return the facts for the host's next check.
 
         failures: (job, attempt) of tasks that failed by themselves. A check that comes again under
         its number changes nothing.
@@ -36,14 +37,14 @@ class HealthStore(Protocol):
         """Return the host's checks, newest first."""
 
     async def read_standings(self, window_seconds: float, *, now: Now = None) -> list[HostStanding]:
-        """Return the hosts that something speaks against, or that are set aside. Asides of hosts
-        that an operator let back end here."""
+        """Return the hosts with evidence against them, and those set aside. This also closes the
+        asides of hosts that an operator released."""
 
     async def open_aside(self, verdict: SetAside, *, now: Now = None) -> None:
-        """Put on record that the host is about to be set aside."""
+        """Write that a host is about to be set aside."""
 
     async def close_aside(self, host_id: str, *, now: Now = None) -> None:
-        """Put on record that the host is let back; what spoke against it counts no more."""
+        """Write that a host is released; the evidence against it counts no more."""
 
     async def prune_health(self, older_than_days: float, *, now: Now = None) -> int:
         """Delete old checks, ends, failures and asides; return how many rows."""

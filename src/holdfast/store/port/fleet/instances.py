@@ -17,7 +17,7 @@ SEEN_SECONDS = 600.0
 
 class FleetStore(PoolStore, Protocol):
     """Machines and their hosts. Every write is guarded by the tables `INSTANCE` and `HOST`: where
-    another move came first it changes nothing, and says so by None or False.
+    another move came first it changes nothing and returns None or False.
 
     RENT-6  A host and its instance are on record before a provider is asked for a machine, and stay
             there until a listing confirms that it is gone.
@@ -30,8 +30,8 @@ class FleetStore(PoolStore, Protocol):
     ) -> FleetSnapshot:
         """Return every pool with its hosts, and the queued jobs by shape, from one consistent read.
 
-        outcome_seconds: how old the spawns are that it shows. grace_seconds: of tasks that are told
-        to stop and set none themselves.
+        outcome_seconds: age up to which ended spawns are shown. grace_seconds: the grace of tasks
+        that set none themselves, to find stuck ones.
         """
 
     async def intend(
@@ -44,9 +44,9 @@ class FleetStore(PoolStore, Protocol):
         open_machines: int | None = None,
         now: Now = None,
     ) -> list[str]:
-        """Put hosts that are to come on record, `spawning`. Returns their ids; none where the pool
-        is paused or deleted, or has more machines that are not gone than `open_machines`: another
-        cycle has spawned since this one looked. Event host.intended."""
+        """Write hosts that are to be rented, as `spawning`, and return their ids. Return none where
+        the pool is paused or deleted, or has more machines than `open_machines`, because another
+        cycle has spawned some since this one read the pool. Event host.intended."""
 
     async def ask(
         self,
@@ -57,32 +57,33 @@ class FleetStore(PoolStore, Protocol):
         *,
         now: Now = None,
     ) -> InstanceRecord | None:
-        """Write that the provider is asked now, and the join token of this host alone."""
+        """Write that the provider is asked for the machine now, and a join token for this host
+        alone."""
 
     async def note_made(
         self, host_id: str, ref: str, *, usd_per_hour: float | None = None, now: Now = None
     ) -> InstanceRecord | None:
-        """Write the provider's id of the machine. Its price, where the provider said one, is the
-        one that counts. Event host.made."""
+        """Write the provider's id of the machine, and its price where the provider gives one, which
+        then replaces the offer's. Event host.made."""
 
     async def note_denied(self, host_id: str, reason: str, *, final: bool, now: Now = None) -> bool:
-        """Write that the provider made nothing; the host is in error (no_instance_id), or is
-        terminated where it is not wanted any more. The offer has trouble from now on.
+        """Write that the provider refused to make the machine. The host is in error
+        (no_instance_id), or terminated where it is not wanted any more. The offer backs off.
 
-        final: the order will never do, which counts against the spawn breaker.
+        final: the provider will never accept this order, which counts against the spawn breaker.
         """
 
     async def note_listing(
         self, seen: Collection[str], missing: Collection[str], *, now: Now = None
     ) -> None:
-        """Write which hosts' machines a listing showed, and which it should have and did not. That
-        a machine was there all along is written every `SEEN_SECONDS`."""
+        """Write which hosts' machines a listing showed, and which were missing in it. A machine
+        that is always shown is written only every `SEEN_SECONDS`."""
 
     async def note_words(
         self, said: Mapping[str, str], lost: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """Write a provider's words about machines that start, and its word for why it takes one away
-        (`Machine.lost`), by their hosts' ids."""
+        """Write, by host id, a provider's messages about machines that start, and its words for why
+        it takes machines away (`Machine.lost`)."""
 
     async def note_gone(
         self,
@@ -97,8 +98,7 @@ class FleetStore(PoolStore, Protocol):
         wanted is terminated, any other is in error. Event host.gone."""
 
     async def find_silent(self, seconds: float, *, now: Now = None) -> dict[str, str]:
-        """Return the rented hosts that hold leases and were not heard for so long, with their
-        pools."""
+        """Return host id → pool for rented hosts with leases that have been silent for so long."""
 
     async def promote_host(self, host_id: str, reason: str, *, now: Now = None) -> float | None:
         """Make a host that passed its checks active. Returns the seconds since its intent."""
@@ -117,14 +117,15 @@ class FleetStore(PoolStore, Protocol):
     async def want_end(
         self, host_id: str, reason: str, *, now: Now = None
     ) -> InstanceRecord | None:
-        """Write that a machine is not wanted any more. One that was never asked for is gone."""
+        """Write that a machine is not wanted any more. An instance whose provider was never asked
+        for a machine becomes `gone`."""
 
     async def note_end_asked(self, host_id: str, *, now: Now = None) -> None:
         """Write that the provider was asked to end the machine."""
 
     async def free_host(self, host_id: str, reason: str, *, now: Now = None) -> list[str] | None:
-        """Terminate a host and lose what is left on it (host_gone), where its machine is gone or no
-        lease is left. Returns the jobs; None where nothing was changed."""
+        """Terminate a host whose machine is gone or that has no lease left, and end the tasks left
+        on it as lost (host_gone). Return the jobs; None where nothing was changed."""
 
     async def list_instances(
         self,

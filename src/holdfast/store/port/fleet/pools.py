@@ -1,4 +1,4 @@
-"""Pools, and what their cycles leave on record."""
+"""Pools, and the records of their cycles."""
 
 from typing import Protocol
 
@@ -28,19 +28,19 @@ class PoolStore(Protocol):
         """Return every pool, by name; those being deleted are among them."""
 
     async def pause_pool(self, name: str, reason: str, *, now: Now = None) -> PoolRecord:
-        """Have it spawn nothing and shrink by nothing. Event pool.paused. Raises NotFound."""
+        """Stop a pool from spawning and shrinking. Event pool.paused. Raises NotFound."""
 
     async def resume_pool(self, name: str, *, now: Now = None) -> PoolRecord:
-        """Have it scale again. Event pool.resumed. Raises NotFound."""
+        """Let a pool scale again. Event pool.resumed. Raises NotFound."""
 
     async def delete_pool(self, name: str, *, now: Now = None) -> PoolRecord:
-        """Have it shrink to nothing, as its hosts fall idle, and be forgotten then. Event
-        pool.deleted. Raises NotFound."""
+        """Mark a pool deleted: it shrinks to nothing as its hosts become idle, and is forgotten
+        then. Event pool.deleted. Raises NotFound."""
 
     async def note_throttled(
         self, name: str, seconds: float, reason: str, *, now: Now = None
     ) -> None:
-        """Write that a pool's provider asks to be left in peace for `seconds` from now, at least."""
+        """Write that a pool's provider asks for no requests for at least `seconds` from now."""
 
     async def forget_pool(self, name: str, *, now: Now = None) -> bool:
         """Forget a deleted pool that has no host and no machine left."""
@@ -49,7 +49,7 @@ class PoolStore(Protocol):
         """Return what each pool costs; one that has cost nothing today is missing."""
 
     async def record_cycle(self, summary: CycleSummary, blocked: str) -> None:
-        """Keep the summary of a cycle, of each pool the newest `MAX_CYCLES`."""
+        """Write the summary of a cycle, and drop all but the newest `MAX_CYCLES` of its pool."""
 
     async def list_cycles(self, name: str, limit: int = 100) -> list[CycleSummary]:
         """Return the cycles of a pool, newest first."""

@@ -13,11 +13,11 @@ Step = Literal["minute", "hour"]
 
 
 class TelemetryStore(Protocol):
-    """What hosts tell of their GPUs."""
+    """The readings of hosts' GPUs."""
 
     async def write_readings(self, readings: Sequence[HostReading], *, now: Now = None) -> None:
-        """Keep each host's newest reading, and add them to its minutes and hours. A reading that is
-        told again (of the same moment) is added once. Hosts that are not known are left out."""
+        """Write each host's newest reading, and add it to the host's minutes and hours. A repeated
+        reading (of the same moment) is added once. Unknown hosts are left out."""
 
     async def read_latest(self, host_id: str) -> HostTelemetryRecord | None:
         """Return a host's newest reading; None without any."""

@@ -1,4 +1,4 @@
-"""What dashboards read: the views of the fleet, under the names of existing deployments."""
+"""The views of the fleet that dashboards read, under the names of existing deployments."""
 
 from typing import Protocol
 
@@ -15,4 +15,4 @@ class FleetViews(Protocol):
         """Return the active hosts, by name."""
 
     async def list_performance(self) -> list[WorkerPerformance]:
-        """Return what each host did, by name; terminated ones are missing."""
+        """Return the work of each host, by name; terminated hosts are missing."""

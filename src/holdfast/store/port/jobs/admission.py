@@ -10,7 +10,7 @@ from holdfast.store.port.clock import Now
 
 
 class AdmissionStore(Protocol):
-    """What could start, and the writes that start it."""
+    """The jobs that could start, and the writes that start them."""
 
     async def release_due(self, retry_limit: int | None = None, *, now: Now = None) -> Released:
         """Queue waiting jobs whose time has come, in batches; of retries at most `retry_limit`.
@@ -27,16 +27,16 @@ class AdmissionStore(Protocol):
     ) -> AdmissionSnapshot:
         """Return the candidates, at most `limit` of each queue, and the room for them.
 
-        but: jobs that are left out.
+        but: ids of jobs to leave out.
         """
 
     async def note_passed(self, job_ids: Sequence[str], *, holds: bool, now: Now = None) -> None:
-        """Tell the hosts which jobs the leader's round passed over, and whether it held room back
-        for any (TAKE-2). It may be lost in a crash of the server."""
+        """Write which jobs the leader's round passed over, and whether it held room back for any,
+        for hosts that take jobs (TAKE-2). A crash of the server may lose it."""
 
     async def read_running(self, *, now: Now = None) -> list[RunningTask]:
-        """Return every task that holds room. `ends_in_seconds` is left to the caller, which knows
-        the settings."""
+        """Return every task that holds room. The caller, which knows the settings, fills in
+        `ends_in_seconds`."""
 
     async def read_spans(self, kin: Collection[Kin]) -> dict[Kin, float]:
         """Return how long jobs took by project and kin (`core.placement.types.find_kin`): the longest

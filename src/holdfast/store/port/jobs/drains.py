@@ -1,21 +1,21 @@
-"""Drains: ready, slow, completed."""
+"""Drains: reads of those that are ready or slow, and the write that completes one."""
 
 from datetime import datetime
 from typing import Protocol
 
 from holdfast.core.endings.drain import Completion
 from holdfast.core.records import JobRecord
-from holdfast.moves.values import DrainSnapshot, TellDrains
+from holdfast.moves.values import DrainListener, DrainSnapshot
 from holdfast.store.port.clock import Now
 
 
 class DrainStore(Protocol):
     """Draining jobs and their completion."""
 
-    def watch_drains(self, tell: TellDrains) -> None:
-        """Call `tell` from now on after each commit of this store's in which drains began or tasks
-        that had to stop have gone. It must not raise, and is not called where the fate of a commit
-        is unknown."""
+    def watch_drains(self, tell: DrainListener) -> None:
+        """Call `tell` from now on after each commit of this store in which drains began or tasks
+        that were ordered to stop have ended. `tell` must not raise, and is not called where it is
+        not known whether a commit succeeded."""
 
     async def list_drains(self, limit: int) -> list[DrainSnapshot]:
         """Return draining jobs none of whose tasks holds a lease: ready to be completed."""
@@ -35,9 +35,9 @@ class DrainStore(Protocol):
         holds it (RETRY-6). False when another call did it."""
 
     async def list_slow_drains(self, before: datetime) -> list[JobRecord]:
-        """Return draining jobs, not forced yet, with tasks that were told to stop before a time and
-        have not confirmed it."""
+        """Return draining jobs, not forced yet, with tasks that were ordered to stop before a time
+        and whose ends are not confirmed."""
 
     async def force_drain(self, job_id: str, epoch: int, *, now: Now = None) -> int:
-        """Tell the remaining tasks of a drain to end without grace, once. Event task.force_drained
-        for each task. Returns how many."""
+        """Order the remaining tasks of a drain to end without grace, once. Event task.force_drained
+        for each task. Return how many."""

@@ -11,10 +11,9 @@ from holdfast.store.port.clock import Now
 
 
 class JobStore(Protocol):
-    """Jobs as they are submitted, read, cancelled and revived.
+    """The submission, reads, cancels and retries of jobs.
 
-    The reads that take many ids are one round trip however many are asked for; ids that are not
-    known are missing from the answer instead of raising NotFound.
+    A read of many ids is one round trip; unknown ids are missing from its answer and raise nothing.
     """
 
     async def submit_jobs(self, jobs: Sequence[NewJob], *, now: Now = None) -> list[Submitted]:
@@ -22,8 +21,8 @@ class JobStore(Protocol):
         `waiting`.
 
         QUOTA-1: a hard quota counts all unfinished jobs, is checked under the project's lock, and
-        refuses the whole call. A job that alone is over its project's GPU quota is refused by a
-        soft one too: it could never start.
+        refuses the whole call. A soft quota, too, refuses a job that alone needs more GPUs than the
+        quota, because it could never start.
 
         Raises:
             Conflict: an idempotency key names a job whose spec differs (code
@@ -44,8 +43,8 @@ class JobStore(Protocol):
         """Return how many unfinished jobs the job has submitted with its own token."""
 
     async def list_left_children(self) -> list[tuple[str, str]]:
-        """Return unfinished jobs, not detached, whose parent was cancelled or is being, each with its
-        parent; 1000 at most."""
+        """Return (job, parent) for unfinished jobs, not detached, whose parent was or is being
+        cancelled; at most 1000."""
 
     async def count_jobs(self) -> dict[tuple[str, str], int]:
         """Return (queue, state) → count, exactly and for unfinished states only."""
@@ -54,8 +53,8 @@ class JobStore(Protocol):
         """Return (project, wait_cause) → count of waiting jobs."""
 
     async def queue_places(self, job_ids: Collection[str]) -> dict[str, int]:
-        """Return how many of its queue stand before each queued job (by priority, then place), at
-        most 10 000."""
+        """Return for each queued job the number of jobs before it in its queue (by priority, then
+        place), counted up to 10 000."""
 
     async def list_tasks(self, job_id: str) -> list[TaskRecord]:
         """Return the current tasks by rank."""
@@ -79,18 +78,18 @@ class JobStore(Protocol):
         """Return each job's last `last` attempts, oldest first, without their members because a
         gang has many.
 
-        before: only attempts with a lower number. cause: only those that ended of it.
+        before: only attempts with a lower number. cause: only attempts that ended for this cause.
         """
 
     async def get_attempts(
         self, keys: Collection[tuple[str, int]], *, members: bool = False
     ) -> dict[tuple[str, int], AttemptRecord]:
-        """Return attempts by (job id, number); with `members` only where that is asked for."""
+        """Return attempts by (job id, number), without their members unless `members` is set."""
 
     async def list_members_of(
         self, keys: Collection[tuple[str, int]], *, first: int, after: int = -1
     ) -> dict[tuple[str, int], list[MemberRecord]]:
-        """Return how the ranks of each attempt ended, by rank, at most `first` of those after rank
+        """Return the ends of each attempt's ranks, by rank, at most `first` of those after rank
         `after`."""
 
     async def cancel_job(
@@ -103,9 +102,9 @@ class JobStore(Protocol):
     async def cancel_jobs(
         self, job_ids: Collection[str], reason: str, *, hard: bool = False, now: Now = None
     ) -> Changed:
-        """Cancel each job as `cancel_job` does, in the order of their ids, all in one transaction
-        and those that hosts have just taken in another. An id that is not known is refused and holds
-        up no other."""
+        """Cancel each job as `cancel_job` does, in the order of their ids, all in one transaction,
+        and jobs that hosts have just taken in another one. An unknown id is refused and stops no
+        other job's cancel."""
 
     async def revive_job(
         self,
@@ -116,11 +115,11 @@ class JobStore(Protocol):
         from_scratch: bool = False,
         now: Now = None,
     ) -> JobRecord:
-        """Queue a failed or cancelled job again, for a person's `retry`. A parked job goes on
-        likewise; a job that backs off does so at once, with its budgets as they are.
+        """Queue a failed, cancelled or parked job again, for a person's `retry`. A job that backs
+        off is queued at once, with its budgets as they are.
 
-        counted: as one more retry of the present budgets, instead of with all budgets fresh.
-        from_scratch: its checkpoints are forgotten; otherwise the newest is handed on.
+        counted: use one more retry of the present budgets, instead of starting with fresh ones.
+        from_scratch: forget its checkpoints; otherwise it starts from the newest.
 
         Raises:
             NotFound: no such job. Conflict: from any other state.
@@ -135,8 +134,8 @@ class JobStore(Protocol):
         now: Now = None,
     ) -> Changed:
         """Queue each of these jobs again, for its reason, as `revive_job` does, in the order of their
-        ids and all in one transaction. A refused job holds up no other: where a quota has not room
-        for all of them, the first ones are queued."""
+        ids and all in one transaction. A refused job stops no other job's retry: where a quota has
+        no room for all of them, the first ones are queued."""
 
     async def drain_job(
         self,
@@ -148,13 +147,14 @@ class JobStore(Protocol):
         epoch: int | None = None,
         now: Now = None,
     ) -> bool:
-        """Begin a drain of a reserved or running job, where `epoch` is given only of that attempt.
-        True when this call began it (one drain per epoch). Raises NotFound."""
+        """Begin a drain of a reserved or running job; with `epoch`, only of the attempt under it.
+        Return whether this call began it (one drain per epoch). Raises NotFound."""
 
     async def prune(self, history_days: float, *, limit: int = 1000, now: Now = None) -> int:
-        """Delete jobs that ended longer ago than that with everything of theirs, in small batches,
-        and events of that age that belong to no job. Returns how many jobs.
+        """Delete jobs that ended longer ago than that with all their rows, in small batches, and
+        events of that age that belong to no job. Return how many jobs.
 
-        HISTORY-1  Nothing goes before all that names it has ended and that, too, is so long ago: a
-        member before its array, a job before what waits for it, before the run whose node it is,
-        before the call sets that printed into its output; nor the newest job of a schedule."""
+        HISTORY-1  A job is deleted only once everything that names it has ended so long ago too:
+                   its
+        array, the jobs that waited for it, the workflow run whose node it is, and the call sets
+        that printed into its output. The newest job of a schedule is never deleted."""

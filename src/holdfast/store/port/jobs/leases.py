@@ -1,4 +1,4 @@
-"""Leases: begun, renewed and ended by agents' syncs, or lapsed."""
+"""Leases: agents' syncs begin, renew and end them, and silent ones lapse."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -12,7 +12,7 @@ from holdfast.store.port.clock import Now
 
 
 class LeaseStore(Protocol):
-    """What agents report, and what their silence means."""
+    """The reports of agents, and the consequences of their silence."""
 
     async def sync_hosts(
         self,
@@ -22,13 +22,13 @@ class LeaseStore(Protocol):
         terms: TakeTerms | None = None,
         now: Now = None,
     ) -> list[HostSynced]:
-        """Take many hosts' syncs in one transaction; answers come in the same order.
+        """Apply many hosts' syncs in one transaction; answers come in the same order.
 
-        rules: the operators' own, by which a drain that begins here says its cause (CLASSIFY-4).
+        rules: the operators' rules, for the cause of a drain that begins here (CLASSIFY-4).
 
-        terms: where hosts whose syncs say `takes` fill their free room at once, by
+        terms: the queues in which hosts whose syncs set `takes` fill their free room at once, by
         `core.placement.takes`: each job taken is reserved and offered like any other, with
-        AttemptRecord.road `host`. None: nowhere.
+        AttemptRecord.road `host`. None: in no queue.
 
         Per host: its heartbeat (clears `flagged_dead_at` with a host.recovered event), beats,
         renewals, starts and ends. A start makes its task running; when all tasks run, attempt and
@@ -37,8 +37,8 @@ class LeaseStore(Protocol):
         preempting and `facts.stopped`. A job whose tasks are all done succeeds here (attempt ended,
         task rows deleted, events job.started if it was missed, and job.succeeded). A failed task
         makes its job drain: trigger on record, siblings preempting, event job.draining.
-        `leaving` → the host is terminated after its ends are taken; one that leaves ends untold, of
-        tasks that have begun or that it says live, is as before, and given no orders.
+        `leaving` → the host is terminated after its ends are recorded; a host that leaves out ends
+        of tasks that have begun, or that it lists as live, keeps its state and gets no orders.
         A key that matches no live task of this host and incarnation is `lost` if reported live,
         `refused` if reported ended (STORE-2). An end whose task has already ended under the same
         key is acknowledged again, not refused.
@@ -48,10 +48,10 @@ class LeaseStore(Protocol):
         self, job: NewJob, taker: HostSync, terms: TakeTerms, *, now: Now = None
     ) -> tuple[Submitted, HostSynced] | None:
         """Write one new job, and let a host fill its free room in the same transaction, as a sync
-        that `takes` does. Its answer has the offers, which are perhaps of jobs that came before.
+        with `takes` does. The host's answer holds the offers, perhaps of jobs that came before.
 
-        Returns None, and writes nothing, where the job is not new or a quota is set: it is then
-        `submit_jobs` that decides.
+        Return None, and write nothing, where the job is not new or a quota is set; the caller then
+        uses `submit_jobs`.
         """
 
     async def reserve_and_offer(
@@ -62,10 +62,10 @@ class LeaseStore(Protocol):
         *,
         now: Now = None,
     ) -> tuple[list[str], list[HostSynced]]:
-        """Reserve as `AdmissionStore.reserve` does, and in the same transaction offer, or ask to
-        claim, what a sync of each of these hosts would be given then: their calls wait, and say
-        what `polls` says. Returns the ids applied, and the answer of each host that has one. An
-        answer that never arrives is given to the next sync, like any offer."""
+        """Reserve as `AdmissionStore.reserve` does, and in the same transaction answer the waiting
+        syncs of hosts with their new offers and claims. polls: these syncs. Return the ids applied,
+        and an answer for each host that has one. The next sync repeats an answer that never
+        arrived, like any offer."""
 
     async def list_live_tasks(self, host_id: str) -> list[LiveTask]:
         """Return the host's live tasks, for watch settings that may have to be sent again."""
@@ -76,5 +76,5 @@ class LeaseStore(Protocol):
         preempted. Their jobs drain. Returns job ids."""
 
     async def settle_clock(self, *, now: Now = None) -> None:
-        """LEASE-5: move times that a wrong clock put into the future to now: heartbeats, and when
-        reservations and drains began. No lease ends later than its TTL from now."""
+        """Set times that a wrong clock put into the future to now: heartbeats, and the begins of
+        reservations and drains. Let no lease end later than its TTL from now (LEASE-5)."""

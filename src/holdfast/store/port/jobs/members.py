@@ -1,5 +1,4 @@
-"""Ranks that wait for each other, and members of supervised jobs: their falls, and the places of
-their replacements."""
+"""Ranks that wait for each other, and members of supervised jobs, which fall and are replaced."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
@@ -14,38 +13,35 @@ from holdfast.store.port.clock import Now
 
 
 class MemberStore(Protocol):
-    """One member falls and is replaced while the others run on.
-
-    Ranks of any gang tell of their sections here, because these excuse the ranks that wait for them
-    (EXCUSE-1).
-    """
+    """The falls and replacements of single members while the others run on, and the sections of
+    ranks of any gang, because these excuse the ranks that wait for them (EXCUSE-1)."""
 
     async def tell_sections(
         self, host_id: str, told: Sequence[tuple[TaskKey, float]], *, now: Now = None
     ) -> None:
-        """Note for how many seconds from now on the sections of ranks on this host excuse the others;
-        0: none does any more. A key that does not run there changes nothing."""
+        """Write for how many seconds from now on the sections of ranks on this host excuse other
+        ranks; 0: not any more. A key that does not run there changes nothing."""
 
     async def find_excuses(
         self, keys: Sequence[TaskKey], *, now: Now = None
     ) -> dict[TaskKey, float]:
-        """Return for how many seconds more other ranks' sections excuse these; those of them that
-        none does are missing."""
+        """Return for how many seconds more other ranks' sections excuse these ranks; ranks without
+        an excuse are missing."""
 
     async def list_members(self, limit: int) -> list[DueMember]:
-        """Return members that need a decision: the fallen, and replacements that have not started
+        """Return members that need a decision: fallen ones, and replacements that have not started
         yet."""
 
     async def replace_members(
         self, plans: Sequence[tuple[TaskKey, Replacement]], *, now: Now = None
     ) -> list[TaskKey]:
-        """Carry out the decisions about fallen members, in their order and all at once. Each
-        member is `blocked` until it has another host (event task.replaced) or, parked, until a
-        person releases it (task.parked), with its charge and a barred host on record; where it does
-        not go on, the drain of its job begins with it as the trigger.
+        """Carry out the decisions on fallen members, in their order and in one transaction. Each
+        member is `blocked` until it has another host (event task.replaced) or, if parked, until a
+        person releases it (task.parked); its charge and a barred host are written too. A member
+        that does not go on begins the drain of its job, as the trigger.
 
-        Returns the keys it was carried out for: not where the job drains, or another call has
-        decided.
+        Return the keys whose decisions were carried out; those of jobs that drain, or that another
+        call has decided on, are missing.
         """
 
     async def unpark_members(self, job_id: str, reason: str, *, now: Now = None) -> JobRecord:
@@ -55,8 +51,8 @@ class MemberStore(Protocol):
     async def stop_member(
         self, key: TaskKey, cause: Cause, reason: str, *, now: Now = None
     ) -> bool:
-        """Stop one live member while the others run on. False where the key names none, or it is
-        being stopped already."""
+        """Stop one live member while the others run on. Return False where the key names none, or
+        one that is being stopped already."""
 
     async def seat_members(
         self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], *, now: Now = None
@@ -66,5 +62,5 @@ class MemberStore(Protocol):
         each. Returns job ids."""
 
     async def release_members(self, reservation_seconds: float, *, now: Now = None) -> list[str]:
-        """Take back places of replacements never offered to their host within
-        `reservation_seconds`. Returns job ids."""
+        """Release reservations of replacements that were never offered to their host within
+        `reservation_seconds`. Return job ids."""

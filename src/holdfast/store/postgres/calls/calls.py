@@ -384,7 +384,8 @@ _PRUNED = ("pages", "results", "charges", "failures", "sets")
 async def _take_waiting(
     tx: Tx, row: Mapping[str, Any], moves: CallMoves, asked: Ranges | None, reason: str, lock: str
 ) -> None:
-    """Cancel what is ready or backs off."""
+    """Cancel the ready calls and those that wait for a retry. asked: their indices, None for
+    all."""
     n, feed = row["n"], row["feed"]
     ready = [
         read_piece(r)
@@ -430,7 +431,7 @@ async def _read_of_set(tx: Tx, set_id: str, name: str, **given: Any) -> Rows:
 
 
 async def _find_feed(tx: Tx, family: Family, spec: FunctionSpec, now: Now) -> tuple[datetime, int]:
-    """Return the time and the feed, which is made where it is not there."""
+    """Return the time and the number of the feed for a function, and make the feed if it is new."""
     key = {"family_name": family.name, "model": spec.model or ""}
     wanted = {"vram_gb": spec.vram_gb, "cold_wait_seconds": spec.cold_wait_seconds}
     clock, found = await tx.many(("read_now", {"now": now}), ("find_call_feed", key))
@@ -446,7 +447,7 @@ def _read_clock(rows: Rows) -> datetime:
 
 
 def _look_at_set(set_id: str, first: int, calls: int, spec: str | None = None) -> Steps:
-    """Return the lock of a set, and the look for calls that it has already, seen under it."""
+    """Return the statements that lock a set and then read which of these calls it has already."""
     pages = {"id": set_id, "first": first, "last": first + calls}
     return [("lock_call_set", {"id": set_id, "spec": spec}), ("find_call_pages", pages)]
 
@@ -461,8 +462,8 @@ async def _grow(
     at: datetime,
     cut: str = "",
 ) -> CallSetView:
-    """Add the calls that are not there yet, commit, and close the set where its whole count is
-    given. there: the pages that hold calls of these numbers."""
+    """Add the calls that the set lacks, commit, and close the set where its total count is given.
+    there: the pages that hold calls of these indices already."""
     n, last = row["n"], first + len(args)
     spans = subtract_ranges((first, last), [(p["first"], p["last"]) for p in there])
     more = sum(end - begin for begin, end in spans)

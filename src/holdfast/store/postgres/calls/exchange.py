@@ -1,5 +1,5 @@
-"""The hot path of calls: an exchange with executors, one transaction of two round trips; another one
-where a call failed."""
+"""The hot path of calls: an exchange with executors is one transaction of two round trips, and one
+more round trip where a call failed."""
 
 import random
 from collections.abc import Collection, Mapping, Sequence
@@ -32,7 +32,7 @@ from holdfast.store.postgres.calls.rows import (
 from holdfast.store.postgres.connection.session import Rows, Tx
 
 MAX_HEADS = 256
-"""Ranges of a feed that are looked at."""
+"""Most ranges of a feed that an exchange reads."""
 
 
 class FeedRow(msgspec.Struct, kw_only=True):
@@ -48,7 +48,8 @@ class FeedRow(msgspec.Struct, kw_only=True):
 
 
 class CallExchanges:
-    """Runs exchanges, and remembers between them what never changes (sets) or only guides (sizes)."""
+    """A runner of exchanges. It keeps between them the fields of sets, which never change, and
+    sizes of calls, which only guide."""
 
     def __init__(self) -> None:
         self._sets: dict[int, CallSetRow] = {}
@@ -62,7 +63,7 @@ class CallExchanges:
         cold_wait_of: ColdWaitOf | None,
         now: datetime | None,
     ) -> list[ExecutorTurned]:
-        """Take ends and hand out batches."""
+        """Record ends and hand out batches."""
         look = self._look(turns, now)
         ((seen,),) = await tx.many(look)
         at: datetime = seen["now"]
@@ -74,7 +75,7 @@ class CallExchanges:
         ex.take()
         await judge_moves(tx, ex.moves, judge)
         backs = list_backs(ex.moves)
-        if ex.moves.ready:  # what came back may be handed out at once
+        if ex.moves.ready:  # returned calls may be handed out at once
             *_, (seen,) = await tx.many(*list_writes(ex.moves), look)
             ends = end_columns(CallMoves(at))
         else:
@@ -99,7 +100,7 @@ class CallExchanges:
             for found_sets in more:
                 self._sets |= index_sets(found_sets)
         elif not backs:
-            await tx.last(("commit_soon", None))  # it holds locks alone, and waits for no disk
+            await tx.last(("commit_soon", None))  # it only holds locks, so no wait for the disk
         known = self._sets
         return [_turn_back(ex, i, standings[i], known, texts, touched) for i in range(len(turns))]
 
@@ -173,7 +174,7 @@ def _make_head(
 
 
 def fill_waits(rows: Rows, cold_wait_of: ColdWaitOf | None) -> Rows:
-    """Put the bound in force in rows of feeds whose function sets none."""
+    """Fill in `cold_wait_seconds` in rows of feeds whose function sets none."""
     for row in rows:
         own = row["cold_wait_seconds"]
         row["cold_wait_seconds"] = find_cold_wait(own, row["queue"], cold_wait_of)
@@ -181,7 +182,7 @@ def fill_waits(rows: Rows, cold_wait_of: ColdWaitOf | None) -> Rows:
 
 
 def make_judge(policy_of: PolicyOf | None, rules: Sequence[OperatorRule]) -> CallJudge:
-    """Return what failures are decided by."""
+    """Return the inputs of decisions on failed calls."""
     return CallJudge(policy_of or default_policy, rules, random.random)
 
 

@@ -1,4 +1,5 @@
-"""Rows of calls: read as the values that moves work on, and the writes of what moves gathered."""
+"""Rows of calls: read them as the values of moves, and make the statements for the moves'
+changes."""
 
 import functools
 import re
@@ -40,7 +41,7 @@ def read_batch(row: Mapping[str, Any]) -> OpenBatch:
 
 
 def read_busy(row: Mapping[str, Any]) -> BusyCall:
-    """Read the row of a batch whose call keeps its executor from others."""
+    """Read the row of a batch whose running call keeps its executor from accepting others."""
     batch = read_batch(row)
     names = {int(n): set_id for n, set_id in (row["names"] or {}).items()}
     return BusyCall(
@@ -54,7 +55,7 @@ def read_busy(row: Mapping[str, Any]) -> BusyCall:
 
 
 read_page = msgspec.json.Decoder(list[str]).decode
-"""A page's arguments."""
+"""Read the arguments of a page."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -82,7 +83,7 @@ def index_sets(rows: Rows) -> dict[int, CallSetRow]:
 
 
 async def judge_moves(tx: Tx, moves: CallMoves, judge: CallJudge) -> None:
-    """Decide about calls that failed or were taken back, with their sets locked."""
+    """Decide on calls that failed or returned to their feed, with their sets locked."""
     if not moves.needs_judging:
         return
     calls = moves.judged_calls
@@ -101,7 +102,7 @@ async def judge_moves(tx: Tx, moves: CallMoves, judge: CallJudge) -> None:
 
 
 def list_writes(moves: CallMoves) -> Steps:
-    """Return the writes of what was gathered, without the sets' counts."""
+    """Return the statements for the changes of the moves, without the counts of sets."""
     steps: Steps = []
     if moves.runs or moves.changed or moves.gone:
         steps.append(("write_call_ends", end_columns(moves)))
@@ -109,7 +110,7 @@ def list_writes(moves: CallMoves) -> Steps:
 
 
 def count_host_calls(moves: CallMoves) -> Steps:
-    """Return the write of how many calls ended on each host."""
+    """Return the statement that adds to the counts of calls that ended on each host."""
     return [
         ("count_host_calls", {"host": host, **msgspec.structs.asdict(calls)})
         for host, calls in sorted(moves.counted.items())
@@ -117,7 +118,7 @@ def count_host_calls(moves: CallMoves) -> Steps:
 
 
 def list_backs(moves: CallMoves) -> Steps:
-    """Return the writes of calls that come back, and of their failures."""
+    """Return the statements for calls that are ready or wait again, and for their failures."""
     steps: Steps = []
     if moves.ready:
         steps.append(ready_step(moves.ready))
@@ -136,14 +137,14 @@ def list_backs(moves: CallMoves) -> Steps:
 
 
 def list_counts(moves: CallMoves, *, also: int | None = None) -> Steps:
-    """Return the write of the sets' counts, which is to be the last. also: a set that is counted
-    though none of its calls ended."""
+    """Return the statement for the counts of sets, which must be the last one, because it locks
+    them. also: a set to count even if none of its calls ended."""
     counts = count_columns(moves, also=also)
     return [("count_call_ends", {**counts, "now": moves.now})] if counts["sets"] else []
 
 
 def count_columns(moves: CallMoves, *, also: int | None = None) -> dict[str, Any]:
-    """Return what is added to each set's counts, and how much that is together."""
+    """Return the columns of what is added to each set's counts, and the totals."""
     counts = moves.count()
     if also is not None:
         counts.setdefault(also, (0, 0, 0))
@@ -152,8 +153,8 @@ def count_columns(moves: CallMoves, *, also: int | None = None) -> dict[str, Any
 
 
 def encode_rows(rows: object) -> str:
-    """Return rows as JSON for `json_to_recordset`: a list of arrays costs its driver several times as
-    much. NUL, which no JSON text has and no database keeps, becomes U+FFFD."""
+    """Return rows as JSON for `json_to_recordset`, because lists of arrays cost the driver several
+    times as much. NUL, which PostgreSQL cannot store, becomes U+FFFD."""
     raw = msgspec.json.encode(rows)
     if b"\\u0000" in raw:  # most often in a text's own escape, `\\\\u0000`
         raw = _NUL.sub(rb"\1\\ufffd", raw)
@@ -164,7 +165,7 @@ _NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
 
 
 def end_columns(moves: CallMoves) -> dict[str, Any]:
-    """Return ended calls, and batches that are over or of which more has ended."""
+    """Return the columns of ended calls, of finished batches, and of batches with new ends."""
     for run in moves.runs:
         run.reason = clean_text(run.reason)
     changed = [{"id": b.id, "ended": b.ended, "busy": b.busy} for b in moves.changed.values()]
@@ -177,7 +178,7 @@ def end_columns(moves: CallMoves) -> dict[str, Any]:
 
 
 def place_rows(pieces: Iterable[tuple[int, Piece]]) -> list[dict[str, int]]:
-    """Return what finds ready ranges, with what is left of them."""
+    """Return the keys of ready ranges, with the parts that are left of them."""
     return [
         {
             "feed": feed,
@@ -198,7 +199,7 @@ def name_calls(pieces: Iterable[Piece]) -> dict[str, Any]:
 
 
 def ready_step(pieces: Sequence[tuple[int, Piece]]) -> tuple[str, dict[str, Any]]:
-    """Return the write of ranges that are ready, by feed."""
+    """Return the statement that writes ready ranges, by feed."""
     rows = [
         {**row, "page": piece.page, "attempts": piece.attempts, "since": piece.since}
         for row, (_, piece) in zip(place_rows(pieces), pieces, strict=True)

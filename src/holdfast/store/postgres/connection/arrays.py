@@ -11,24 +11,24 @@ from psycopg.types.array import ListDumper
 _NOTHING = type(None)
 _SPOKEN_ALIKE = [{kind, *other} for kind in (int, float, bool) for other in ((), (_NOTHING,))]
 _SPOKEN_ALIKE.append({_NOTHING})
-"""Elements that Python writes as PostgreSQL reads them, but for None."""
+"""Sets of element types that Python writes as PostgreSQL reads them, except None."""
 _NUL = "\x00"  # stands between texts, because no text of PostgreSQL holds it
 
 
 class ColumnDumper(ListDumper):
-    """Writes a list of texts or numbers by one join. What is not plain is left to the driver, which goes
-    element by element.
+    """A dumper that writes a list of texts or numbers by one join. Other lists are left to the
+    driver, which writes element by element.
 
-    Its type is the statement's to say, as it is for an empty list anyway: the driver would look
-    through every list, twice, and prepare a statement anew for small numbers and for large ones.
+    The dumper gives no type, so each statement must cast its arrays. The driver's own would look
+    through every list twice, and prepare a statement anew for small and for large numbers.
     """
 
     def get_key(self, obj: list[Any], format: PyFormat) -> type:
-        """Return the same for all lists."""
+        """Return the same key for all lists, so that one dumper serves them."""
         return self.cls
 
     def upgrade(self, obj: list[Any], format: PyFormat) -> "ColumnDumper":
-        """Return this one, for all lists."""
+        """Return this dumper, which serves all lists."""
         return self
 
     def dump(self, obj: list[Any]) -> Buffer | None:
@@ -46,7 +46,8 @@ def _write_plain(values: list[Any]) -> str | None:
 
 
 def _write_texts(texts: list[str]) -> str | None:
-    """Return the elements of an array; None where one cannot be written so."""
+    """Return the text of an array of these elements; None where the join cannot write one of
+    them."""
     if '"' not in texts[0]:  # as in names and ids
         text = '","'.join(texts)
         plain = text.count('"') == 2 * (len(texts) - 1) and "\\" not in text

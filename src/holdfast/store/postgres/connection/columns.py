@@ -26,7 +26,7 @@ from holdfast.moves.rows import JobRow, TaskRow
 
 
 class Writer(Enum):
-    """What writes a column."""
+    """The statements that write a column."""
 
     NONE = "the row's creation, or a statement of its own"
     KEY = "nothing: it finds the row"
@@ -85,7 +85,7 @@ COLUMNS: Mapping[str, Mapping[str, tuple[str, Writer]]] = {
                road text, reserved_at timestamptz
     """),
 }
-"""Table → column → its SQL type, and what writes it."""
+"""Table → column → (SQL type, its writer)."""
 
 _READ = {
     "job": ("jobs", JobRecord),

@@ -1,7 +1,6 @@
 """Leadership and hints in PostgreSQL, each on a connection of its own.
 
-A hint is only a hint: it is sent outside any transaction, may be lost, and a loop that never got
-one still polls.
+A hint is sent outside any transaction and may be lost, so loops poll as well.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ import psycopg
 
 from holdfast.errors import Unavailable
 from holdfast.store.port.leadership import LEAD_SECONDS, HintHub
-from holdfast.store.postgres.connection.pipeline import Asked, Connection
+from holdfast.store.postgres.connection.pipeline import Connection, Statement
 from holdfast.store.postgres.connection.pool import cut_after
 from holdfast.store.postgres.connection.queries import QUERIES
 from holdfast.store.postgres.connection.session import LEAD, Session
@@ -23,7 +22,7 @@ from holdfast.store.postgres.connection.session import LEAD, Session
 log = logging.getLogger("holdfast.store")
 CHANNEL = "holdfast_hints"
 _NOTIFY = b"select pg_notify(%(to)s, p) from unnest(%(words)s::text[]) p"
-NO_LEAD = -1  # what is tied to no lead at all may write nothing
+NO_LEAD = -1  # a transaction tied to this number may write nothing
 HINT_GAP_SECONDS = 0.02
 CONFIRM_SECONDS = 2.0
 BACK_OFF_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -72,10 +71,11 @@ class PostgresLeadership:
             return self._number is not None
 
     async def _ask(self, name: str, params: dict[str, Any]) -> int | None:
-        """Run one of the lead's statements and return the number of the lead it left us with.
+        """Run one of the lead's statements and return the number of this replica's lead after it.
 
-        It runs on a connection of its own, which witnesses crashes of the server: a broken one is
-        a lead that was lost, even if the row still stands, because LEASE-4 must count anew.
+        The statement runs on a connection of its own. Where that one breaks, the lead counts as
+        lost even if its row still stands, because the server may have crashed and LEASE-4 must
+        count anew.
         """
         try:
             if self._lead is None:
@@ -134,7 +134,7 @@ class PostgresLeadership:
                 log.exception("a connection for hints failed; it is made again")
                 failures += 1
             if (task := asyncio.current_task()) is not None and task.cancelling():
-                raise asyncio.CancelledError  # the word was lost below, in a clean-up that failed (LOOP-3)
+                raise asyncio.CancelledError  # a clean-up below failed and lost the cancel (LOOP-3)
             await asyncio.sleep(BACK_OFF_SECONDS[min(failures, len(BACK_OFF_SECONDS) - 1)])
 
     async def _send(self, conn: Connection) -> None:
@@ -148,7 +148,7 @@ class PostgresLeadership:
                 if len(topic) < 4000 and "\x00" not in topic
             ]
             with cut_after(conn, self.session.call_seconds):
-                await conn.run_all((Asked(_NOTIFY, {"to": CHANNEL, "words": payloads}),))
+                await conn.run_all((Statement(_NOTIFY, {"to": CHANNEL, "words": payloads}),))
             await asyncio.sleep(HINT_GAP_SECONDS)
 
     async def _receive(self, conn: Connection) -> None:

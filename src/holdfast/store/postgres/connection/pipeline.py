@@ -16,20 +16,20 @@ SERVER_FAILED = (
     psycopg.errors.ReadOnlySqlTransaction,
     psycopg.errors.IdleInTransactionSessionTimeout,
 )
-"""What is raised where a server is away, goes, or takes no writes."""
+"""The driver's errors where a server is down, goes down, or accepts no writes."""
 
 
-class Asked(msgspec.Struct, frozen=True):
-    """A statement with placeholders `%(name)s`, and the values for them. prepared: its plan is kept;
-    otherwise it is made for these values."""
+class Statement(msgspec.Struct, frozen=True):
+    """A statement with placeholders `%(name)s`, and the values for them. prepared: the server keeps
+    its plan; otherwise it plans for these values."""
 
     query: bytes
     params: Mapping[str, Any] | None = None
     prepared: bool = True
 
 
-class Found(msgspec.Struct, frozen=True):
-    """What a statement found. count: how many rows it returned or touched."""
+class StatementResult(msgspec.Struct, frozen=True):
+    """The result of a statement. count: number of rows that it returned or changed."""
 
     rows: list[dict[str, Any]]
     count: int
@@ -38,39 +38,39 @@ class Found(msgspec.Struct, frozen=True):
 class Connection(psycopg.AsyncConnection[dict[str, Any]]):
     """A connection of the driver that runs several statements at once."""
 
-    async def run_all(self, asked: Sequence[Asked]) -> list[Found]:
+    async def run_all(self, statements: Sequence[Statement]) -> list[StatementResult]:
         """Run statements in order, in one round trip; each sees the effects of those before it.
 
         Raises psycopg.Error for the first that failed; those after it were not run then.
         """
-        if len(asked) == 1:
-            return [await _read(await self._send(asked[0]))]
+        if len(statements) == 1:
+            return [await _read(await self._send(statements[0]))]
         async with self.pipeline():
-            cursors = [await self._send(one) for one in asked]
+            cursors = [await self._send(one) for one in statements]
         return [await _read(cursor) for cursor in cursors]
 
-    async def _send(self, one: Asked) -> psycopg.AsyncCursor[dict[str, Any]]:
+    async def _send(self, one: Statement) -> psycopg.AsyncCursor[dict[str, Any]]:
         prepare = None if one.prepared else False
         return await self.execute(one.query, one.params, prepare=prepare)
 
     async def roll_back(self) -> None:
-        """Undo the transaction. The driver's own way would forget every plan, too."""
+        """Undo the transaction, without the driver's own way, which drops every prepared plan."""
         async with self.lock:
             self.pgconn.send_query(b"rollback")
             await self.wait(generators.execute(self.pgconn))
 
     def check_open(self) -> None:
-        """Raise OperationalError where the server has hung up already: nothing that is sent now would
-        be carried out."""
+        """Raise OperationalError where the server has closed the connection, so that no statement
+        is sent that would not be carried out."""
         look = select.poll()
         look.register(self.pgconn.socket, select.POLLIN)
         while look.poll(0):
             self.pgconn.consume_input()
 
 
-async def _read(cursor: psycopg.AsyncCursor[dict[str, Any]]) -> Found:
+async def _read(cursor: psycopg.AsyncCursor[dict[str, Any]]) -> StatementResult:
     rows = [] if cursor.description is None else await cursor.fetchall()
-    return Found(rows, max(cursor.rowcount, 0))
+    return StatementResult(rows, max(cursor.rowcount, 0))
 
 
 def is_lost(error: psycopg.Error) -> bool:

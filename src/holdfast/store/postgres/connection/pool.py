@@ -1,4 +1,4 @@
-"""Pooled connections: which one is handed out, and what ends a wait for a frozen server."""
+"""Pooled connections: the pool hands out the warmest one, and a wait for a frozen server is cut."""
 
 import asyncio
 import os
@@ -13,14 +13,15 @@ from holdfast.store.postgres.connection.pipeline import Connection
 
 
 class _Stack(deque[Connection]):
-    """Takes out first the connection that was put in last."""
+    """A queue that returns first the connection that was added last."""
 
     def append(self, conn: Connection) -> None:
         self.appendleft(conn)
 
 
 class WarmPool(AsyncConnectionPool[Connection]):
-    """Hands out the connection that was used last; the library takes the one that rested longest.
+    """A pool that hands out the connection that was used last, where the library's own hands out
+    the one that has rested longest.
 
     A server process needs milliseconds to read the catalog and to plan a statement that is new to
     it, so at idle every call must use the same warm one.

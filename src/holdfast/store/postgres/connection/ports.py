@@ -1,4 +1,4 @@
-"""How a port of the store runs on a session: each method of it in one transaction, or in none."""
+"""Decorators for the methods of the store's ports: each runs in one transaction, or in none."""
 
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import wraps
@@ -23,7 +23,7 @@ Method = Callable[Concatenate[S, P], Coroutine[Any, Any, T]]
 
 
 def transacts(work: Work[S, P, T]) -> Method[S, P, T]:
-    """Make a port's method of `work`, which runs in one transaction (`Session.transact`)."""
+    """Turn `work` into a port's method that runs in one transaction (`Session.transact`)."""
 
     @wraps(work)
     async def method(port: S, /, *given: P.args, **named: P.kwargs) -> T:
@@ -33,8 +33,8 @@ def transacts(work: Work[S, P, T]) -> Method[S, P, T]:
 
 
 def transacts_by_index(work: Work[S, P, T]) -> Method[S, P, T]:
-    """Make a port's method of `work`, which runs in one transaction of statements whose plans go by
-    indexes alone."""
+    """Turn `work` into a port's method that runs in one transaction, whose statements are planned
+    to use indexes only."""
 
     @wraps(work)
     async def method(port: S, /, *given: P.args, **named: P.kwargs) -> T:
@@ -46,7 +46,7 @@ def transacts_by_index(work: Work[S, P, T]) -> Method[S, P, T]:
 
 
 def reads(work: Work[S, P, T]) -> Method[S, P, T]:
-    """Make a port's method of `work`, which runs without a transaction (`Session.single`)."""
+    """Turn `work` into a port's method that runs without a transaction (`Session.single`)."""
 
     @wraps(work)
     async def method(port: S, /, *given: P.args, **named: P.kwargs) -> T:

@@ -1,7 +1,7 @@
 """Settings of a user's own server that cost Holdfast speed, room or safety, and their mends.
 
-Only what its own sessions cannot set for themselves (`session_settings`) is looked at: what they do
-set is no finding, as long as it takes effect.
+Settings that Holdfast's sessions set for themselves (`session_settings`) are no findings, as long
+as they take effect.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +13,7 @@ from psycopg.rows import dict_row
 from holdfast.store.postgres.connection.session_settings import write_session_settings
 
 CONNECTIONS = 11
-"""What a controller holds at most: a pool of eight, the lead's, and two for notifications."""
+"""Most connections of a controller: a pool of eight, the lead's, and two for notifications."""
 OPEN_TRANSACTION_SECONDS = 600
 LEAST_WAL_BYTES = 256 << 20
 _UNITS = {"kB": 1 << 10, "8kB": 8 << 10, "MB": 1 << 20, "16MB": 16 << 20, "GB": 1 << 30, "B": 1}
@@ -34,8 +34,7 @@ select
 
 @dataclass(frozen=True)
 class ServerFinding:
-    """One thing that is not as it should be: the setting or fact, its value, what follows, and the
-    mend."""
+    """One problem of a server: the setting or fact, its value, the effect, and how to mend it."""
 
     name: str
     value: str
@@ -48,11 +47,12 @@ class ServerFinding:
 
 @dataclass(frozen=True)
 class ServerState:
-    """A server as a session of Holdfast's sees it.
+    """The facts about a server, read in a session of Holdfast.
 
-    settings: by name, in force in that session. clients: other connections. limits: of the role and
-    of the database, -1 for none. idle_slots: replication slots without a reader.
-    oldest_seconds: the age of the oldest transaction of another client.
+    settings: name → value in force in that session. units: name → unit of the value. standby: it
+    accepts no writes. clients: number of other connections. role_limit, database_limit: limits of
+    connections, -1 for none. idle_slots: replication slots without a reader. oldest_seconds: age of
+    the oldest transaction of another client.
     """
 
     settings: Mapping[str, str]
@@ -65,7 +65,7 @@ class ServerState:
     oldest_seconds: float = 0.0
 
     def read_bytes(self, name: str) -> int:
-        """Return a setting of bytes, which PostgreSQL tells in its unit; -1 where there is none."""
+        """Return the bytes of a setting that PostgreSQL gives in a unit; -1 where it is not set."""
         value = int(self.settings.get(name, -1))
         return value * _UNITS.get(self.units.get(name, "B"), 1) if value >= 0 else value
 
@@ -79,7 +79,7 @@ def read_state(conn: psycopg.Connection[tuple[object, ...]]) -> ServerState:
 
 
 def list_findings(state: ServerState) -> list[ServerFinding]:
-    """Return what a person should change, the gravest first."""
+    """Return the problems that a person should mend, the gravest first."""
     return [
         *_judge_writes(state),
         *_judge_safety(state),

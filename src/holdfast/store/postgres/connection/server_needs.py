@@ -18,8 +18,8 @@ _POOLER_LOOKS = 8
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """A server's facts from a new connection. `number` is its `server_version_num`:
-    150018 is 15.18. shares_sessions: a pooler gives one session to several connections in turn."""
+    """The facts about a server, read on a new connection. number: its `server_version_num`, 150018
+    for 15.18. shares_sessions: a pooler gives one session to several connections in turn."""
 
     number: int
     version: str

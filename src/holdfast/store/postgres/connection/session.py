@@ -1,9 +1,10 @@
 """Connections to PostgreSQL: one pool, one way to run a transaction, one way to fail.
 
-Every failure to reach the server becomes `Unavailable`. What failed before COMMIT was sent changed
-nothing and is tried again on another connection a few times (after a restart, or where the process
-got no turn for long, the connection is closed by then); what failed during COMMIT has an unknown
-fate and is Unavailable too, which is why every method of the store may be repeated.
+Every failure to reach the server becomes `Unavailable`. A transaction that failed before its COMMIT
+was sent changed nothing, and is tried again a few times on another connection, because the server
+may have restarted, or have closed a connection of a process that got no CPU for long. Where the
+failure came during COMMIT, it is not known whether the transaction was committed. This is
+Unavailable too, so every method of the store must allow a repeat.
 """
 
 import asyncio
@@ -23,14 +24,14 @@ from psycopg.types.json import set_json_loads
 from psycopg_pool import PoolClosed, PoolTimeout
 
 from holdfast.errors import Stale, Unavailable, ValidationError
-from holdfast.moves.values import DrainNews, TellDrains, tell_nobody
+from holdfast.moves.values import DrainListener, DrainNews, drop_drain_news
 from holdfast.store.postgres.connection.arrays import ColumnDumper
 from holdfast.store.postgres.connection.pipeline import (
     MAX_PREPARED,
     SERVER_FAILED,
-    Asked,
     Connection,
-    Found,
+    Statement,
+    StatementResult,
     is_lost,
 )
 from holdfast.store.postgres.connection.pool import WarmPool, cut_after
@@ -50,14 +51,15 @@ INTRANS, INERROR = TransactionStatus.INTRANS, TransactionStatus.INERROR
 _PLANNED_ANEW = frozenset(
     ("list_job_ids", "read_events", "tail_events", "read_candidates_in_share")
 )
-"""Queries whose best plan depends on which filters are given, or on how many jobs there are now."""
+"""Queries that are planned anew each time, because their best plan depends on which filters are
+given or on the present number of jobs."""
 _BEGIN = (b"begin",)
 _ONE_MOMENT = b"set transaction isolation level repeatable read, read only"
 _COMMIT = b"commit"
 _encoder = msgspec.json.Encoder()
 _CHECK_LEAD = b"select check_lead(%(lead)s::bigint)"
 LEAD: ContextVar[int | None] = ContextVar("lead", default=None)
-"""The number of the lead that transactions of this task are tied to (LEAD-3), if they are."""
+"""The number of the lead to which transactions of this asyncio task are tied (LEAD-3), or None."""
 # Renewals and heartbeats only. A commit that a crash of the server loses makes the controller's
 # lease shorter than the agent believes it to be. That is safe: the crash ends every session, the
 # leader's lock among them, so the next leadership begins after it, and nothing lapses before
@@ -88,9 +90,8 @@ def _replace_nul(raw: bytes) -> bytes:
 class Tx:
     """One transaction, or one statement on its own.
 
-    begin: what opens the transaction. It travels with the first statement, which saves a round
-    trip.
-    committing: to be called before COMMIT is sent.
+    begin: the statements that open the transaction, sent together with its first statement to save
+    a round trip. committing: a function to call before COMMIT is sent.
     """
 
     def __init__(
@@ -101,9 +102,9 @@ class Tx:
     ) -> None:
         self.conn = conn
         self.relaxed = bool({_RELAXED, _BOTH}.intersection(begin))
-        """Whether a crash of the server may lose it, unless `commit_for_good` is run."""
+        """A crash of the server may lose the transaction, unless `commit_for_good` is run in it."""
         self._begin = begin
-        self.drain_news: list[DrainNews] = []  # told when it is committed
+        self.drain_news: list[DrainNews] = []  # for listeners, after the commit
         self._committing = committing
 
     def see_one_moment(self) -> None:
@@ -120,7 +121,7 @@ class Tx:
         """Run `many` and the transaction's COMMIT in one round trip, so that its locks are released
         before the rows are read.
 
-        Where one of them fails nothing is committed. Nothing may follow in the transaction.
+        Where one of them fails, nothing is committed. No further statement may follow.
         """
         if self._committing is None:
             raise RuntimeError("there is no transaction to end")
@@ -128,17 +129,19 @@ class Tx:
         self._committing()
         return await self._pipe(steps, _commit_words())
 
-    async def _pipe(self, steps: Sequence[Step], end: tuple[Asked, ...]) -> list[Rows]:
+    async def _pipe(self, steps: Sequence[Step], end: tuple[Statement, ...]) -> list[Rows]:
         before = len(self._begin)
         found = await self._run([_ask(step) for step in steps], end)
         return [one.rows for one in found[before : len(found) - len(end)]]
 
-    async def _run(self, asked: Sequence[Asked], end: tuple[Asked, ...] = ()) -> list[Found]:
-        """Run statements after what opens the transaction, if that was not sent yet."""
+    async def _run(
+        self, statements: Sequence[Statement], end: tuple[Statement, ...] = ()
+    ) -> list[StatementResult]:
+        """Run statements, after those that open the transaction if these were not sent yet."""
         begin, self._begin = self._begin, ()
-        return await self.conn.run_all((*map(Asked, begin), *asked, *end))
+        return await self.conn.run_all((*map(Statement, begin), *statements, *end))
 
-    async def _execute(self, name: str, params: Mapping[str, Any]) -> Found:
+    async def _execute(self, name: str, params: Mapping[str, Any]) -> StatementResult:
         return (await self._run([_ask((name, params))]))[-1]
 
     async def rows(self, name: str, /, **params: Any) -> Rows:
@@ -155,40 +158,40 @@ class Tx:
         return None if row is None else msgspec.convert(row, kind)
 
     async def one(self, name: str, /, **params: Any) -> dict[str, Any] | None:
-        """The first row, or None."""
+        """Run the named query and return its first row, or None."""
         rows = (await self._execute(name, params)).rows
         return rows[0] if rows else None
 
     async def value(self, name: str, /, **params: Any) -> Any:
-        """The first column of the first row, or None."""
+        """Run the named query and return the first column of its first row, or None."""
         row = await self.one(name, **params)
         return None if row is None else next(iter(row.values()))
 
     async def run(self, name: str, /, **params: Any) -> int:
-        """Run a statement that returns no rows; return how many it touched."""
+        """Run a statement that returns no rows; return how many rows it changed."""
         return (await self._execute(name, params)).count
 
     async def now(self, now: datetime | None) -> datetime:
-        """`now`, or the database's clock (STORE-5)."""
+        """Return `now`, or the time of the database's clock (STORE-5)."""
         if now is not None:
             return now
         found: datetime = await self.value("read_now", now=None)
         return found
 
 
-def _ask(step: Step) -> Asked:
+def _ask(step: Step) -> Statement:
     name, params = step
-    return Asked(QUERIES[name], params, name not in _PLANNED_ANEW)
+    return Statement(QUERIES[name], params, name not in _PLANNED_ANEW)
 
 
 WarmUp = Callable[[Tx], Awaitable[object]]
 
 
 class Session:
-    """The pool, and how everything runs on it.
+    """A pool of connections, and the ways to run statements and transactions on it.
 
-    prepare_threshold: as psycopg's: 0 plans a statement at its first use on a connection; None
-    behind a pooler in transaction mode.
+    prepare_threshold: as in psycopg: 0 prepares a statement at its first use on a connection; None
+    never does, for a pooler in transaction mode.
     call_seconds: a call that takes longer is cut off at its socket, so a frozen server cannot
     freeze the controller.
     """
@@ -208,12 +211,13 @@ class Session:
         self._warm_ups: list[WarmUp] = []
         self._pool: WarmPool | None = None
         self._spare: Connection | None = None
-        self.tell_drains: TellDrains = tell_nobody
-        """What is told of drains that a transaction began, when it is committed."""
+        self.tell_drains: DrainListener = drop_drain_news
+        """The function that gets news of drains after the commit of the transaction that began
+        them."""
 
     def warm_up_with(self, work: WarmUp) -> None:
-        """Run statements that change nothing on each new connection of the pool, because a server
-        process plans what is new to it for some 10 ms."""
+        """Run statements that change nothing on each new connection of the pool, because a new
+        server process needs some 10 ms to plan them."""
         self._warm_ups.append(work)
 
     async def open(self) -> None:
@@ -283,13 +287,14 @@ class Session:
     ) -> T:
         """Run `work` in one transaction, committed when it returns.
 
-        `work` may run more than once; each time, nothing of the time before has happened.
-        relaxed: a crash of the server may lose it. keep_plans: each statement has one plan for all
-        its parameters. by_index: one plan, and by indexes alone; its statements are sent in no other
-        way. seconds: how long it may take, in place of `call_seconds`.
+        `work` may run more than once; an earlier run that failed has changed nothing.
+        relaxed: a crash of the server may lose the transaction. keep_plans: the server keeps one
+        plan of each statement for all parameters. by_index: the same, and its plans use indexes
+        only, so its statements must never be sent without this flag. seconds: longest time, in
+        place of `call_seconds`.
 
         Raises:
-            Unavailable: the server cannot be reached, or the fate of the commit is unknown.
+            Unavailable: the server cannot be reached, or it is not known whether it committed.
             ValidationError: a value cannot be stored.
         """
         settings = {(True, False): _RELAXED, (False, True): KEEP_PLANS, (True, True): _BOTH}.get(
@@ -313,12 +318,12 @@ class Session:
             result = await work(tx)
         except BaseException:
             if not conn.closed and conn.info.transaction_status in (INTRANS, INERROR):
-                # A connection too broken for it has rolled back already, and the error that led
-                # here must not be lost with it.
+                # A connection that is too broken for a rollback has rolled back already, and its
+                # error must not hide the one that led here.
                 with suppress(psycopg.Error):
                     await conn.roll_back()
             raise
-        # Otherwise the work sent nothing, or its COMMIT with its last statements.
+        # Otherwise the work sent no statement, or sent its COMMIT with its last statements.
         if conn.info.transaction_status == INTRANS:
             conn.check_open()
             mark()
@@ -407,10 +412,10 @@ class Session:
                 yield conn
 
 
-def _commit_words() -> tuple[Asked, ...]:
+def _commit_words() -> tuple[Statement, ...]:
     lead = LEAD.get()
-    commit = Asked(_COMMIT)
-    return (commit,) if lead is None else (Asked(_CHECK_LEAD, {"lead": lead}), commit)
+    commit = Statement(_COMMIT)
+    return (commit,) if lead is None else (Statement(_CHECK_LEAD, {"lead": lead}), commit)
 
 
 def _check_conflicts(count: int, error: Exception) -> None:
@@ -419,7 +424,7 @@ def _check_conflicts(count: int, error: Exception) -> None:
 
 
 def _count_cancels() -> int:
-    """Return how often the present task was cancelled."""
+    """Return how often the present asyncio task was cancelled."""
     task = asyncio.current_task()
     return task.cancelling() if task is not None else 0
 

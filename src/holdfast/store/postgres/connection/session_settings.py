@@ -1,5 +1,5 @@
-"""Write the settings of Holdfast's own sessions. They hold over those of the server, the database,
-the role and a pooler in session mode."""
+"""The settings of Holdfast's own sessions. They override those of the server, the database, the
+role and a pooler in session mode."""
 
 _SETTINGS = (
     "timezone = 'UTC'",
@@ -30,6 +30,6 @@ _WATCH_CLIENT = (  # some operating systems refuse it
 
 
 def write_session_settings(server_version: int) -> bytes:
-    """Return the statements that a new session begins with. server_version: 150018 is 15.18."""
+    """Return the statements that a new session begins with. server_version: 150018 for 15.18."""
     settings = (*_SETTINGS, *([_SINCE_17] if server_version >= 170000 else []))
     return "; ".join((*(f"set {setting}" for setting in settings), _WATCH_CLIENT)).encode()

@@ -136,7 +136,7 @@ class PostgresFleet(PostgresPools):
         async def work(tx: Tx, rental: RentedHost, at: datetime) -> bool:
             event = InstanceEvent.DENY
             if take(rental.state, event) is None:
-                # Its end was wanted meanwhile: the same news, under the name its state takes.
+                # Its end was requested meanwhile, and then its state accepts this news as `miss`.
                 event = InstanceEvent.MISS
             if not await _lose(tx, rental, event, HostFault.NO_INSTANCE_ID, reason, at, final):
                 return False
@@ -316,7 +316,7 @@ async def _lose(
     at: datetime,
     counts: bool,
 ) -> bool:
-    """Write that a machine is gone, and what that is for its host. counts: for the breaker."""
+    """Write that a machine is gone, and move its host. counts: the fault counts for the breaker."""
     if take(rental.state, event) is None:
         return False
     await tx.run("lose_instance", id=rental.host_id, reason=reason, now=at)
@@ -343,7 +343,7 @@ async def _fail(
 
 
 async def _terminate(tx: Tx, rental: RentedHost, reason: str, at: datetime) -> list[str] | None:
-    """Terminate a host and lose what is left on it. Returns the jobs."""
+    """Terminate a host, and end the tasks left on it as lost. Return their jobs."""
     after = take_host(rental.host, HostEvent.TERMINATE)
     if after is None:
         return None

@@ -1,4 +1,4 @@
-"""Pools in PostgreSQL, and what their cycles leave on record."""
+"""Pools in PostgreSQL, and the records of their cycles."""
 
 from typing import Any
 

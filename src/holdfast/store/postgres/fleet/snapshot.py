@@ -109,7 +109,8 @@ def _view(
 def _show_hosts(
     spec: PoolSpec, rows: Rows, checks: Mapping[str, dict[str, Any]]
 ) -> tuple[FleetHost, ...]:
-    # All at once, and then the few that need more than their row, because a pool may have 10,000.
+    # Convert all rows at once, then treat the few hosts that need more, because a pool may have
+    # 10,000 hosts.
     hosts = msgspec.convert(rows, list[FleetHost])
     for place, row in enumerate(rows):
         if row["stopping"] is not None:

@@ -1,4 +1,4 @@
-"""Admission in PostgreSQL: the candidates and their room, and the one write that starts them."""
+"""Admission in PostgreSQL: read candidates and room, and reserve the leader's placements."""
 
 from collections.abc import Collection, Mapping, Sequence, Set
 from datetime import datetime, timedelta
@@ -82,7 +82,7 @@ class PostgresAdmission(OnSession):
     async def _release(
         self, held_projects: Sequence[str], limit: int | None, now: datetime | None, tx: Tx
     ) -> tuple[Released, bool]:
-        """Release one batch of each kind. Returns also whether there may be more."""
+        """Release one batch of each kind of waiting job. Return also whether there may be more."""
         at = await tx.now(now)
         switches = await read_switches(tx, self.environment)
         off, free = switches.projects_off, [p for p in held_projects if switches.held_by(p) is None]
@@ -116,7 +116,7 @@ class PostgresAdmission(OnSession):
             dispatch.dispatch_retry(m, m.jobs[job_id])
         await write_moves(tx, m)
         spent = limit is not None and len(due) >= limit
-        # Where none was found though one is due, another transaction had its row for a moment.
+        # Where no row was found though a job is due, another transaction held its row for a moment.
         left = (
             (spent or not due)
             and switches.everywhere is None
@@ -137,7 +137,7 @@ class PostgresAdmission(OnSession):
             "begin_admission", now=now, limits="max_running" in self.environment
         )
         if revision is None or not revision["anything_queued"]:
-            # Nearly every end of a job asks, and thousands of hosts need not be read for it.
+            # Nearly every end of a job leads here, and thousands of hosts need not be read for it.
             rev = 0 if revision is None else revision["settings_rev"]
             return AdmissionSnapshot(candidates=(), hosts=(), headroom={}, settings_rev=rev)
         cluster = [("cluster", revision["settings"]), ("environment", self.environment)]
@@ -246,8 +246,8 @@ async def plan_reservation(
     ttls: Mapping[str, float],
     now: datetime | None,
 ) -> Reservation | None:
-    """Return the reservation of those of the leader's placements that still fit, None where there are
-    none, under its locks: in the one order, queues, hosts, and then projects, jobs, tasks."""
+    """Return the reservation of those of the leader's placements that still fit, None where none
+    does. Locks are taken in the one order: queues, hosts, and then projects, jobs, tasks."""
     if not placements:
         return None
     host_ids = sorted({some.host_id for p in placements for some in p.tasks})
@@ -270,7 +270,8 @@ async def plan_reservation(
 def _open_queues(
     revision: Mapping[str, Any], cluster: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> tuple[dict[str, int], list[str]]:
-    """Return how many more jobs each limited queue may run, and the queues that may start some."""
+    """Return queue → number of further jobs that it may run, for limited queues, and the names of
+    all queues that may start a job."""
     queues = revision["queues"]
     limits = {
         q["name"]: _limit(resolve("max_running", [("queue", q["settings"]), *cluster]).value)
@@ -286,8 +287,8 @@ def _open_queues(
 
 
 async def _allot(tx: Tx, environment: Mapping[str, Value], projects: Set[str]) -> Allotment:
-    """Return what the projects may still start, under the locks of those with quotas, so that two
-    leaders that race for a moment cannot exceed one together."""
+    """Return what the projects may still start, with the projects with quotas locked, so that two
+    leaders that race for a moment cannot exceed a quota together."""
     quotas = await read_quotas(tx, projects, environment)
     if quotas:
         await lock_quotas(tx, quotas)
@@ -299,7 +300,7 @@ def _limit(value: Value) -> int | None:
 
 
 async def read_capacity(tx: Tx, ids: Sequence[str]) -> list[Capacity]:
-    """Return the free room of those of these hosts that are active."""
+    """Return the free room of the active ones among these hosts."""
     (rows,) = await tx.many(ask_capacity(ids))
     return [as_capacity(row) for row in rows]
 
@@ -307,13 +308,13 @@ async def read_capacity(tx: Tx, ids: Sequence[str]) -> list[Capacity]:
 def ask_capacity(
     ids: Sequence[str] | None, *, silence: float | None = None, now: Now = None
 ) -> Step:
-    """Return the question for the room of active hosts, of all where `ids` is None."""
+    """Return the query for the room of active hosts, of all where `ids` is None."""
     given = {"ids": ids, "silence": silence, "now": now}
     return "read_capacity", given
 
 
 def as_capacity(row: Mapping[str, Any]) -> Capacity:
-    """Return a host's free room from its size and what its live leases hold."""
+    """Return a host's free room: its size without the resources of its live leases."""
     faults = msgspec.convert(row["faults"], tuple[Hindrance, ...])
     busy = {*row["busy_devices"], *list_held(faults)}
     return Capacity(
@@ -356,8 +357,8 @@ def _ask_candidates(
 def _ask_owned(
     queues: Sequence[str], shares: Mapping[str, Share], asked: Mapping[str, Any]
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Return the question for the first jobs of projects that are below their shares; none where
-    there are no such projects."""
+    """Return the query for the first jobs of projects that are below their shares; none where there
+    are no such projects."""
     below, most = plan_owned(shares, asked["limit"])
     if not below:
         return []
@@ -373,7 +374,7 @@ def _ask_owned(
 
 
 def _put_first(owned: Rows, queued: Rows) -> Rows:
-    """Return all, the jobs of `owned` first and none twice."""
+    """Return all jobs, those of `owned` first and none twice."""
     first = {row["job_id"] for row in owned}
     return [*owned, *(row for row in queued if row["job_id"] not in first)]
 

@@ -1,5 +1,5 @@
-"""The queued jobs that hosts may take, as columns; what alike ones have in common is read once, which
-saves the controller 12 µs for each job of a batch (decision 39)."""
+"""The queued jobs that hosts may take, as columns. The fields that alike jobs share are read once,
+which saves the controller 12 µs for each job of a batch (decision 39)."""
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -18,23 +18,22 @@ from holdfast.store.postgres.connection.session import Rows, Tx
 MAX_ALIKE = 512
 MAX_ALIKE_CHARS = 16_384
 Name = tuple[str, str]
-"""A queue, and what `read_takable` calls a spec."""
+"""A queue, and the name that `read_takable` gives a spec."""
 _decode_spec = msgspec.json.Decoder(JobSpec).decode
 _decode_shuns = msgspec.json.Decoder(tuple[tuple[str, ...], tuple[str, ...]]).decode
 
 
 class AlikeJob(msgspec.Struct, frozen=True):
-    """What alike jobs have in common: for the plan, and for their orders.
-
-    job: one of them, as if it had no attempt yet.
-    """
+    """The fields that alike jobs share. job: for the plan, one of them, as if it had no attempt
+    yet. offered: for their orders."""
 
     job: Candidate
     offered: OfferedJob
 
 
 class Takable(msgspec.Struct, frozen=True):
-    """Jobs that hosts may take, in their order. offered: by the id of an `Alike.job`."""
+    """Jobs that hosts may take, in their order. offered: id of an `Alike.job` → fields of its
+    orders."""
 
     groups: Sequence[Alike]
     offered: Mapping[str, OfferedJob]
@@ -45,13 +44,14 @@ class Takable(msgspec.Struct, frozen=True):
 
 
 class AlikeJobs:
-    """What this process remembers of jobs that it has read, because most jobs are like one of them."""
+    """A cache of the shared fields of jobs that this process has read, because most jobs are like
+    one of them."""
 
     def __init__(self) -> None:
         self._known: dict[Name, AlikeJob] = {}
 
     async def group(self, tx: Tx, found: Rows) -> Takable:
-        """Return what `read_takable` found. A job that has gone meanwhile is left out."""
+        """Return the jobs that `read_takable` found, without those that are gone meanwhile."""
         (columns,) = found
         if not columns["ids"]:
             return Takable((), {})
@@ -71,7 +71,7 @@ class AlikeJobs:
         return Takable(groups, offered)
 
     async def _find(self, tx: Tx, some: Mapping[Name, str]) -> Mapping[Name, AlikeJob]:
-        """Return what is known of the specs of `some`, each given with a job of it."""
+        """Return the shared fields for the specs of `some`, each given with one of its jobs."""
         new = {job_id: name for name, job_id in some.items() if name not in self._known}
         if not new:
             return self._known
@@ -85,7 +85,7 @@ class AlikeJobs:
 
 
 def _split_runs(columns: Mapping[str, Any], count: int) -> list[tuple[Any, int, int]]:
-    """Return what jobs that follow each other have in common, with where they begin and end."""
+    """Return runs of neighbouring jobs with equal columns: the values, the begin and the end."""
     given = [columns[name] for name in ("queues", "specs", "shuns")]
     if all(len(column) == 1 for column in given):
         return [(tuple(column[0] for column in given), 0, count)]
@@ -96,7 +96,7 @@ def _split_runs(columns: Mapping[str, Any], count: int) -> list[tuple[Any, int, 
 
 
 def _spread(column: Sequence[Any], count: int) -> Sequence[Any]:
-    """Return a column that may say one thing of all its rows as one that has each."""
+    """Return a column with a value for each row, where it may have one value for all."""
     return [*column] * count if len(column) < count else column
 
 
@@ -122,13 +122,14 @@ def _read_alike(row: dict[str, Any]) -> AlikeJob:
 
 
 def _mark(job: Candidate, shuns: str) -> Candidate:
-    """Return a job as one that shuns hosts."""
+    """Return a job with the hosts that it avoids or bars."""
     avoid, barred = _decode_shuns(shuns)
     return msgspec.structs.replace(job, avoid_hosts=avoid, barred_hosts=barred)
 
 
 def make_offered(row: dict[str, Any]) -> OfferedJob:
-    """Return what orders need of a job's row. Alike jobs, of one submission mostly, share it."""
+    """Return the fields of a job's row that orders need. Alike jobs, mostly of one submission,
+    share them."""
     make = _make_alike if len(row["spec"]) <= MAX_ALIKE_CHARS else _make_alike.__wrapped__
     return make(
         row["name"],

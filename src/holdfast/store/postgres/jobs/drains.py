@@ -1,4 +1,4 @@
-"""Drains in PostgreSQL: the ready ones, and the one write that ends each."""
+"""Drains in PostgreSQL: find the ready ones, and complete each by one write."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from holdfast.core.states import JobState
 from holdfast.moves.jobs import dispatch, drains
 from holdfast.moves.jobs.moves import Moves
 from holdfast.moves.rows import JobRow
-from holdfast.moves.values import DrainNews, DrainSnapshot, TellDrains
+from holdfast.moves.values import DrainListener, DrainNews, DrainSnapshot
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Session, Tx
@@ -33,9 +33,10 @@ class PostgresDrains(OnSession):
         super().__init__(session)
         self.environment = environment
         self._likely: dict[str, None] = {}
-        """Jobs of which was told last: they are read in the same round trip that finds them."""
+        """Ids of the jobs in the last news of drains, which are read in the same round trip that
+        finds the ready drains."""
 
-    def watch_drains(self, tell: TellDrains) -> None:
+    def watch_drains(self, tell: DrainListener) -> None:
         def hear(news: Sequence[DrainNews]) -> None:
             told = [*self._likely, *(item.job_id for item in news)]
             self._likely = dict.fromkeys(told[-MAX_LIKELY:])
@@ -128,7 +129,8 @@ def _ask_drains(ids: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
 
 
 async def _lock_suspect(tx: Tx, job_id: str, rank: int) -> str | None:
-    """Lock the host of a rank, if it has one, before its job: that is the order of locks."""
+    """Lock the host of a rank, if it has one, before its job, because that is the order of
+    locks."""
     suspect = None
     for row in await tx.rows("read_tasks", ids=[job_id]):
         if row["rank"] == rank and row["host_id"] is not None:

@@ -2,8 +2,8 @@
 measured at the store alone, a batch of 400 jobs that are taken and ended costs 75 µs a job, and 256
 where the moves load, end and write each row. No-op dispatch would miss its budget by half.
 
-Nothing but `finish_jobs` and this file knows of it. What is not such an end, or is any more when its
-row is locked, is left to the moves, so without this file everything works as before.
+Only `finish_jobs` and this file know of it. Other ends, and those whose row has changed when it is
+locked, are left to the moves, so without this file everything works as before.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.states import JobEvent, JobState, TaskEvent
 from holdfast.core.transitions import JOB, TASK, sources
 from holdfast.moves.jobs import moves
-from holdfast.moves.jobs.reports import Draft
+from holdfast.moves.jobs.reports import AnswerBuilder
 from holdfast.moves.values import TaskBeat
 from holdfast.store.postgres.connection.session import Tx, to_json_each
 
@@ -24,18 +24,18 @@ FINISH_FROM = [str(s) for s in sources(TASK, TaskEvent.FINISH)]
 
 
 class Succeeded(NamedTuple):
-    """Tasks of one host that succeeded, and how, in the same order."""
+    """Tasks of one host that succeeded, with the facts of their ends in the same order."""
 
-    draft: Draft
+    builder: AnswerBuilder
     keys: list[TaskKey]
     facts: list[TaskFacts]
 
 
-def split_ends(drafts: Sequence[Draft]) -> tuple[list[Succeeded], list[TaskKey]]:
+def split_ends(builders: Sequence[AnswerBuilder]) -> tuple[list[Succeeded], list[TaskKey]]:
     """Return the tasks that succeeded, and those that ended in another way."""
     good: list[Succeeded] = []
     fell: list[TaskKey] = []
-    for d in drafts:
+    for d in builders:
         keys: list[TaskKey] = []
         told: list[TaskFacts] = []
         for key, facts in d.ended():
@@ -50,22 +50,22 @@ def split_ends(drafts: Sequence[Draft]) -> tuple[list[Succeeded], list[TaskKey]]
 
 
 async def finish_jobs(tx: Tx, good: Sequence[Succeeded], at: datetime) -> list[TaskKey]:
-    """End jobs of one task that succeeded, and put that into the drafts. Return these tasks; the
-    others are for the moves."""
+    """End jobs of one task that succeeded, and add the ends to the builders. Return these tasks;
+    the moves handle the others."""
     states = {"succeed_from": SUCCEED_FROM, "finish_from": FINISH_FROM}
     (found,) = await tx.rows("finish_jobs", **ask_ends(good, at), **_ask_tasks(good), **states)
     return take_ends(good, found)
 
 
 def ask_ends(good: Sequence[Succeeded], at: datetime | None) -> dict[str, Any]:
-    """Return what `finish_jobs` is told of tasks that succeeded: all but their hosts."""
+    """Return the parameters of `finish_jobs` for tasks that succeeded, without their hosts."""
     beats: list[TaskBeat | None] = []
     beaten = False
-    for draft, mine, _ in good:
-        known = draft.beats()
+    for builder, mine, _ in good:
+        known = builder.beats()
         beats += map(known.get, mine) if known else [None] * len(mine)
         beaten = beaten or bool(known)
-    silent: list[None] = []  # as good as one for each
+    silent: list[None] = []  # an empty list stands for a None each
     runtimes = [each.runtime_seconds for ends in good for each in ends.facts]
     if min(runtimes) < 0.0 or max(runtimes) > moves.MAX_RUNTIME_SECONDS:
         runtimes = [min(max(each, 0.0), moves.MAX_RUNTIME_SECONDS) for each in runtimes]
@@ -85,9 +85,9 @@ def _ask_tasks(good: Sequence[Succeeded]) -> dict[str, Any]:
     keys = [key for ends in good for key in ends.keys]
     hosts: list[str] = []
     incarnations: list[str] = []
-    for draft, mine, _ in good:
-        hosts += [draft.sync.host_id] * len(mine)
-        incarnations += [draft.sync.incarnation] * len(mine)
+    for builder, mine, _ in good:
+        hosts += [builder.sync.host_id] * len(mine)
+        incarnations += [builder.sync.incarnation] * len(mine)
     return {
         "ranks": [key.rank for key in keys],
         "epochs": [key.epoch for key in keys],
@@ -97,21 +97,21 @@ def _ask_tasks(good: Sequence[Succeeded]) -> dict[str, Any]:
 
 
 def take_ends(good: Sequence[Succeeded], found: Mapping[str, Any]) -> list[TaskKey]:
-    """Put the ends that were written into the drafts, and return their tasks."""
+    """Add the ends that were written to the builders, and return their tasks."""
     keys = [key for ends in good for key in ends.keys]
     done = {*(found["ns"] or ())}
     posted = {keys[n - 1] for n in found["posted"] or ()}
     awaited = {keys[n - 1] for n in found["awaited"] or ()}
     ended: list[TaskKey] = []
-    start = 1  # as the statement counts
-    for draft, mine, _ in good:
+    start = 1  # the statement counts from 1
+    for builder, mine, _ in good:
         taken = mine
         if len(done) < len(keys):
             taken = [key for n, key in enumerate(mine, start) if n in done]
         ended += taken
-        draft.acked += taken
-        draft.succeeded += [key.job_id for key in taken]
-        draft.posted = draft.posted or not posted.isdisjoint(taken)
-        draft.awaited = draft.awaited or not awaited.isdisjoint(taken)
+        builder.acked += taken
+        builder.succeeded += [key.job_id for key in taken]
+        builder.posted = builder.posted or not posted.isdisjoint(taken)
+        builder.awaited = builder.awaited or not awaited.isdisjoint(taken)
         start += len(mine)
     return ended

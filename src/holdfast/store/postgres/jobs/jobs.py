@@ -1,4 +1,4 @@
-"""Jobs in PostgreSQL: submitted, read, cancelled, drained, revived."""
+"""Jobs in PostgreSQL: their submission, reads, cancels, drains and retries."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -35,7 +35,7 @@ _PRUNED = (
     "prune_outputs",
     "prune_forensics",
     "note_pruned_events",
-    "prune_batches",  # while the attempts say which
+    "prune_batches",  # before the attempts, which name them
     "prune_attempts",
     "prune_replacements",
     "prune_secrets",
@@ -253,8 +253,8 @@ class PostgresJobs(OnSession):
     async def _hold_for_revival(
         self, tx: Tx, jobs: Sequence[JobRecord], refused: dict[str, HoldfastError]
     ) -> list[JobRecord]:
-        """Lock what comes before jobs that are to be revived: their arrays, projects and queues.
-        Return those of which these allow it."""
+        """Lock the arrays, projects and queues of jobs that are to be retried, because these locks
+        come before those of jobs. Return the jobs whose retry they allow."""
         for array_id in sorted({job.array_id for job in jobs if job.array_id is not None}):
             await tx.run("line_array", id=array_id)
         held = await tx.rows("hold_queues", names=sorted({job.queue for job in jobs}))
@@ -323,7 +323,7 @@ def _refuse_unrevivable(
     known: Mapping[str, JobRecord] | Mapping[str, JobRow],
     refused: dict[str, HoldfastError],
 ) -> None:
-    """Put the jobs that are missing, or whose state forbids a retry, among those `refused`."""
+    """Add to `refused` the jobs that are missing, and those whose state forbids a retry."""
     for job_id in ids:
         job = known.get(job_id)
         try:
@@ -335,7 +335,7 @@ def _refuse_unrevivable(
 
 
 def ask_insert(jobs: Sequence[NewJob], now: datetime | None) -> dict[str, Any]:
-    """Return the parameters of `insert_jobs` but the rows, with and without quotas."""
+    """Return the parameters of `insert_jobs` without the rows."""
     return {
         "names": sorted({job.queue for job in jobs}),
         "now": now,
@@ -364,7 +364,7 @@ async def insert_jobs(
         for name in params["names"]:
             if name not in there:
                 raise requests.refuse_queue(name)
-        # A queue may have been created since; jobs that are there are skipped.
+        # A queue may have been created since; the statement skips jobs that it has written.
         written = [*written, *await tx.rows("insert_jobs", **params)]
         ids = await _find_earlier(tx, jobs, hashes)
         records = await read_jobs(tx, ids)
@@ -392,7 +392,7 @@ def _new_row(job: NewJob, digest: str, parents: Mapping[str, str]) -> dict[str, 
 
 
 def make_row(job: NewJob, digest: str) -> dict[str, Any]:
-    """Return a new job as `insert_jobs` takes it. digest: the hash of its spec, in hex."""
+    """Return a new job's row for `insert_jobs`. digest: the hash of its spec, in hex."""
     spec = job.spec
     return {
         "id": job.id,

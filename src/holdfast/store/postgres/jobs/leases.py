@@ -1,8 +1,8 @@
 """The hot path: many hosts' syncs in one transaction of few statements.
 
 Locks are taken in the one order (hosts, jobs, tasks): first every host's heartbeat, then all jobs
-whose tasks were reported started or ended, then renewals, then offers. A batch that moves and
-offers nothing commits relaxed.
+whose tasks were reported started or ended, then renewals, then offers. A batch without changes and
+offers commits relaxed: a crash of the server may lose it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from holdfast.core.placement.takes import TakeTerms
 from holdfast.core.settings.resolve import Value
 from holdfast.core.states import HostState
 from holdfast.moves.jobs import reports, requests
-from holdfast.moves.jobs.reports import Draft
+from holdfast.moves.jobs.reports import AnswerBuilder
 from holdfast.moves.rows import clean_text
 from holdfast.moves.values import (
     ClaimRow,
@@ -69,7 +69,7 @@ class PostgresLeases(OnSession):
         now: Now = None,
     ) -> list[HostSynced]:
         answers: list[HostSynced | None] = [None] * len(syncs)
-        # A host that occurs twice is taken once in each group.
+        # A host that occurs twice is in two groups, because a transaction handles it once.
         for group in reports.group_syncs(syncs):
             found = await self._sync_batch([syncs[i] for i in group], rules, terms, now)
             for i, answer in zip(group, found, strict=True):
@@ -83,15 +83,15 @@ class PostgresLeases(OnSession):
         terms: TakeTerms | None,
         now: datetime | None,
     ) -> list[HostSynced]:
-        # A batch that moves state or offers a task is committed for good before its answer
+        # A batch that changes state or offers a task is flushed to the disk before its answer
         # (`_give_orders`).
         relaxed = not any(s.started or s.ended or s.claimed or s.leaving for s in syncs)
-        drafts = await self.session.transact(
+        builders = await self.session.transact(
             lambda tx: _sync(tx, syncs, rules, terms, self._alike, now),
             relaxed=relaxed,
             keep_plans=True,
         )
-        return [d.answer() for d in drafts]
+        return [d.answer() for d in builders]
 
     async def submit_to_host(
         self, job: NewJob, taker: HostSync, terms: TakeTerms, *, now: Now = None
@@ -113,9 +113,9 @@ class PostgresLeases(OnSession):
         found = await plan_reservation(tx, self.environment, placements, ttls, now)
         if found is None:
             return [], []
-        drafts, asked = ask_for_polls(polls, placements, found.at)
+        builders, asked = ask_for_polls(polls, placements, found.at)
         _, written, *orders = await tx.last(("keep_plans", None), found.ask(), *asked)
-        return found.list_applied(written), answer_polls(drafts, orders)
+        return found.list_applied(written), answer_polls(builders, orders)
 
     async def list_live_tasks(self, host_id: str) -> list[LiveTask]:
         return [
@@ -159,21 +159,23 @@ async def _sync(
     terms: TakeTerms | None,
     alike: AlikeJobs,
     now: datetime | None,
-) -> list[Draft]:
-    drafts = [Draft(s, "ok") for s in syncs]
-    rows, *locked = await _touch_hosts(tx, drafts, now)
+) -> list[AnswerBuilder]:
+    builders = [AnswerBuilder(s, "ok") for s in syncs]
+    rows, *locked = await _touch_hosts(tx, builders, now)
     found = {row["host_id"]: row for row in rows}
     at = rows[0]["now"] if rows else now
     known = {host_id for host_id, row in found.items() if row["fresh"]}
-    if len(known) < len(drafts):
+    if len(known) < len(builders):
         old = {host_id: "stale" for host_id in found if host_id not in known}
-        drafts = [
-            d if d.sync.host_id in known else Draft(d.sync, old.get(d.sync.host_id, "unknown"))
-            for d in drafts
+        builders = [
+            d
+            if d.sync.host_id in known
+            else AnswerBuilder(d.sync, old.get(d.sync.host_id, "unknown"))
+            for d in builders
         ]
-    fresh = [d for d in drafts if d.status == "ok"]
+    fresh = [d for d in builders if d.status == "ok"]
     if not fresh or at is None:
-        return drafts
+        return builders
     for d in fresh:
         row = found[d.sync.host_id]
         d.name, d.orders, d.reads = row["name"], row["orders"], row["reads"]
@@ -195,21 +197,24 @@ async def _sync(
     listening = [d for d in staying if d.orders or (moved and d.holds_work())]
     if listening or take is not None:
         await _give_orders(tx, listening, staying, take, at)
-    return drafts
+    return builders
 
 
-async def _touch_hosts(tx: Tx, drafts: Sequence[Draft], now: datetime | None) -> Sequence[Rows]:
-    """Lock the hosts, and the rows of jobs that are known to be moved: what these return."""
-    moved = reports.expect_moves([d.sync for d in drafts])
-    return await tx.many(ask_hosts(drafts, now), *(ask_moves(moved) if moved else ()))
+async def _touch_hosts(
+    tx: Tx, builders: Sequence[AnswerBuilder], now: datetime | None
+) -> Sequence[Rows]:
+    """Lock the hosts, and the rows of jobs that their reports are known to change. Return the rows
+    of these statements."""
+    moved = reports.expect_moves([d.sync for d in builders])
+    return await tx.many(ask_hosts(builders, now), *(ask_moves(moved) if moved else ()))
 
 
-def ask_hosts(drafts: Sequence[Draft], now: datetime | None) -> Step:
-    """Return the statement that locks the hosts and notes that they were heard."""
-    by_host = {d.sync.host_id: d.sync for d in drafts}
-    heard = [key for d in drafts for key in d.heard()]
+def ask_hosts(builders: Sequence[AnswerBuilder], now: datetime | None) -> Step:
+    """Return the statement that locks the hosts and writes their heartbeats."""
+    by_host = {d.sync.host_id: d.sync for d in builders}
+    heard = [key for d in builders for key in d.heard()]
     touch: dict[str, Any] = {
-        # Cleaned, so that one host's malformed value is stale instead of failing the whole batch.
+        # Cleaned, so that a malformed value makes one host's sync stale instead of failing all.
         "ids": list(by_host),
         "incarnations": [clean_text(s.incarnation) for s in by_host.values()],
         "leaving": [s.leaving for s in by_host.values()],
@@ -223,9 +228,9 @@ def ask_hosts(drafts: Sequence[Draft], now: datetime | None) -> Step:
 
 
 async def _note_health(
-    tx: Tx, fresh: Sequence[Draft], found: Mapping[str, dict[str, Any]], at: datetime
+    tx: Tx, fresh: Sequence[AnswerBuilder], found: Mapping[str, dict[str, Any]], at: datetime
 ) -> None:
-    """Record hosts that are heard again, and what hosts say that they cannot do."""
+    """Write the events of hosts that call again after they were flagged dead, and hosts' faults."""
     flagged = [d for d in fresh if found[d.sync.host_id]["flagged_dead_at"] is not None]
     if flagged:
         # An event that may have been read must not be lost by a crash (STORE-4).
@@ -246,22 +251,22 @@ async def _note_health(
 
 async def _take_moves(
     tx: Tx,
-    drafts: Sequence[Draft],
+    builders: Sequence[AnswerBuilder],
     rules: Sequence[OperatorRule],
     at: datetime,
     locked: Sequence[Rows],
     *,
     last: bool,
 ) -> bool:
-    """Take starts, claims and ends. Returns whether any of them may bring orders to a host: more than
-    the ends of jobs of one task that succeeded.
+    """Apply starts, claims and ends. Return whether any of them may bring orders to a host, which
+    ends of successful jobs of one task alone never do.
 
-    locked: the rows of the jobs that are moved, where they were locked before. last: nothing but
-    these may have to be written.
+    locked: the rows of the jobs that change, where they were locked before. last: no other write
+    may follow in this transaction.
     """
-    good, left = split_ends(drafts)  # the others that ended are for the moves
-    told = [key for d in drafts for key in d.started()]
-    claims = [(d, key, port) for d in drafts for key, port in d.claimed().items()]
+    good, left = split_ends(builders)  # the moves handle the other ends
+    told = [key for d in builders for key in d.started()]
+    claims = [(d, key, port) for d in builders for key, port in d.claimed().items()]
     if not good and not left and not told and not claims:
         return False
     rest = {key.job_id for key in (*told, *left)}
@@ -275,8 +280,8 @@ async def _take_moves(
     ids = full | {key.job_id for key in left} | {key.job_id for key in told if key not in taken}
     if ids:
         m = take_moves(at, *locked) if locked else await load_moves(tx, ids, at)
-        repeats = reports.apply_reports(m, drafts, taken, rules)
-        stuck = any(reports.find_stuck(d) for d in drafts)
+        repeats = reports.apply_reports(m, builders, taken, rules)
+        stuck = any(reports.find_stuck(d) for d in builders)
         await write_moves(tx, m, last=last and not repeats and not stuck)
         if repeats:
             await _ack_repeats(tx, repeats)
@@ -284,9 +289,9 @@ async def _take_moves(
 
 
 async def _take_claims(
-    tx: Tx, claims: Sequence[tuple[Draft, TaskKey, int]], at: datetime
+    tx: Tx, claims: Sequence[tuple[AnswerBuilder, TaskKey, int]], at: datetime
 ) -> set[str]:
-    """Note the places. Returns the jobs whose last rank has one now."""
+    """Write the claimed places. Return the jobs whose last rank has one now."""
     params = {
         "jobs": [key.job_id for _, key, _ in claims], "ranks": [key.rank for _, key, _ in claims],
         "epochs": [key.epoch for _, key, _ in claims], "hosts": [d.sync.host_id for d, _, _ in claims],
@@ -295,8 +300,8 @@ async def _take_claims(
     return {row["job_id"] for row in await tx.rows("claim_tasks", **params)}
 
 
-async def _ack_repeats(tx: Tx, repeats: Sequence[tuple[Draft, TaskKey]]) -> None:
-    """Acknowledge ends of tasks that are gone where their own host had reported them; refuse the
+async def _ack_repeats(tx: Tx, repeats: Sequence[tuple[AnswerBuilder, TaskKey]]) -> None:
+    """Acknowledge ends of tasks without a row whose own host had reported them before; refuse the
     others."""
     rows = await tx.rows(
         "find_ended",
@@ -310,9 +315,9 @@ async def _ack_repeats(tx: Tx, repeats: Sequence[tuple[Draft, TaskKey]]) -> None
         (d.acked if (d.sync.host_id, key) in known else d.refused).append(key)
 
 
-async def _renew(tx: Tx, drafts: Sequence[Draft], at: datetime) -> None:
-    """Renew the leases of what lives. What cannot be renewed is lost (FENCE-1)."""
-    given = [(d, key, d.beats().get(key)) for d in drafts if not d.fenced for key in d.live()]
+async def _renew(tx: Tx, builders: Sequence[AnswerBuilder], at: datetime) -> None:
+    """Renew the leases of live tasks. A task whose lease cannot be renewed is lost (FENCE-1)."""
+    given = [(d, key, d.beats().get(key)) for d in builders if not d.fenced for key in d.live()]
     if not given:
         return
     rows = await tx.rows(
@@ -338,9 +343,14 @@ async def _renew(tx: Tx, drafts: Sequence[Draft], at: datetime) -> None:
 
 
 async def _give_orders(
-    tx: Tx, listening: Sequence[Draft], staying: Sequence[Draft], take: Take | None, at: datetime
+    tx: Tx,
+    listening: Sequence[AnswerBuilder],
+    staying: Sequence[AnswerBuilder],
+    take: Take | None,
+    at: datetime,
 ) -> None:
-    """Commit with what brings the orders: first those of the leader, then what hosts take."""
+    """Commit, together with the queries for the orders: first those that the leader's reservations
+    bring, then those for jobs that hosts take."""
     asked = _ask_orders(listening, at) if listening else []
     lasting: list[Step] = [("commit_for_good", {})] if tx.relaxed else []
     taking = [] if take is None else [take.reservation.ask()]
@@ -353,26 +363,27 @@ async def _give_orders(
 
 def ask_for_polls(
     polls: Sequence[HostSync], placements: Sequence[JobPlacement], at: datetime
-) -> tuple[list[Draft], list[Step]]:
-    """Return what waits on the hosts of `placements`, and the questions for its orders. What is to
-    stop, their next syncs tell."""
+) -> tuple[list[AnswerBuilder], list[Step]]:
+    """Return builders for the waiting syncs of the hosts of `placements`, and the queries for their
+    new orders. Orders to stop are left to their next syncs."""
     here = {task.host_id for placement in placements for task in placement.tasks}
-    drafts = [Draft(poll, "ok") for poll in polls if poll.host_id in here]
-    return drafts, _ask_orders(drafts, at)[:-1] if drafts else []
+    builders = [AnswerBuilder(poll, "ok") for poll in polls if poll.host_id in here]
+    return builders, _ask_orders(builders, at)[:-1] if builders else []
 
 
-def answer_polls(drafts: Sequence[Draft], orders: Sequence[Rows]) -> list[HostSynced]:
-    """Return the answers that `ask_for_polls` has asked for, of those that have one."""
-    if drafts:
-        _fill_orders(drafts, *orders)
-    return [d.offer() for d in drafts if d.offers or d.claims]
+def answer_polls(builders: Sequence[AnswerBuilder], orders: Sequence[Rows]) -> list[HostSynced]:
+    """Return the answers of hosts that have one, from the rows of the queries of
+    `ask_for_polls`."""
+    if builders:
+        _fill_orders(builders, *orders)
+    return [d.offer() for d in builders if d.offers or d.claims]
 
 
-def _ask_orders(drafts: Sequence[Draft], at: datetime) -> list[Step]:
-    by_host = {d.sync.host_id: d for d in drafts}
-    claimed = [key for d in drafts for key in d.claimed()]
-    live = [key for d in drafts for key in d.live() if key not in d.claimed()]
-    open_to = [d for d in drafts if not d.fenced]
+def _ask_orders(builders: Sequence[AnswerBuilder], at: datetime) -> list[Step]:
+    by_host = {d.sync.host_id: d for d in builders}
+    claimed = [key for d in builders for key in d.claimed()]
+    live = [key for d in builders for key in d.live() if key not in d.claimed()]
+    open_to = [d for d in builders if not d.fenced]
     offered = {
         "hosts": [d.sync.host_id for d in open_to],
         "incarnations": [d.sync.incarnation for d in open_to],
@@ -394,9 +405,14 @@ def _ask_orders(drafts: Sequence[Draft], at: datetime) -> list[Step]:
 
 
 def _fill_orders(
-    drafts: Sequence[Draft], rows: Rows, found: Rows, secrets: Rows, seats: Rows, *stops: Rows
+    builders: Sequence[AnswerBuilder],
+    rows: Rows,
+    found: Rows,
+    secrets: Rows,
+    seats: Rows,
+    *stops: Rows,
 ) -> None:
-    by_host = {d.sync.host_id: d for d in drafts}
+    by_host = {d.sync.host_id: d for d in builders}
     for row in [row for row in rows if not row["barrier"]]:
         key = TaskKey(row["job_id"], row["rank"], row["epoch"])
         claim = ClaimRow(
@@ -409,7 +425,7 @@ def _fill_orders(
 
 
 def _give_offers(
-    rows: Rows, found: Rows, hidden: Rows, found_seats: Rows, by_host: dict[str, Draft]
+    rows: Rows, found: Rows, hidden: Rows, found_seats: Rows, by_host: dict[str, AnswerBuilder]
 ) -> None:
     """Make the offers after the commit, so that the rows' locks are not held meanwhile."""
     offered = {row["job_id"] for row in rows}

@@ -1,4 +1,4 @@
-"""Lists of jobs by what a filter names."""
+"""Lists of jobs by a filter."""
 
 from holdfast.moves.values import JobFilter
 from holdfast.store.postgres.connection.session import Tx, to_json

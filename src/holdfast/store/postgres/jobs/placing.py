@@ -1,5 +1,5 @@
-"""A submission that finds a host waiting with room: the job is written, and that host takes it, in one
-transaction. It saves an idle host a second transaction, and its wait for the disk."""
+"""A submission that finds a waiting host with room: one transaction writes the job, and the host
+takes it. This saves an idle host a second transaction and its wait for the disk."""
 
 from datetime import datetime
 
@@ -8,7 +8,7 @@ import msgspec
 from holdfast.core.placement.takes import TakeTerms, count_worth
 from holdfast.core.records import JobRecord
 from holdfast.moves.jobs import requests
-from holdfast.moves.jobs.reports import Draft
+from holdfast.moves.jobs.reports import AnswerBuilder
 from holdfast.moves.values import HostSync, HostSynced, NewJob, Submitted
 from holdfast.store.postgres.connection.session import Tx, to_json
 from holdfast.store.postgres.jobs.alike import AlikeJobs
@@ -19,8 +19,8 @@ from holdfast.store.postgres.jobs.takes import ask_takes, choose_jobs
 async def submit_and_take(
     tx: Tx, job: NewJob, taker: HostSync, terms: TakeTerms, alike: AlikeJobs, now: datetime | None
 ) -> tuple[Submitted, HostSynced] | None:
-    """Write a job, and let the host take what it may (`LeaseStore.submit_to_host`). Locks in the one
-    order: queues, hosts, jobs."""
+    """Write a job, and let the host take jobs for its free room (`LeaseStore.submit_to_host`).
+    Locks are taken in the one order: queues, hosts, jobs."""
     limit = count_worth(1)
     row = make_row(job, requests.hash_spec(job.spec))
     new = {**ask_insert([job], now), "rows": to_json([row]), "limited_too": False}
@@ -31,21 +31,21 @@ async def submit_and_take(
     )
     if not written:
         return None
-    draft = Draft(taker, "ok")
+    builder = AnswerBuilder(taker, "ok")
     rooms = [room for room in found[1] if room["incarnation"] == taker.incarnation]
-    draft.name = rooms[0]["name"] if rooms else ""
+    builder.name = rooms[0]["name"] if rooms else ""
     queued = await alike.group(tx, found[2])
     cut = queued.count() >= limit
-    take = choose_jobs([draft], terms, found[0], rooms, queued, cut=cut)
+    take = choose_jobs([builder], terms, found[0], rooms, queued, cut=cut)
     if take is not None:
-        take.give([draft], *await tx.last(take.reservation.ask()))
+        take.give([builder], *await tx.last(take.reservation.ask()))
     submitted = msgspec.convert(written[0], JobRecord)
-    return Submitted(job=submitted, created=True), draft.answer()
+    return Submitted(job=submitted, created=True), builder.answer()
 
 
 async def warm_up(tx: Tx) -> None:
-    """Run what a submission runs, for no job and no host: a server process plans what is new to it for
-    some 10 ms, which the first submission on a new connection would wait for."""
+    """Run the statements of a submission for no job and no host, because a new server process needs
+    some 10 ms to plan them, for which the first submission on a new connection would wait."""
     terms = TakeTerms(revision=0, ttls={}, whole=False)
     new = {**ask_insert([], None), "rows": "[]", "limited_too": False}
     await tx.many(

@@ -1,9 +1,10 @@
-"""The one write that starts jobs (`reserve_jobs`): of the leader's plan, and of what hosts take.
+"""The one write that starts jobs (`reserve_jobs`): for the leader's plan, and for jobs that hosts
+take.
 
-RESERVE-1  Both plan for themselves, on room that is locked, and give placements; this writes them, where
-           each job is still queued under the epoch that its plan saw and its queue is open. It leaves
-           the others alone, and waits for none: its caller holds hosts, and locks of queues come
-           before those.
+RESERVE-1  The leader and the hosts plan for themselves, on locked room. This writes those of their
+           placements whose job is still queued under the epoch that the plan saw and whose queue is
+           open. It skips the other jobs and waits for no lock, because its caller holds locks of
+           hosts, and locks of queues come before those.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -24,7 +25,8 @@ RESERVE_FROM = [str(s) for s in sources(JOB, JobEvent.RESERVE)]
 
 
 class ReservedJob(msgspec.Struct, frozen=True):
-    """A job that was reserved, and its attempt. secrets: of a job that a host takes."""
+    """A job that was reserved. attempt: the number of its new attempt. secrets: its secrets, read
+    only for a job that a host takes."""
 
     placement: JobPlacement
     attempt: int
@@ -32,11 +34,12 @@ class ReservedJob(msgspec.Struct, frozen=True):
 
 
 class Reservation(msgspec.Struct, frozen=True):
-    """Placements that are to be written, in this order.
+    """Placements to be written, in this order.
 
-    ttls: by job. taken: hosts take them by themselves, and hear of them by the answer to their sync,
-    so their leases begin. revision: of the settings under which hosts may take jobs; nothing is
-    written under others. None for the leader.
+    ttls: job id → seconds of its lease. name_of: host id → name. at: the time of the reservation.
+    taken: the hosts take these jobs, and the answers to their syncs bring the orders, so the leases
+    begin at once. revision: the revision of the settings that allow hosts to take jobs; the store
+    writes nothing under another. None for the leader.
     """
 
     placements: Sequence[JobPlacement]
@@ -47,7 +50,7 @@ class Reservation(msgspec.Struct, frozen=True):
     revision: int | None = None
 
     def ask(self) -> Step:
-        """Return the statement."""
+        """Return the statement that writes the placements."""
         return "reserve_jobs", {
             **_write_columns(self.placements, self.name_of),
             "ttls": [float(self.ttls[p.job_id]) for p in self.placements],
@@ -61,7 +64,7 @@ class Reservation(msgspec.Struct, frozen=True):
         }
 
     def read(self, found: Rows) -> list[ReservedJob]:
-        """Return what the statement has written."""
+        """Return the jobs that the statement has reserved."""
         (row,) = found
         secrets = row["secrets"] or {}
         written = sorted(zip(row["ns"] or (), row["attempts"] or (), strict=True))
@@ -73,7 +76,7 @@ class Reservation(msgspec.Struct, frozen=True):
         return [one.placement.job_id for one in self.read(found)]
 
     def make_task(self, one: ReservedJob) -> OfferedTask:
-        """Return the task of a job of one, for the host that takes it."""
+        """Return the task of a job of one task, for the order to the host that takes it."""
         (seat,) = one.placement.tasks
         return OfferedTask(
             key=TaskKey(one.placement.job_id, 0, one.placement.epoch + 1),
@@ -87,10 +90,10 @@ class Reservation(msgspec.Struct, frozen=True):
 def _write_columns(
     placements: Sequence[JobPlacement], name_of: Callable[[str], str]
 ) -> dict[str, Any]:
-    """Return placements as columns beside each other: jobs, their places, and the hosts. Numbers of
-    jobs and hosts begin with 1."""
+    """Return placements as columns of jobs, of their ranks' places, and of hosts. Places refer to
+    jobs and hosts by numbers from 1."""
     hosts: dict[str, int] = {}
-    incarnations: list[str] = []  # a host's is one, as its plan has seen
+    incarnations: list[str] = []  # a host has one incarnation in a plan
     seats: list[tuple[int, int, int, int, str]] = []
     homes: list[tuple[str | None, str, str | None]] = []
     for number, placement in enumerate(placements, 1):
@@ -99,7 +102,7 @@ def _write_columns(
             if host is None:
                 host = hosts[some.host_id] = len(hosts) + 1
                 incarnations.append(some.incarnation)
-            # Arrays in an array would have to be of one length.
+            # Sent as text, because arrays in an array must have one length.
             devices = f"{{{','.join(map(str, some.devices))}}}" if some.devices else ""
             seats.append((number, host, some.rank, some.count, devices))
         named = {some.host_id: None for some in placement.tasks}

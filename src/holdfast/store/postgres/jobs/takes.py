@@ -1,4 +1,5 @@
-"""What hosts that sync together take: read, planned, and put into their answers."""
+"""The jobs that hosts of one batch of syncs take: read candidates, plan, and add offers to the
+answers."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -6,7 +7,7 @@ from datetime import datetime
 import msgspec
 
 from holdfast.core.placement.takes import PASSED_SECONDS, TakeTerms, count_worth, plan_takes
-from holdfast.moves.jobs.reports import Draft, count_wanted
+from holdfast.moves.jobs.reports import AnswerBuilder, count_wanted
 from holdfast.moves.values import OfferedJob, TaskOffer
 from holdfast.store.postgres.connection.session import Rows, Step, Tx
 from holdfast.store.postgres.jobs.admission import as_capacity
@@ -15,37 +16,37 @@ from holdfast.store.postgres.jobs.reserve import Reservation
 
 
 class Take(msgspec.Struct, frozen=True):
-    """What hosts take, and by job, what its order needs."""
+    """The jobs that hosts take. offered: job id → the fields that its order needs."""
 
     reservation: Reservation
     offered: Mapping[str, OfferedJob]
 
-    def give(self, drafts: Sequence[Draft], found: Rows) -> None:
-        """Put the offers of jobs that were taken into the drafts. Where another transaction got a job
-        first, no host is settled."""
-        by_host = {d.sync.host_id: d for d in drafts}
+    def give(self, builders: Sequence[AnswerBuilder], found: Rows) -> None:
+        """Add the offers of jobs that were reserved to the builders. Where another transaction
+        reserved a job first, no host counts as settled."""
+        by_host = {d.sync.host_id: d for d in builders}
         written = self.reservation.read(found)
         for one in written:
             task, job = self.reservation.make_task(one), self.offered[one.placement.job_id]
             by_host[task.host_id].offers.append(TaskOffer(task=task, job=job, secrets=one.secrets))
-        for d in drafts:
+        for d in builders:
             d.settled = d.settled and len(written) == len(self.reservation.placements)
 
 
 async def plan_take(
-    tx: Tx, alike: AlikeJobs, drafts: Sequence[Draft], terms: TakeTerms, at: datetime
+    tx: Tx, alike: AlikeJobs, builders: Sequence[AnswerBuilder], terms: TakeTerms, at: datetime
 ) -> Take | None:
-    """Return what these hosts take, None for nothing. Their heartbeats are locked, so the room that is
-    read stays theirs. Marks the drafts that are settled."""
-    worth = count_worth(sum(count_wanted(d.sync) for d in drafts))
-    ids = [d.sync.host_id for d in drafts]
+    """Return the jobs that these hosts take, or None. The hosts' rows are locked, so their room
+    cannot shrink meanwhile. Mark the builders of settled hosts."""
+    worth = count_worth(sum(count_wanted(d.sync) for d in builders))
+    ids = [d.sync.host_id for d in builders]
     begun, rooms, found = await tx.many(*ask_takes(ids, terms, worth, at))
     queued = await alike.group(tx, found)
-    return choose_jobs(drafts, terms, begun, rooms, queued, cut=queued.count() >= worth)
+    return choose_jobs(builders, terms, begun, rooms, queued, cut=queued.count() >= worth)
 
 
 def ask_takes(ids: Sequence[str], terms: TakeTerms, limit: int, at: datetime | None) -> list[Step]:
-    """Return the statements whose rows `choose_jobs` goes by."""
+    """Return the queries whose rows `choose_jobs` needs."""
     return [
         ("begin_takes", {"revision": terms.revision, "seconds": PASSED_SECONDS, "now": at}),
         ("read_room", {"ids": list(ids)}),
@@ -54,7 +55,7 @@ def ask_takes(ids: Sequence[str], terms: TakeTerms, limit: int, at: datetime | N
 
 
 def choose_jobs(
-    drafts: Sequence[Draft],
+    builders: Sequence[AnswerBuilder],
     terms: TakeTerms,
     begun: Rows,
     rooms: Rows,
@@ -62,11 +63,11 @@ def choose_jobs(
     *,
     cut: bool,
 ) -> Take | None:
-    """Return what these hosts take of `queued`. cut: there may be more. Marks the drafts that are
-    settled."""
+    """Return the jobs of `queued` that these hosts take. cut: more jobs may be queued. Mark the
+    builders of settled hosts."""
     if not begun or not begun[0]["allowed"]:
         return None
-    by_host = {d.sync.host_id: d for d in drafts}
+    by_host = {d.sync.host_id: d for d in builders}
     found = plan_takes(
         queued.groups, [as_capacity(row) for row in rooms], terms, begun[0]["passed"], cut=cut
     )
