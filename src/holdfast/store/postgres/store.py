@@ -16,7 +16,7 @@ from holdfast.store.postgres.calls.checkpoints import PostgresCallCheckpoints
 from holdfast.store.postgres.checkpoints import PostgresCheckpoints
 from holdfast.store.postgres.connection.leadership import PostgresLeadership
 from holdfast.store.postgres.connection.migrate import LEDGER, check_current, read_ledger
-from holdfast.store.postgres.connection.pipeline import Asked
+from holdfast.store.postgres.connection.pipeline import Statement
 from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.dependencies import PostgresDependencies
 from holdfast.store.postgres.events import PostgresEvents
@@ -142,7 +142,7 @@ async def _read_gauges(tx: Tx, now: datetime | None) -> Gauges:
 
 async def _check_schema(tx: Tx) -> None:
     try:
-        (found,) = await tx.conn.run_all((Asked(LEDGER),))
+        (found,) = await tx.conn.run_all((Statement(LEDGER),))
         applied = read_ledger(list(row.values()) for row in found.rows)
     except psycopg.errors.UndefinedTable:
         applied = {}

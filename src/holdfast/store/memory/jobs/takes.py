@@ -12,7 +12,7 @@ from holdfast.core.placement.takes import (
     plan_takes,
 )
 from holdfast.core.states import JobState, TaskState
-from holdfast.moves.jobs.reports import Draft, count_wanted
+from holdfast.moves.jobs.reports import AnswerBuilder, count_wanted
 from holdfast.store.memory.jobs.admission import MemoryAdmission, order_of
 from holdfast.store.memory.jobs.candidates import candidate_of
 from holdfast.store.memory.state import MemoryState
