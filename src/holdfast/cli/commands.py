@@ -15,7 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "retry": ("jobs.cancel", "Queue failed or cancelled jobs again."),
     "workflow": ("workflows.workflow", "Run workflows: graphs of jobs, calls and questions."),
     "tasks": ("calls.tasks", "List calls of Python functions; call, cancel, retry."),
-    "schedules": ("operate.schedules", "Submit jobs at set times: cron and intervals."),
+    "schedules": ("schedules.schedules", "Submit jobs at set times: cron and intervals."),
     "checkpoints": ("jobs.checkpoints", "List, fetch or forget a job's saved files."),
     "events": ("operate.events", "Show what happened; -f follows."),
     "hosts": ("operate.hosts", "List hosts; drain, quarantine or end them."),

@@ -13,7 +13,7 @@ import click
 import msgspec
 
 from holdfast.cli.face import Face, talks
-from holdfast.cli.jobs.find import remember_job
+from holdfast.cli.find.jobs import remember_job
 from holdfast.cli.jobs.flags import PLACE_OPTIONS, POLICY_OPTIONS
 from holdfast.cli.jobs.submit import (
     ABOUT_OPTIONS,

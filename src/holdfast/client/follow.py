@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.client.methods.late import LateModule
+from holdfast.client.late import LateModule
 from holdfast.client.rest import RestCall, path_of, query_of, read_nothing, read_problem
 from holdfast.client.sse import ServerEvent
 from holdfast.core.records import EventRecord, JobRecord

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.face import Face, talks
-from holdfast.cli.jobs.find import one_job
+from holdfast.cli.find.jobs import one_job
 from holdfast.cli.operate.config import value_text
 from holdfast.cli.options import JOB
 from holdfast.cli.output import age, columns, count_of, facts, shorten, span, table

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from holdfast.cli.face import Face, talks
-from holdfast.cli.jobs.find import act_on, find_instead, find_job
+from holdfast.cli.find.jobs import act_on, find_instead, find_job
 from holdfast.cli.options import add_options, read_pairs
 from holdfast.cli.output import count_of, note, paint, print_text
 from holdfast.client.rest import error_of

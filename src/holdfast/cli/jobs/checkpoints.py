@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.face import Face, talks
-from holdfast.cli.jobs.find import find_job
+from holdfast.cli.find.jobs import find_job
 from holdfast.cli.options import COUNT, JOB, POSITIVE
 from holdfast.cli.output import age, size, table
 from holdfast.work import checkpoint as library

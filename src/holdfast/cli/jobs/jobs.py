@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.arrays.names import find_array, say_counts, say_parameters, say_progress
 from holdfast.cli.face import Face, talks
-from holdfast.cli.jobs.find import find_job
+from holdfast.cli.find.arrays import find_array, say_counts, say_parameters, say_progress
+from holdfast.cli.find.jobs import find_job
 from holdfast.cli.options import COUNT, OWNER, POSITIVE, choose_owner, read_pairs
 from holdfast.cli.output import age, columns, count_columns, shorten, span, table, unstyle
 from holdfast.client.specs import parse_start

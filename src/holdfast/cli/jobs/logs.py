@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.cli.endings import EXIT_FAILED, EXIT_INTERRUPTED
 from holdfast.cli.face import Face, talks
-from holdfast.cli.jobs.find import act_on, one_job
+from holdfast.cli.find.jobs import act_on, one_job
 from holdfast.cli.jobs.jobs import read_since
 from holdfast.cli.jobs.ranks_output import Excerpt, RankPrefixer, find_last_lines
 from holdfast.cli.options import COUNT, JOB, POSITIVE

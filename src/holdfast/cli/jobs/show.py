@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.arrays.arrays import show_array
-from holdfast.cli.arrays.names import say_parameters
 from holdfast.cli.face import Face, talks
+from holdfast.cli.find.arrays import say_parameters
+from holdfast.cli.find.jobs import act_on
+from holdfast.cli.jobs.arrays import show_array
 from holdfast.cli.jobs.attempts import attempts_table, policy_text
-from holdfast.cli.jobs.find import act_on
 from holdfast.cli.operate.events import event_text
 from holdfast.cli.options import JOB, POSITIVE
 from holdfast.cli.output import (

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from holdfast.cli.arrays.arrays import submit_many
 from holdfast.cli.face import Face, talks
-from holdfast.cli.jobs.find import find_parent, remember_job
+from holdfast.cli.find.jobs import find_parent, remember_job
+from holdfast.cli.jobs.arrays import submit_many
 from holdfast.cli.jobs.flags import (
     CONTAINER_OPTIONS,
     GANG_OPTIONS,

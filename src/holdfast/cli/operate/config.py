@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.face import Face, talks
-from holdfast.cli.jobs.find import find_job
+from holdfast.cli.find.jobs import find_job
 from holdfast.cli.output import table
 from holdfast.core.settings.resolve import SETTINGS, parse_value
 from holdfast.errors import ValidationError

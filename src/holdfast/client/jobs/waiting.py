@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from holdfast.client.methods.late import LateModule
+from holdfast.client.late import LateModule
 from holdfast.client.rest import get, path_of
 from holdfast.client.scripts import Script, Sleep, take_answer
 from holdfast.core.states import JobState

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.client.follow import Follow
-from holdfast.client.methods.late import LateModule
+from holdfast.client.late import LateModule
 from holdfast.client.rest import (
     PageCall,
     RestCall,

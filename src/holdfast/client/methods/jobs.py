@@ -15,7 +15,7 @@ from holdfast.client.follow import (
 )
 from holdfast.client.jobs.finding import find_job
 from holdfast.client.jobs.waiting import wait_for_end
-from holdfast.client.methods.late import LateModule
+from holdfast.client.late import LateModule
 from holdfast.client.rest import (
     PageCall,
     RestCall,

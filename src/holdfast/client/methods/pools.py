@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.client.methods.late import LateModule
+from holdfast.client.late import LateModule
 from holdfast.client.rest import PageCall, RestCall, get, get_pages, path_of, send
 from holdfast.client.scripts import gives_list, gives_one
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.client.methods.late import LateModule
+from holdfast.client.late import LateModule
 from holdfast.client.rest import (
     PageCall,
     RestCall,

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.client.methods.late import LateModule
+from holdfast.client.late import LateModule
 from holdfast.client.rest import PageCall, RestCall, get, get_pages, path_of, send
 from holdfast.client.scripts import (
     Script,

@@ -13,9 +13,9 @@ from holdfast.errors import HoldfastError
 from holdfast.supervisor.futures.future import Future, renew_after_fork
 from holdfast.supervisor.futures.inbox import Filter, Gather, Inbox, receive_one
 from holdfast.supervisor.line.values import encode_value
+from holdfast.supervisor.names import name_process
 from holdfast.supervisor.rosters.failures import ProcessEnded
 from holdfast.supervisor.rosters.hosts import Host
-from holdfast.supervisor.rosters.names import name_process
 from holdfast.wire.bus.messages import Cut, cut_parts
 
 DEFAULT_GRACE_SECONDS = 5.0

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.arrays.arrays import SHOWN, list_some
+from holdfast.cli.jobs.arrays import SHOWN, list_some
 from holdfast.wire.api import LogLine
 from tests.unit.cli.stub import JOB, Answer, Stub, events, job_record
 

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
-from holdfast.cli.arrays.names import find_array
+from holdfast.cli.find.arrays import find_array
 from holdfast.client.jobs.last import LAST, recall_last, remember_last
 from holdfast.core.dependencies import Wants
 from holdfast.core.ids import ID_PATTERN

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-from holdfast.cli.arrays.names import say_counts
 from holdfast.cli.face import Face
+from holdfast.cli.find.arrays import say_counts
 from holdfast.cli.jobs.jobs import jobs_table
 from holdfast.cli.output import age, facts, note, paint, print_text
 from holdfast.core.arrays.sweeps import expand_sweep

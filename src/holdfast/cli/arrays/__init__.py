@@ -1,1 +1,0 @@
-"""Arrays and sweeps on the command line."""

@@ -1,0 +1,1 @@
+"""How words on the command line name jobs and arrays."""
