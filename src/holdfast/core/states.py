@@ -141,7 +141,7 @@ class TaskEvent(StrEnum):
 
 
 class AttemptEvent(StrEnum):
-    """The events of an attempt."""
+    """What can happen to an attempt; each event moves it from one state to another."""
 
     START = "start"
     DRAIN = "drain"

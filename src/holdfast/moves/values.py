@@ -430,8 +430,8 @@ class Reserved(StoreValue, frozen=True, kw_only=True):
 
     @property
     def start_limit(self) -> str:
-        """Return the name of the setting that limits this start. A job that ran before has a
-        shorter one, because its image and data are on the hosts already."""
+        """Return the name of the setting that bounds how long this start may take. A job that ran
+        before gets a shorter time, because its image and data are on the hosts already."""
         return "recovery_timeout_seconds" if self.ran_before else "start_timeout_seconds"
 
 

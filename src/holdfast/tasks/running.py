@@ -27,7 +27,8 @@ class CallCheckpoint(Protocol):
 
 
 class FileCheckpoint:
-    """The checkpoint of a call that runs in place, kept in the call's folder."""
+    """The checkpoint of a call that runs in its caller's own process, without an executor: a file in
+    the call's folder."""
 
     def __init__(self, call: CallContext) -> None:
         self._call = call

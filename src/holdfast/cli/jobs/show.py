@@ -231,7 +231,8 @@ def _job_text(
 
 
 def _say_peak(job: JobView, attempts: Sequence[AttemptRecord]) -> str:
-    """Return the most memory that any rank of the newest attempt with a known peak held."""
+    """Return, as text, the highest peak of memory among the ranks of the newest attempt whose
+    peaks are known."""
     limit = f" of {size(job.memory_bytes)}" if job.memory_bytes else ""
     each = f" of the rank that held most, of {job.tasks}" if job.tasks > 1 else ""
     for attempt in reversed(attempts):

@@ -37,8 +37,8 @@ def find_rivals(snapshot: FleetSnapshot, mine: PoolView) -> list[PoolSpec]:
 
 
 async def hear_prices(controller: Controller, own: PoolSpec, rivals: Iterable[PoolSpec]) -> bool:
-    """Ask the providers of these pools for their prices (PRICE-1). Returns whether any was
-    asked."""
+    """Ask the providers of a pool and of the pools that it competes with for their prices, unless
+    their last answers are fresh (PRICE-1). Returns whether any provider was asked."""
     mine = _ask_soon(controller, own)
     others = [asked for spec in rivals if (asked := _ask_soon(controller, spec)) is not None]
     if others:

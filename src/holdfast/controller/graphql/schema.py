@@ -55,7 +55,8 @@ class Schema(strawberry.Schema):
     def process_errors(
         self, errors: list[GraphQLError], execution_context: ExecutionContext | None = None
     ) -> None:
-        """Do nothing."""
+        """Log nothing: the library would log each error with its traceback, and the response reports
+        the errors already."""
 
     @property
     def core(self) -> GraphQLSchema:

@@ -130,7 +130,8 @@ class JobSpecs:
         return found
 
     def keep_offered(self, offers: Sequence[TaskOffer]) -> None:
-        """Remember the jobs of offers."""
+        """Keep the jobs of tasks that were just offered to a host, so that its next report needs no
+        read of the store."""
         if len(self._known) + len(offers) > _MAX_SPECS:
             self._known.clear()
         for offer in offers:

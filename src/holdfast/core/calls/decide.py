@@ -1,7 +1,7 @@
-"""decide_call(…) → CallDecision: what becomes of a call that ended badly, by the decisions of jobs.
+"""decide_call(…) → CallDecision: what becomes of a call that ended badly, by the rules of jobs.
 
-A call's charges are its own, and a batch's other calls are charged nothing (CALLSET-2). What a job
-does as a whole has no counterpart here: a call has no steps, no gang and no start of its own.
+A call's charges are its own, and a batch's other calls are charged nothing (CALLSET-2). Rules about a
+whole job (its steps, its gang, the limit of its start) do not apply to a call.
 """
 
 from collections.abc import Callable, Sequence

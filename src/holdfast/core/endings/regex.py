@@ -6,9 +6,10 @@ REGEX-1  A search with an accepted expression, line by line and `MAX_LINE_CHARS`
 Python's engine backtracks: it tries every way in which the repeats of an expression can share a
 text among them. A repeat is *open* when it may go on for long (`*`, `+`, `{2,}`, more than `WIDE`
 times) and what follows it can begin with what it repeats, as in `.*foo`: it can stop anywhere, and
-each place is tried. `[^:]*:` is not open: it can stop only at the colon. Every open repeat
-multiplies the work by the line's length, and so does not knowing where to begin, and so does a
-repeat directly behind an open one that runs over the same text again from each of its ends, as in
+each place is tried. `[^:]*:` is not open: it can stop only at the colon. Three
+things multiply the work by the line's length: each open repeat; an expression that may match
+anywhere, because each start is tried; and a repeat directly behind an open one, because it is tried
+again from each place where the open one may stop, as in
 `.*\\d+x`.
 """
 

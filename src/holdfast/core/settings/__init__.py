@@ -1,1 +1,2 @@
-"""Every setting: the table, the resolution of a value, and the settings of a task's watchdogs."""
+"""The list of all settings, how the value in force of each is found, and the settings of a task's
+watchdogs."""

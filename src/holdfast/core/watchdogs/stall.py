@@ -69,7 +69,8 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
     evidence: Evidence = {}
 
     def start(self, now: float) -> Stall:
-        """Begin to wait for the first beat, unless a datagram came before the start was known."""
+        """Note that the task started, and wait for its first beat. Where a beat came before the start
+        was reported, nothing changes."""
         if self.sign_at > -math.inf:
             return self
         return Stall(sign_at=now, quiet_since=now)

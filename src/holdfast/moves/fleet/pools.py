@@ -75,7 +75,8 @@ def cost_since(
 
 
 def list_offer_sizes(pools: Iterable[PoolSpec], seen: Mapping[tuple[str, str], int]) -> list[Size]:
-    """Return the sizes of the hosts that pools may rent. seen: as for `learn_memory`."""
+    """Return the sizes of the hosts that pools may rent. seen: (pool, offer) → the memory, in
+    bytes, that a rented host of it reported."""
     return [
         _offer_size(spec, offer)
         for spec in (learn_memory(spec, seen) for spec in pools)

@@ -1,4 +1,4 @@
-"""Leadership, and hints between replicas."""
+"""How one replica of the controller becomes the leader, and how replicas poke each other's loops."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -32,7 +32,8 @@ class Looks(msgspec.Struct):
 
 
 def look_at_ranks(ranks: list[list[int]]) -> Any:
-    """Observe ranks of this host. ranks: pairs of rank and pid."""
+    """Return the stacks and the flight records of ranks that run on this host. ranks: pairs of
+    rank and pid."""
     asked_at = time.time()
     settings = {rank: read_environment(pid) for rank, pid in ranks}
     listening = {rank for rank, environ in settings.items() if ask_for_record(environ, rank)}

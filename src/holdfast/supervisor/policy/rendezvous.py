@@ -9,7 +9,8 @@ RENDEZVOUS_PORTS = range(29500, 30500)
 
 
 def find_rendezvous(hosts: Sequence[Host], restarts: int = 0) -> dict[str, str]:
-    """Choose where torch's ranks meet: on the first host, once it is attached. Raises HostLost.
+    """Wait until the first host is connected to the script, and choose it as the place where
+    torch's ranks meet. Raises HostLost where that host is lost first.
 
     Returns the variables of PyTorch's `env://`. The port is chosen at random for each start,
     because another run may share the machine, and a rank of the start before may still hold its

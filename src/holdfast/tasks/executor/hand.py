@@ -67,8 +67,8 @@ class HeldBatch:
 
 
 class Hand:
-    """All batches of an executor. gpus: the number of its devices. news: an event, set when the
-    runner may have work."""
+    """The batches that an executor has now. gpus: how many GPUs the executor has. news: an event,
+    set when the thread that runs calls may have work."""
 
     def __init__(self, task: str, gpus: int) -> None:
         self._task, self._gpus = task, gpus

@@ -1,4 +1,4 @@
-"""Pools in memory."""
+"""Pools of the in-memory store, which tests and simulations use."""
 
 from datetime import timedelta
 
