@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from holdfast.store.port.clock import Now
+
 LEAD_SECONDS = 6.0
 """How long a lead lasts without a renewal. With the two seconds between two tries of a standby, and
 what a frozen leader's open transaction may take, another leads within 10 s."""
@@ -22,7 +24,7 @@ class LeadershipStore(Protocol):
     It may be lost; polling is the contract.
     """
 
-    async def try_lead(self) -> bool:
+    async def try_lead(self, *, now: Now = None) -> bool:
         """Take or renew the lead, which runs out after `LEAD_SECONDS`. False: another replica
         leads, or the lead was lost."""
 

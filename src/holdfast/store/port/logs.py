@@ -45,7 +45,7 @@ class LogStore(Protocol):
     ) -> list[LogLife]:
         """Return which hosts wrote a stream, oldest first: the rank's first, and each replacement."""
 
-    async def ask_log_read(self, host_id: str, order: LogReadOrder) -> None:
+    async def ask_log_read(self, host_id: str, order: LogReadOrder, *, now: Now = None) -> None:
         """Write down that a reader waits for bytes from a host; reads that were left unfinished
         for `LOG_READ_SECONDS` go."""
 

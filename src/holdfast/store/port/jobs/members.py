@@ -32,7 +32,7 @@ class MemberStore(Protocol):
         """Return for how many seconds more other ranks' sections excuse these; those of them that
         none does are missing."""
 
-    async def list_members(self, limit: int) -> list[DueMember]:
+    async def list_members(self, limit: int, *, now: Now = None) -> list[DueMember]:
         """Return members that need a decision: the fallen, and replacements that have not started
         yet."""
 
