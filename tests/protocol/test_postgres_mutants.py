@@ -19,31 +19,12 @@ WALKS = 60
 TTL = "lease_until = greatest(t.lease_until, %(now)s::timestamptz + t.lease_ttl_seconds * interval '1 second')"
 # What is broken: the statement, the words that guard, the words in their place.
 MUTANTS = {
-    "an earlier epoch renews its lease": (
-        "renew_tasks", "and t.epoch = g.epoch and t.host_id", "and t.host_id"
-    ),
     "an earlier incarnation is heard": (
         "touch_hosts", "b.incarnation = g.incarnation as same", "true as same"
     ),
     "a lease is not renewed": ("renew_tasks", TTL, "lease_until = t.lease_until"),
     "a lease is shorter in the store": (
         "renew_tasks", TTL, TTL.replace("greatest(t.lease_until, ", "(").replace("interval '1", "interval '0.5")
-    ),
-    "a reservation does not ask for the epoch and state of its plan": (
-        "reserve_jobs",
-        "j.state = any(%(reserve_from)s) and j.epoch = g.epoch",
-        "(j.state = any(%(reserve_from)s) or true)",
-    ),
-    "a reservation does not raise the epoch": (
-        "reserve_jobs", "epoch = j.epoch + 1, attempts", "epoch = j.epoch, attempts"
-    ),
-    "a success of an earlier epoch ends the job": (
-        "finish_jobs",
-        "and g.epoch = l.epoch and t.rank = g.rank and t.epoch = g.epoch",
-        "and t.rank = g.rank",
-    ),
-    "a gang starts before its barrier opens": (
-        "offer_tasks", "t.replaced, t.barrier", "t.replaced, true as barrier"
     ),
 }  # fmt: skip
 
