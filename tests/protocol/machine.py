@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -19,8 +20,9 @@ from holdfast.core.states import HostState, JobState
 from holdfast.errors import Conflict
 from holdfast.moves.values import HostSync
 from holdfast.wire.guardian import TaskEnded
+from tests.protocol.drives import MakeDrive, MemoryDrive
 from tests.protocol.host import Host, Request
-from tests.protocol.world import Plan, World, run
+from tests.protocol.world import Plan, World
 
 INDEX = st.integers(0, 7)
 LINKS = [
@@ -53,6 +55,8 @@ DATA = TaskFacts(exit_code=0)
 
 class Protocol(RuleBasedStateMachine):
     """One run. After the last step the chaos stops and everything must come to an end."""
+
+    drive: ClassVar[Sequence[MakeDrive]] = (MemoryDrive,)
 
     def __init__(self) -> None:
         super().__init__()
@@ -90,7 +94,9 @@ class Protocol(RuleBasedStateMachine):
     ) -> None:
         retry = RetryPolicy(max_retries=retries, retry_delay=delay, jitter="random")
         policy = Policy(retry=retry, watchdog_cap=trips, infra_cap=infra, start_failure_limit=3)
-        self.world = World(rates=rates, slots=slots, gpus=gpus, policy=policy, seed=seed)
+        self.world = World(
+            rates=rates, slots=slots, gpus=gpus, policy=policy, seed=seed, drive=self.drive[0]
+        )
         for host in self.w.hosts:
             host.boot()
         for tasks in jobs:
@@ -473,9 +479,9 @@ class Protocol(RuleBasedStateMachine):
             w.call(w.hosts[(i + step) % len(w.hosts)])
         host = w.hosts[(i + steps) % len(w.hosts)]
         if what == "cancel":
-            run(w.store.jobs.cancel_job(job_id, "not needed", hard=False, now=w.now()))
+            w.run(w.store.jobs.cancel_job(job_id, "not needed", hard=False, now=w.now()))
         elif what == "preempt":
-            run(w.store.jobs.drain_job(job_id, Cause.PREEMPTED, "room is needed", now=w.now()))
+            w.run(w.store.jobs.drain_job(job_id, Cause.PREEMPTED, "room is needed", now=w.now()))
         elif what in ("crash", "reboot") and host.up:
             host.crash()
             if what == "reboot":
@@ -525,10 +531,10 @@ class Protocol(RuleBasedStateMachine):
             w.call(host)
         w.links[host.id] = mode
         if what == "pause":
-            run(w.store.settings.pause_queue("cpu", "asked", hard=False, now=w.now()))
+            w.run(w.store.settings.pause_queue("cpu", "asked", hard=False, now=w.now()))
         elif what == "drain":
             with contextlib.suppress(Conflict):
-                run(w.store.hosts.move_host(host.id, "drain", "asked", now=w.now()))
+                w.run(w.store.hosts.move_host(host.id, "drain", "asked", now=w.now()))
         elif what == "important":
             w.submit(tasks=4, gpus=0, late=False, priority=90)
             w.run_loops()
@@ -553,7 +559,7 @@ class Protocol(RuleBasedStateMachine):
             w.turn_hosts()
         w.links[host.id] = before
         if again and what == "pause":
-            run(w.store.settings.resume_queue("cpu", now=w.now()))
+            w.run(w.store.settings.resume_queue("cpu", now=w.now()))
         while w.held and again:  # what was under way arrives late
             w.turn_hosts()
             w.deliver(0, keep=False)
@@ -603,7 +609,7 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(i=INDEX, hard=st.booleans())
     def cancel(self, i: int, hard: bool) -> None:
-        run(
+        self.w.run(
             self.w.store.jobs.cancel_job(
                 self.pick_job(i), "not needed", hard=hard, now=self.w.now()
             )
@@ -612,7 +618,7 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(i=INDEX)
     def preempt(self, i: int) -> None:
-        run(
+        self.w.run(
             self.w.store.jobs.drain_job(
                 self.pick_job(i), Cause.PREEMPTED, "room is needed", now=self.w.now()
             )
@@ -622,7 +628,7 @@ class Protocol(RuleBasedStateMachine):
     @rule(i=INDEX)
     def revive(self, i: int) -> None:
         try:
-            run(self.w.store.jobs.revive_job(self.pick_job(i), "again", now=self.w.now()))
+            self.w.run(self.w.store.jobs.revive_job(self.pick_job(i), "again", now=self.w.now()))
         except Conflict:
             return
         self.w.check()
@@ -630,9 +636,11 @@ class Protocol(RuleBasedStateMachine):
     @rule(pause=st.booleans(), hard=st.booleans())
     def pause(self, pause: bool, hard: bool) -> None:
         if pause:
-            run(self.w.store.settings.pause_queue("cpu", "asked", hard=hard, now=self.w.now()))
+            self.w.run(
+                self.w.store.settings.pause_queue("cpu", "asked", hard=hard, now=self.w.now())
+            )
         else:
-            run(self.w.store.settings.resume_queue("cpu", now=self.w.now()))
+            self.w.run(self.w.store.settings.resume_queue("cpu", now=self.w.now()))
         self.w.check()
 
     @rule(
@@ -649,7 +657,7 @@ class Protocol(RuleBasedStateMachine):
         self.w.turn_hosts()
         try:
             seconds = deadline if event == "drain" and not hard else None
-            run(
+            self.w.run(
                 self.w.store.hosts.move_host(
                     host.id, event, "asked", hard=hard, deadline_seconds=seconds, now=self.w.now()
                 )
@@ -680,7 +688,7 @@ class Protocol(RuleBasedStateMachine):
             for t in ts
             if t.state.holds_lease
         }
-        row = run(w.store.hosts.get_host(who.id))
+        row = w.run(w.store.hosts.get_host(who.id))
         if (key, who.id, row.incarnation) in held:
             return
         before = self.view_of(key.job_id)
@@ -693,7 +701,7 @@ class Protocol(RuleBasedStateMachine):
             ended=((key, facts),) if what == "ended" else (),
             claimed=((key, 4711),) if what == "claimed" else (),
         )
-        found = run(w.store.leases.sync_hosts([sync], now=w.now()))[0]
+        found = w.run(w.store.leases.sync_hosts([sync], now=w.now()))[0]
         assert self.view_of(key.job_id) == before, (
             f"FENCE-1: a stale report of {key} changed the job"
         )
@@ -706,12 +714,12 @@ class Protocol(RuleBasedStateMachine):
 
     def view_of(self, job_id: str) -> Any:
         """A job, its attempts and its tasks, but for the offers any sync may make."""
-        s = self.w.store
+        w, s = self.w, self.w.store
         tasks = [
             (t.key, t.state, t.facts, t.started_at, t.ended_at)
-            for t in run(s.jobs.list_tasks(job_id))
+            for t in w.run(s.jobs.list_tasks(job_id))
         ]
-        return run(s.jobs.get_job(job_id)), run(s.jobs.list_attempts(job_id)), tasks
+        return w.run(s.jobs.get_job(job_id)), w.run(s.jobs.list_attempts(job_id)), tasks
 
     # ---- the end
 
@@ -728,6 +736,8 @@ class Protocol(RuleBasedStateMachine):
         except Exception as late:
             self.world.transcript.explain(late)
             raise
+        finally:
+            self.world.drive.close()
 
     def come_to_an_end(self, w: World) -> None:
         """Liveness: the network heals, operators let go, hosts come back but for those that never
@@ -736,16 +746,16 @@ class Protocol(RuleBasedStateMachine):
         for everywhere in (True, False):
             w.switch_retries(True, everywhere=everywhere)
         gone = {h.id for h in w.hosts[1:] if not h.up and w.random.random() < 0.5}
-        run(w.store.settings.resume_queue("cpu", now=w.now()))
+        w.run(w.store.settings.resume_queue("cpu", now=w.now()))
         for host in w.hosts:
             w.links[host.id] = "ok"
             if host.up and not host.agent_up:
                 host.start_agent()
         lift = {HostState.DRAINING: "undrain", HostState.QUARANTINED: "release"}
         for _ in range(90):
-            for row in run(w.store.hosts.list_hosts()):
+            for row in w.run(w.store.hosts.list_hosts()):
                 if row.state in lift:
-                    run(w.store.hosts.move_host(row.id, lift[row.state], "let go", now=w.now()))
+                    w.run(w.store.hosts.move_host(row.id, lift[row.state], "let go", now=w.now()))
             for host in w.hosts:
                 if not host.up and host.id not in gone:
                     host.boot()
@@ -759,7 +769,7 @@ class Protocol(RuleBasedStateMachine):
         self.check_ended(w, gone)
 
     def has_room(self, w: World, job_id: str, gone: set[str]) -> bool:
-        job = run(w.store.jobs.get_job(job_id))
+        job = w.run(w.store.jobs.get_job(job_id))
         hosts = [h for h in w.hosts if h.id not in gone]
         per_host = [min(h.slots, h.gpus // job.gpus if job.gpus else h.slots) for h in hosts]
         return sum(per_host) >= job.tasks
@@ -770,7 +780,7 @@ class Protocol(RuleBasedStateMachine):
         left = [j for j in w.jobs() if not j.state.terminal and self.has_room(w, j.id, gone)]
         for job in left:
             if job.wait_cause == "parked":
-                run(w.store.jobs.revive_job(job.id, "let go", now=w.now()))
+                w.run(w.store.jobs.revive_job(job.id, "let go", now=w.now()))
         dues = [job.wait_until for job in left if job.state is JobState.WAITING]
         if not dues or len(dues) < len(left):
             return 1.0
@@ -789,9 +799,9 @@ class Protocol(RuleBasedStateMachine):
                 assert job.state.terminal, (
                     f"liveness: {job.id} is {job.state} ({job.reason}), {gone} are "
                     f"gone\n{w.truth.explain(job.id)}\n"
-                    f"{run(w.store.jobs.list_tasks(job.id))}"
+                    f"{w.run(w.store.jobs.list_tasks(job.id))}"
                 )
-                assert not run(w.store.jobs.list_tasks(job.id)), "liveness: a task row is left"
+                assert not w.run(w.store.jobs.list_tasks(job.id)), "liveness: a task row is left"
             else:
                 assert job.state in (
                     JobState.QUEUED,

@@ -1,5 +1,8 @@
-"""The whole of Holdfast on simulated time: the real store and the real decisions, simulated hosts,
-a bad network.
+"""The whole of Holdfast on simulated time: a real store and the real decisions, simulated hosts, a
+bad network.
+
+The store is the one of `drives` that a world is made with: the one in memory, or the one that
+ships, on PostgreSQL. Every call of the store is given the world's time.
 
 `World.wait` moves true time in small steps; at each the guardians do what is due, agents sync,
 loops run, and every invariant of `truth` is checked. Between steps the test may do anything to
@@ -9,10 +12,9 @@ anyone. Chance comes from one seed.
 from __future__ import annotations
 
 import random
-from collections.abc import Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -26,18 +28,16 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import AdmissionPlan, JobPlacement, RunningTask, plan_admission
 from holdfast.core.placement.preemption import say_preempted
 from holdfast.core.placement.takes import TakeTerms
-from holdfast.core.records import AttemptRecord, EventRecord, JobRecord, TaskRecord
+from holdfast.core.records import AttemptRecord, JobRecord, TaskRecord
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobEvent, JobState, TaskState
 from holdfast.errors import Stale
-from holdfast.moves.values import HostSync, HostSynced, JobFilter, NewJob
-from holdfast.store.memory.store import MemoryStore
+from holdfast.moves.values import HostSync, HostSynced, NewJob
 from holdfast.wire.agent import HostFacts
+from tests.protocol.drives import EVERY_JOB, MakeDrive, MemoryDrive
 from tests.protocol.host import Host, Process, Request
 from tests.protocol.transcript import Transcript
 from tests.protocol.truth import Truth, check_busy
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -61,16 +61,6 @@ POLL_SECONDS = 5.0
 MAX_HELD = 24
 MESS = ["ok", "ok", "lose_request", "lose_answer", "hold_request", "hold_answer", "duplicate"]
 RETRY_LIMIT = 2  # a tick; lower than what comes due at once, so that some are left for the next
-
-
-def run(step: Coroutine[Any, Any, T]) -> T:
-    """Finish a step of the memory store, which never waits."""
-    try:
-        step.send(None)
-    except StopIteration as done:
-        value: T = done.value
-        return value
-    raise AssertionError("the memory store waited")
 
 
 @dataclass
@@ -112,6 +102,7 @@ class World:
         policy: Policy,
         seed: int,
         times: Times = SHORT,
+        drive: MakeDrive = MemoryDrive,
     ) -> None:
         self.t = 0.0
         self.random = random.Random(seed)
@@ -120,7 +111,8 @@ class World:
         self.start = START
         self.transcript = Transcript(self.start)
         dead = {"dead_host_seconds": times.dead_host_seconds}
-        self.store = MemoryStore(clock=self.now, environment=dead)
+        self.drive = drive(self.now, dead)
+        self.store, self.run = self.drive.store, self.drive.run
         self.truth = Truth(policy)
         self.hosts = [
             Host(
@@ -153,6 +145,8 @@ class World:
         self.count = 0
         self.all_tasks: dict[str, list[TaskRecord]] = {}
         self.rows: tuple[Any, ...] = ()
+        self.busy: list[Any] = []
+        self.incarnations: dict[str, str | None] = {}
         self.checked: dict[str, tuple[JobRecord, list[TaskRecord], list[AttemptRecord]]] = {}
 
     def now(self) -> datetime:
@@ -209,7 +203,7 @@ class World:
         kind = f"{'supervised, ' * supervised}{'preemptible, ' * preemptible}priority {priority}"
         size = f"{tasks} {'task' if tasks == 1 else 'tasks'} of {gpus} GPU"
         self.transcript.say(self.t, "user → controller", f"submit {job_id}: {size}, {kind}")
-        run(
+        self.run(
             self.store.jobs.submit_jobs([NewJob(id=job_id, spec=spec, queue="cpu")], now=self.now())
         )
         self.check()
@@ -224,32 +218,38 @@ class World:
             jobs.append(NewJob(id=f"job-{self.count:04d}", spec=spec, queue="cpu"))
             self.truth.sizes[jobs[-1].id] = 1
         self.transcript.say(self.t, "user → controller", f"submit {count} jobs of one task")
-        run(self.store.jobs.submit_jobs(jobs, now=self.now()))
+        self.run(self.store.jobs.submit_jobs(jobs, now=self.now()))
         self.check()
 
     def cancel(self, job_id: str, *, hard: bool = False) -> None:
         """A user's word."""
         self.transcript.say(self.t, "user → controller", f"cancel {job_id}{', hard' * hard}")
-        run(self.store.jobs.cancel_job(job_id, "not needed", hard=hard, now=self.now()))
+        self.run(self.store.jobs.cancel_job(job_id, "not needed", hard=hard, now=self.now()))
         self.check()
 
     def preempt(self, job_id: str) -> None:
         """Take a job's room away."""
-        run(self.store.jobs.drain_job(job_id, Cause.PREEMPTED, "room is needed", now=self.now()))
+        self.run(
+            self.store.jobs.drain_job(job_id, Cause.PREEMPTED, "room is needed", now=self.now())
+        )
         self.check("controller")
 
     def switch_retries(self, on: bool, *, everywhere: bool) -> None:
         """Throw or lift a kill switch."""
         if everywhere:
-            run(self.store.settings.write_cluster_settings({"retries_enabled": on}, now=self.now()))
+            self.run(
+                self.store.settings.write_cluster_settings({"retries_enabled": on}, now=self.now())
+            )
         else:
-            run(self.store.settings.put_project("default", {"retries_enabled": on}, now=self.now()))
-        layers = run(self.store.settings.read_settings())
+            self.run(
+                self.store.settings.put_project("default", {"retries_enabled": on}, now=self.now())
+            )
+        layers = self.run(self.store.settings.read_settings())
         found = (layers.cluster, layers.projects.get("default", {}))
         self.truth.held = any(layer.get("retries_enabled") is False for layer in found)
 
     def jobs(self) -> list[JobRecord]:
-        return run(self.store.jobs.list_jobs(JobFilter(limit=1000)))
+        return self.run(self.store.jobs.list_jobs(EVERY_JOB))
 
     # ---- the network
 
@@ -341,7 +341,7 @@ class World:
         )
         key = host.id.encode().ljust(32, b".")
         try:
-            run(
+            self.run(
                 self.store.hosts.register_host(
                     host.id, key, request.incarnation, facts, now=self.now()
                 )
@@ -363,31 +363,34 @@ class World:
             takes=bool(request.ended) and not again,
         )
         before = None
-        host = run(self.store.hosts.get_host(request.host_id))
-        if host.incarnation != request.incarnation:
+        if self.incarnations[request.host_id] != request.incarnation:
             before = self.view()
-        layers = run(self.store.settings.read_settings())
-        terms = TakeTerms(
-            revision=layers.revision,
-            ttls=dict.fromkeys(layers.queues, self.times.lease_ttl_seconds),
-            whole=True,
-        )
-        found = run(self.store.leases.sync_hosts([sync], terms=terms, now=self.now()))[0]
+        terms = self._read_terms() if sync.takes else None
+        found = self.run(self.store.leases.sync_hosts([sync], terms=terms, now=self.now()))[0]
         if before is not None:
             assert found.status == "stale", "FENCE-1: an earlier incarnation was heard"
             assert self.view() == before, "FENCE-1: a stale report changed something"
         return found
 
+    def _read_terms(self) -> TakeTerms:
+        """Return the terms under which a host takes jobs now."""
+        layers = self.run(self.store.settings.read_settings())
+        return TakeTerms(
+            revision=layers.revision,
+            ttls=dict.fromkeys(layers.queues, self.times.lease_ttl_seconds),
+            whole=True,
+        )
+
     def view(self) -> tuple[Any, ...]:
         """Everything a stale report might change."""
         s = self.store
         jobs = self.jobs()
-        tasks = [run(s.jobs.list_tasks(j.id)) for j in jobs]
+        tasks = [self.run(s.jobs.list_tasks(j.id)) for j in jobs]
         return (
             jobs,
             tasks,
-            [run(s.jobs.list_attempts(j.id)) for j in jobs],
-            run(s.hosts.list_hosts(include_terminated=True)),
+            [self.run(s.jobs.list_attempts(j.id)) for j in jobs],
+            self.run(s.hosts.list_hosts(include_terminated=True)),
         )
 
     def serve_polls(self) -> None:
@@ -424,7 +427,7 @@ class World:
 
     def _run_leases(self, since: datetime) -> None:
         before = {t.key: t for ts in self.all_tasks.values() for t in ts if t.state.holds_lease}
-        lapsed = run(self.store.leases.lapse_leases(since, now=self.now()))
+        lapsed = self.run(self.store.leases.lapse_leases(since, now=self.now()))
         for task in before.values():
             if task.job_id in lapsed:
                 self._check_lapse(task, since, self.now())
@@ -432,43 +435,43 @@ class World:
 
     def _run_sweeps(self, since: datetime) -> None:
         store, at, times = self.store, self.now(), self.times
-        run(store.admission.expire_reservations(times.reservation_seconds, now=at))
-        for late in run(store.admission.list_reserved(now=at)):
+        self.run(store.admission.expire_reservations(times.reservation_seconds, now=at))
+        for late in self.run(store.admission.list_reserved(now=at)):
             job = late.job
             if late.seconds > times.start_timeout_seconds and not self._stop_late_members(job):
                 cause = Cause.START_TIMEOUT
-                run(store.jobs.drain_job(job.id, cause, "it is slow", epoch=job.epoch, now=at))
-        run(store.hosts.drain_due_hosts(now=at))
-        run(store.admission.release_due(RETRY_LIMIT, now=at))
-        run(store.hosts.sweep_dead_hosts(times.dead_host_seconds, since, now=at))
+                self.run(store.jobs.drain_job(job.id, cause, "it is slow", epoch=job.epoch, now=at))
+        self.run(store.hosts.drain_due_hosts(now=at))
+        self.run(store.admission.release_due(RETRY_LIMIT, now=at))
+        self.run(store.hosts.sweep_dead_hosts(times.dead_host_seconds, since, now=at))
         self.check("loop: sweeps")
 
     def _run_drains(self) -> None:
         store, at, times = self.store, self.now(), self.times
         before = at - timedelta(seconds=times.drain_force_seconds)
-        for slow in run(store.drains.list_slow_drains(before)):
-            run(store.drains.force_drain(slow.id, slow.epoch, now=at))
+        for slow in self.run(store.drains.list_slow_drains(before)):
+            self.run(store.drains.force_drain(slow.id, slow.epoch, now=at))
             self.check("loop: drains")
         self.write_replacements(self.read_replacements())
         self._check_decided()
-        for member in run(store.members.list_members(500)):
+        for member in self.run(store.members.list_members(500, now=self.now())):
             late = member.seconds > times.start_timeout_seconds
             if late and not member.fallen and member.task.offered_at is not None:
-                run(
+                self.run(
                     store.members.stop_member(
                         member.task.key, Cause.START_TIMEOUT, "it is slow", now=at
                     )
                 )
-        run(store.members.release_members(times.reservation_seconds, now=at))
+        self.run(store.members.release_members(times.reservation_seconds, now=at))
         self.write_completions(self.read_completions())
 
     def _run_admission(self) -> None:
         plan = self.read_plan()
         for preemption in plan.preemptions:
             for victim in preemption.victims:
-                job, cause = run(self.store.jobs.get_job(victim)), Cause.PREEMPTED
+                job, cause = self.run(self.store.jobs.get_job(victim)), Cause.PREEMPTED
                 reason = say_preempted(preemption.job_id, preemption.priority, job.priority)
-                run(
+                self.run(
                     self.store.jobs.drain_job(
                         victim, cause, reason, epoch=job.epoch, now=self.now()
                     )
@@ -479,7 +482,8 @@ class World:
     def _check_lapse(self, task: TaskRecord, since: datetime, at: datetime) -> None:
         """LEASE-4: nothing is reaped in a leader's first TTL."""
         now = next(
-            (t for t in run(self.store.jobs.list_tasks(task.job_id)) if t.key == task.key), None
+            (t for t in self.run(self.store.jobs.list_tasks(task.job_id)) if t.key == task.key),
+            None,
         )
         if now is not None and now.facts is not None and now.facts.lost == "lease_lapsed":
             assert at > since + timedelta(seconds=task.lease_ttl_seconds), (
@@ -498,12 +502,12 @@ class World:
     def _stop_late_members(self, job: JobRecord) -> bool:
         """As `ReservationsLoop` does: where the script runs, the others are placed anew one by
         one."""
-        tasks = run(self.store.jobs.list_tasks(job.id))
+        tasks = self.run(self.store.jobs.list_tasks(job.id))
         if not job.spec.supervised or tasks[0].state is not TaskState.RUNNING:
             return False
         for task in tasks:
             if task.state is TaskState.RESERVED:
-                run(
+                self.run(
                     self.store.members.stop_member(
                         task.key, Cause.START_TIMEOUT, "it is slow", now=self.now()
                     )
@@ -511,18 +515,20 @@ class World:
         return True
 
     def read_replacements(self) -> tuple[tuple[TaskKey, Replacement], ...]:
-        found = [m for m in run(self.store.members.list_members(500)) if m.fallen]
+        found = [
+            m for m in self.run(self.store.members.list_members(500, now=self.now())) if m.fallen
+        ]
         return tuple(
             (m.task.key, replace.plan_replacement(m.job, m.task, self.policy, ())) for m in found
         )
 
     def write_replacements(self, replacements: tuple[tuple[TaskKey, Replacement], ...]) -> None:
-        run(self.store.members.replace_members(replacements, now=self.now()))
+        self.run(self.store.members.replace_members(replacements, now=self.now()))
         self.check("loop: members")
 
     def read_completions(self) -> tuple[tuple[str, int, Completion], ...]:
         found = []
-        for snapshot in run(self.store.drains.list_drains(200)):
+        for snapshot in self.run(self.store.drains.list_drains(200, now=self.now())):
             policy = msgspec.structs.replace(
                 self.policy, held="a switch" if self.truth.held else None
             )
@@ -537,7 +543,7 @@ class World:
         for job_id, epoch, plan in completions:
             decision = plan.decision
             at_once = decision.event is JobEvent.BACK_OFF and decision.delay_seconds <= 0
-            if run(
+            if self.run(
                 self.store.drains.complete_drain(
                     job_id, epoch, plan, at_once=at_once, now=self.now()
                 )
@@ -555,7 +561,7 @@ class World:
 
     def read_plan(self) -> AdmissionPlan:
         """As `AdmitLoop` does: a second time with what runs, where that matters."""
-        found = run(self.store.admission.read_admission(500, now=self.now()))
+        found = self.run(self.store.admission.read_admission(500, now=self.now()))
         running: list[RunningTask] | None = None
         while True:
             plan = plan_admission(
@@ -569,13 +575,13 @@ class World:
             )
             if running is not None or not plan.needs_running:
                 passed = [c.job_id for c in found.candidates if c.job_id in plan.refusals]
-                run(self.store.admission.note_passed(passed, holds=plan.holds, now=self.now()))
+                self.run(self.store.admission.note_passed(passed, holds=plan.holds, now=self.now()))
                 return plan
-            running = run(self.store.admission.read_running(now=self.now()))
+            running = self.run(self.store.admission.read_running(now=self.now()))
 
     def write_placements(self, placements: tuple[JobPlacement, ...]) -> None:
         ttls = {p.job_id: self.times.lease_ttl_seconds for p in placements}
-        run(
+        self.run(
             self.store.members.seat_members(
                 [p for p in placements if p.member], ttls, now=self.now()
             )
@@ -583,7 +589,7 @@ class World:
         starts = [p for p in placements if not p.member]
         polls = self._list_polls()
         write = self.store.leases.reserve_and_offer(starts, ttls, polls, now=self.now())
-        answers = run(write)[1]
+        answers = self.run(write)[1]
         self.check("loop: admit")  # an answer may launch what was reserved just now
         for answer in answers:
             poll = self.polls[answer.host_id]
@@ -633,11 +639,14 @@ class World:
 
         What follows from rows alone is not checked again for rows that are as they were.
         """
-        store, jobs = self.store, self.jobs()
-        self.all_tasks = {job.id: run(store.jobs.list_tasks(job.id)) for job in jobs}
-        attempts = {job.id: run(store.jobs.list_attempts(job.id)) for job in jobs}
-        hosts = run(store.hosts.list_hosts(include_terminated=True))
-        news = self._read_news()
+        look = self.drive.look(self.seen)
+        if look is None:
+            self.truth.check_leases(self.t, self.hosts, self.all_tasks)
+            return
+        jobs, self.all_tasks, attempts, hosts, news = look
+        self.incarnations = {host.id: host.incarnation for host in hosts}
+        if news:
+            self.seen = news[-1].id
         before, self.rows = self.rows, (jobs, self.all_tasks, attempts, hosts)
         changed = bool(news) or before != self.rows
         if changed:
@@ -654,13 +663,10 @@ class World:
                 self.truth.check_job(*now)
                 self.checked[job.id] = now
         check_busy(hosts, self.all_tasks, {job.id: job for job in jobs})
-        gauges = run(store.read_gauges(now=self.now()))
+        busy = [(host.id, host.busy_cpu_slots, host.busy_gpus) for host in hosts]
+        if self.busy == busy:
+            return
+        self.busy = busy
+        gauges = self.run(self.store.read_gauges(now=self.now()))
         assert gauges.busy_cpu_slots == sum(h.busy_cpu_slots for h in hosts)
         assert gauges.busy_gpus == sum(len(h.busy_gpus) for h in hosts)
-
-    def _read_news(self) -> list[EventRecord]:
-        news: list[EventRecord] = []
-        while events := run(self.store.events.read_events(self.seen, limit=500)):
-            self.seen = events[-1].id
-            news += events
-        return news

@@ -23,6 +23,7 @@ from holdfast.core.spec import JobSpec
 from holdfast.errors import Stale, Unavailable
 from holdfast.moves.values import JobFilter, NewJob
 from holdfast.store.embedded.postgres import EmbeddedPostgres
+from holdfast.store.port.leadership import LEAD_SECONDS
 from holdfast.store.postgres.connection.migrate import migrate
 from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.store import PostgresStore
@@ -390,6 +391,16 @@ async def test_one_of_two_leads_until_it_gives_the_lead_back(rig: Rig, dsn: str)
         assert await rig.store.leadership.try_lead() is False
     finally:
         await other.close()
+
+
+async def test_a_lead_lasts_by_the_time_that_is_given(rigs: tuple[Rig, Rig]) -> None:
+    rig, other = rigs
+    assert await rig.store.leadership.try_lead(now=rig.now) is True
+    assert await other.store.leadership.try_lead(now=rig.tick(LEAD_SECONDS - 1)) is False
+    assert await rig.store.leadership.try_lead(now=rig.now) is True
+    assert await other.store.leadership.try_lead(now=rig.tick(LEAD_SECONDS - 1)) is False
+    assert await other.store.leadership.try_lead(now=rig.tick(1)) is True
+    assert await rig.store.leadership.try_lead(now=rig.now) is False
 
 
 async def test_a_lead_that_is_not_renewed_runs_out_and_its_holder_changes_nothing(

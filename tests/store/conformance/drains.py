@@ -24,7 +24,8 @@ async def test_completing_twice_does_it_once(rig: Rig) -> None:
     await rig.host()
     job_id, key = await rig.running()
     await rig.sync(ended=[(key, fails())])
-    (snap,) = await rig.store.drains.list_drains(10)
+    (snap,) = await rig.store.drains.list_drains(10, now=rig.now + timedelta(seconds=40))
+    assert snap.seconds == 40
     plan = plan_completion(snap.job, snap.tasks, Policy(), (), chance=0.0)
     assert plan is not None
     assert (

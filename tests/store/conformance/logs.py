@@ -9,6 +9,7 @@ import pytest
 from holdfast.core.ids import TaskKey
 from holdfast.errors import Stale
 from holdfast.moves.values import LogAppend
+from holdfast.store.port.logs import LOG_READ_SECONDS
 from holdfast.wire.agent import Forensics, LogReadAnswer, LogReadOrder
 from tests.store.rig import OK, Rig
 
@@ -160,3 +161,16 @@ async def test_a_read_waits_for_its_host_and_is_taken_once(rig: Rig) -> None:
     await logs.ask_log_read(host, order)
     assert await logs.take_log_read("r1", give_up=True) is None
     assert await logs.list_log_reads(host) == []
+
+
+async def test_a_read_that_no_host_answers_is_forgotten_after_its_time(rig: Rig) -> None:
+    host = await rig.host("h1")
+    key = TaskKey("job-1", 0, 0)
+    first, second, third = (
+        LogReadOrder(id=name, key=key, stream="stdout", offset=0, length=9) for name in "abc"
+    )
+    await rig.store.logs.ask_log_read(host, first, now=rig.now)
+    await rig.store.logs.ask_log_read(host, second, now=rig.tick(LOG_READ_SECONDS))
+    assert await rig.store.logs.list_log_reads(host) == [first, second]
+    await rig.store.logs.ask_log_read(host, third, now=rig.tick(1))
+    assert await rig.store.logs.list_log_reads(host) == [second, third]

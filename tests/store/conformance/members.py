@@ -408,7 +408,9 @@ async def test_a_fall_is_decided_once_whoever_leads(rig: Rig) -> None:
     job_id, keys = await rig.supervised()
     await rig.host("h4", slots=1)
     await rig.sync(await rig.where(job_id, 1), ended=[(keys[1], KILLED)])
-    (seen,) = await rig.store.members.list_members(100)
+    later = rig.now + timedelta(seconds=40)
+    (seen,) = await rig.store.members.list_members(100, now=later)
+    assert seen.seconds == 40
     plan = plan_replacement(seen.job, seen.task, Policy(), ())
     assert await rig.store.members.replace_members([(seen.task.key, plan)] * 2, now=rig.now) == [
         seen.task.key

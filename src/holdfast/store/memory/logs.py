@@ -1,7 +1,7 @@
 """Logs and forensics in memory."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from holdfast.core.calls.marks import list_spans
 from holdfast.core.ids import TaskKey
@@ -12,6 +12,7 @@ from holdfast.errors import Stale
 from holdfast.moves.values import LogAppend
 from holdfast.store.memory.state import InMemory, MemoryLogRead, MemoryStream
 from holdfast.store.port.clock import Now
+from holdfast.store.port.logs import LOG_READ_SECONDS
 from holdfast.wire.agent import Forensics, LogReadAnswer, LogReadOrder
 
 
@@ -140,8 +141,11 @@ class MemoryLogs(InMemory):
             for r in sorted(later, key=lambda r: r.number)
         ]
 
-    async def ask_log_read(self, host_id: str, order: LogReadOrder) -> None:
-        self.state.log_reads[order.id] = MemoryLogRead(host_id=host_id, order=order)
+    async def ask_log_read(self, host_id: str, order: LogReadOrder, *, now: Now = None) -> None:
+        s, at = self.state, self.state.at(now)
+        oldest = at - timedelta(seconds=LOG_READ_SECONDS)
+        s.log_reads = {i: read for i, read in s.log_reads.items() if read.asked_at >= oldest}
+        s.log_reads[order.id] = MemoryLogRead(host_id=host_id, order=order, asked_at=at)
 
     async def list_log_reads(self, host_id: str) -> list[LogReadOrder]:
         return [r.order for r in self.state.log_reads.values() if r.waits_for(host_id)]

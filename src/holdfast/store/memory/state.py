@@ -205,6 +205,7 @@ class MemoryLogRead(msgspec.Struct, kw_only=True):
 
     host_id: str
     order: LogReadOrder
+    asked_at: datetime
     answer: LogReadAnswer | None = None
 
     def waits_for(self, host_id: str) -> bool:

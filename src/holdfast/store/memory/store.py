@@ -45,7 +45,7 @@ class MemoryLeadership:
     def __init__(self) -> None:
         self._hub = HintHub()
 
-    async def try_lead(self) -> bool:
+    async def try_lead(self, *, now: Now = None) -> bool:
         return True
 
     def fenced(self) -> AbstractContextManager[None]:

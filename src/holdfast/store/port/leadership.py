@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from holdfast.store.port.clock import Now
+
 LEAD_SECONDS = 6.0
 """How long a lead lasts without a renewal. With the two seconds between two tries of a standby, and
 the time of a frozen leader's open transaction, another replica leads within 10 s."""
@@ -21,7 +23,7 @@ class LeadershipStore(Protocol):
     "events", "logs", "log_reads", "host:<id>". A hint may be lost, so readers must poll as well.
     """
 
-    async def try_lead(self) -> bool:
+    async def try_lead(self, *, now: Now = None) -> bool:
         """Acquire or renew the lead, which runs out after `LEAD_SECONDS`. Return False where
         another replica leads, or the lead was lost."""
 

@@ -46,7 +46,7 @@ class LogStore(Protocol):
         """Return the processes that wrote a stream, oldest first: the rank's first, and each
         replacement, with their hosts."""
 
-    async def ask_log_read(self, host_id: str, order: LogReadOrder) -> None:
+    async def ask_log_read(self, host_id: str, order: LogReadOrder, *, now: Now = None) -> None:
         """Write a reader's request for bytes from a host; drop requests that are older than
         `LOG_READ_SECONDS`."""
 

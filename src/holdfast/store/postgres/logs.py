@@ -80,10 +80,10 @@ class PostgresLogs(OnSession):
             for row in await self.session.rows("list_log_lives", **where)
         ]
 
-    async def ask_log_read(self, host_id: str, order: LogReadOrder) -> None:
+    async def ask_log_read(self, host_id: str, order: LogReadOrder, *, now: Now = None) -> None:
         told = {"id": order.id, "host_id": host_id, "order": to_json(order)}
         await self.session.single(
-            lambda tx: tx.run("ask_log_read", **told, seconds=LOG_READ_SECONDS)
+            lambda tx: tx.run("ask_log_read", **told, seconds=LOG_READ_SECONDS, now=now)
         )
 
     async def list_log_reads(self, host_id: str) -> list[LogReadOrder]:

@@ -24,8 +24,8 @@ class MemoryDrains(InMemory):
     def watch_drains(self, tell: DrainListener) -> None:
         self.state.tell_drains = tell
 
-    async def list_drains(self, limit: int) -> list[DrainSnapshot]:
-        s, at = self.state, self.state.at(None)
+    async def list_drains(self, limit: int, *, now: Now = None) -> list[DrainSnapshot]:
+        s, at = self.state, self.state.at(now)
         ready = [
             i
             for i in s.by_state[JobState.DRAINING]

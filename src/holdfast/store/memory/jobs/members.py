@@ -58,8 +58,8 @@ class MemoryMembers(InMemory):
                 found[key] = max(others)
         return found
 
-    async def list_members(self, limit: int) -> list[DueMember]:
-        s, at, found = self.state, self.state.at(None), []
+    async def list_members(self, limit: int, *, now: Now = None) -> list[DueMember]:
+        s, at, found = self.state, self.state.at(now), []
         for task in sorted(
             self._tasks(), key=lambda t: (t.state is TaskState.RESERVED, t.job_id, t.rank)
         ):

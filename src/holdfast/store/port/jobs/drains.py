@@ -17,7 +17,7 @@ class DrainStore(Protocol):
         that were ordered to stop have ended. `tell` must not raise, and is not called where it is
         not known whether a commit succeeded."""
 
-    async def list_drains(self, limit: int) -> list[DrainSnapshot]:
+    async def list_drains(self, limit: int, *, now: Now = None) -> list[DrainSnapshot]:
         """Return draining jobs none of whose tasks holds a lease: ready to be completed."""
 
     async def complete_drain(

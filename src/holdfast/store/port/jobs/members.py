@@ -28,7 +28,7 @@ class MemberStore(Protocol):
         """Return for how many seconds more other ranks' sections excuse these ranks; ranks without
         an excuse are missing."""
 
-    async def list_members(self, limit: int) -> list[DueMember]:
+    async def list_members(self, limit: int, *, now: Now = None) -> list[DueMember]:
         """Return members that need a decision: fallen ones, and replacements that have not started
         yet."""
 

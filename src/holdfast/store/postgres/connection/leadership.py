@@ -13,6 +13,7 @@ from typing import Any
 import psycopg
 
 from holdfast.errors import Unavailable
+from holdfast.store.port.clock import Now
 from holdfast.store.port.leadership import LEAD_SECONDS, HintHub
 from holdfast.store.postgres.connection.pipeline import Connection, Statement
 from holdfast.store.postgres.connection.pool import cut_after
@@ -58,14 +59,14 @@ class PostgresLeadership:
         self._tasks = []
         await self.stop_leading()
 
-    async def try_lead(self) -> bool:
+    async def try_lead(self, *, now: Now = None) -> bool:
         async with self._lead_lock:
             if self._number is not None:
-                number = await self._ask("renew_lead", {"number": self._number})
+                number = await self._ask("renew_lead", {"number": self._number, "now": now})
                 if number is None:
                     await self._drop_lead()
                 return number is not None
-            self._number = await self._ask("take_lead", {"holder": self._sender_id})
+            self._number = await self._ask("take_lead", {"holder": self._sender_id, "now": now})
             if self._number is None:
                 await self._drop_lead()
             return self._number is not None

@@ -45,9 +45,9 @@ class PostgresDrains(OnSession):
         self.session.tell_drains = hear
 
     @reads
-    async def list_drains(self, tx: Tx, limit: int) -> list[DrainSnapshot]:
+    async def list_drains(self, tx: Tx, limit: int, *, now: Now = None) -> list[DrainSnapshot]:
         likely, self._likely = list(self._likely), {}
-        looked = ("find_drained", {"limit": limit})
+        looked = ("find_drained", {"limit": limit, "now": now})
         ready, *found = await tx.many(looked, *(_ask_drains(likely) if likely else ()))
         told = {row["id"]: row for row in ready}
         ids = list(told)

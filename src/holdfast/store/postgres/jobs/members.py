@@ -47,8 +47,8 @@ class PostgresMembers(OnSession):
         return {TaskKey(r["job_id"], r["rank"], r["epoch"]): r["seconds"] for r in rows}
 
     @reads
-    async def list_members(self, tx: Tx, limit: int) -> list[DueMember]:
-        found = await tx.rows("find_members", limit=limit)
+    async def list_members(self, tx: Tx, limit: int, *, now: Now = None) -> list[DueMember]:
+        found = await tx.rows("find_members", limit=limit, now=now)
         if not found:
             return []
         ids = sorted({row["job_id"] for row in found})

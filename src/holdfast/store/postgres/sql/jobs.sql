@@ -536,7 +536,7 @@ where j.id = any(array(
 
 -- name: find_drained
 -- Draining jobs whose every task is confirmed (DRAIN-1), the longest draining first.
-select j.id, greatest(0, extract(epoch from clock_timestamp() - j.drain_since))::double precision as seconds
+select j.id, greatest(0, extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp()) - j.drain_since))::double precision as seconds
 from jobs j
 where j.state = 'draining'
   and not exists (select from tasks t where t.job_id = j.id and t.state in ('reserved', 'running', 'preempting'))

@@ -13,9 +13,10 @@ create index log_reads_waiting on log_reads (host_id) where at is null;
 
 -- name: ask_log_read
 with old as (
-  delete from log_reads where asked_at < clock_timestamp() - %(seconds)s * interval '1 second'
+  delete from log_reads where asked_at < coalesce(%(now)s::timestamptz, clock_timestamp()) - %(seconds)s * interval '1 second'
 )
-insert into log_reads (id, host_id, "order") values (%(id)s, %(host_id)s, %(order)s::jsonb);
+insert into log_reads (id, host_id, "order", asked_at)
+values (%(id)s, %(host_id)s, %(order)s::jsonb, coalesce(%(now)s::timestamptz, clock_timestamp()));
 
 -- name: list_log_reads
 select "order" from log_reads where host_id = %(host_id)s and at is null order by asked_at, id limit 16;

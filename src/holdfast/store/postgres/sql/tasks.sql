@@ -254,7 +254,7 @@ where t.job_id = any(%(ids)s) and t.job_id = x.job_id and t.rank = x.rank;
 -- name: find_members
 -- Members of supervised jobs that need a decision: the fallen, and replacements that have not started.
 select t.job_id, t.rank, t.state <> 'reserved' as fallen,
-       greatest(0, extract(epoch from clock_timestamp() - case when t.state = 'reserved' then t.reserved_at else t.ended_at end))
+       greatest(0, extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp()) - case when t.state = 'reserved' then t.reserved_at else t.ended_at end))
          ::double precision as seconds
 from tasks t join jobs j on j.id = t.job_id
 where j.state in ('reserved', 'running')
