@@ -38,11 +38,11 @@ class FactsReader:
         self._memory_limits = memory_limits
 
     async def read(self) -> HostFacts:
-        """Return all facts."""
+        """Return all facts of this host."""
         return await read_host_facts(self._config, self._probe, self._memory_limits)
 
     async def find_gpus(self) -> list[Gpu]:
-        """Return the devices."""
+        """Return the devices of this host."""
         return (await self.read()).gpus
 
 

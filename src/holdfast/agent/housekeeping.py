@@ -65,8 +65,8 @@ class Housekeeper:
         self._half_settled.add(task)
 
     def _save_half_settled(self) -> None:
-        """Save all such tasks by one timer, because a timer for each short task would cost more
-        than the tasks."""
+        """Save the tasks of which only the end or only the logs are on record. One timer does it
+        for all, because a timer for each short task would cost more than the tasks."""
         saved, self._half_settled = self._half_settled, set()
         for task in saved:
             self._table.save_changed(task, read_boottime())

@@ -44,6 +44,7 @@ class Redactor:
         may share bytes with another."""
         settled = len(data) - pending
         crossing = True
+        # Each pass moves the border before a secret across it, where another may cross it then.
         while crossing:
             crossing = False
             for secret in self._secrets:

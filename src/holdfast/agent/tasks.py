@@ -88,7 +88,7 @@ class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class AgentTask:
-    """One task, from the order to the last shipped byte of its log."""
+    """One task, from its launch order until the last byte of its log is shipped."""
 
     def __init__(
         self, key: TaskKey, folder: Path, order: LaunchOrder | None, now: float, token: str = ""
@@ -387,7 +387,8 @@ class TaskTable:
             self.save(task, now)
 
     def forget(self, task: AgentTask) -> None:
-        """Drop a task and bury its key; its folder stays until `remove_folder`."""
+        """Remove a task from the table, and remember that its key must not be launched again.
+        Its folder stays until `remove_folder`."""
         task.move(AgentTaskEvent.FORGET)
         self._tasks.pop(task.key, None)
         self._tombstones[task.key] = None
@@ -395,7 +396,7 @@ class TaskTable:
             del self._tombstones[next(iter(self._tombstones))]
 
     def drop(self, task: AgentTask) -> None:
-        """Drop a task that never began; its key may still be launched."""
+        """Remove a task that never began; its key may still be launched."""
         self._tasks.pop(task.key, None)
 
     def remove_folder(self, key: TaskKey) -> None:

@@ -253,6 +253,7 @@ class Executors:
             await asyncio.gather(*flights, return_exceptions=True)
 
     def _choose_gap(self) -> float:
+        """Return the seconds until the next request after a batch was sent on (CALLS-3)."""
         wants = any(line.wants for line in self.lines.known.values())
         return SHORT_GAP_SECONDS if wants else GAP_SECONDS
 

@@ -41,9 +41,9 @@ class Inside:
         return not self._savers
 
     def _is_ours(self) -> bool:
-        """Return True if the first process carries this task's marks (TELL-2). It may be another
-        process, because the engine, or this agent, may run in a container and number pids
-        otherwise."""
+        """Return True if the process with the first pid carries this task's marks (TELL-2). The
+        pid may be another process's, because the engine, or this agent, may run in a container
+        and number pids otherwise."""
         try:
             task, mark = read_marks(self._first)
             if task is None or mark is None:

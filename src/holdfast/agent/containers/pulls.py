@@ -52,7 +52,8 @@ class Puller:
         self._children = children
 
     def find_or_pull(self) -> str:
-        """Return the image's id. Raises NeverRan, Stopped, TimedOut, OSError."""
+        """Return the image's id, after a pull if it is needed. Raises NeverRan, Stopped,
+        TimedOut, OSError."""
         plan = self._plan
         found = self._find_image(plan.image)
         if found and plan.pull != "always":

@@ -133,7 +133,7 @@ class Runner:
         state = self._wait_over()
         runtime_seconds = max(0.0, read_boottime() - self._started_at) if self._started_at else 0.0
         code = int(state.get("ExitCode", 0))
-        if str(state.get("StartedAt", "")).startswith(_NEVER):
+        if str(state.get("StartedAt", "")).startswith(_NEVER):  # the program never ran
             words = read_last_words(
                 self._read_since(offset).decode(errors="replace") or str(state.get("Error", ""))
             )
@@ -142,7 +142,7 @@ class Runner:
             raise NeverRan(
                 make_failure(f"{self._runtime.kind} has forgotten its container{_FORGOT}")
             )
-        if code in (1, 126, 127):
+        if code in (1, 126, 127):  # the small init may have failed to execute the program
             text = self._read_since(offset)[-2000:].decode(errors="replace")
             if "failed to exec pid1" in text or "[FATAL tini" in text:
                 raise NeverRan(_blame(read_last_words(text)))

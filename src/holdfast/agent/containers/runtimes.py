@@ -26,8 +26,11 @@ _PODMAN_LIMITS = {
 
 
 class Runtime(msgspec.Struct, frozen=True, kw_only=True):
-    """One runtime. program: the path of its program. options: global options, right after the
-    program."""
+    """One runtime. Each method returns the argument list of a command; its sentence says what the
+    command does.
+
+    program: the path of its program. options: global options, right after the program.
+    """
 
     kind: Kind
     program: str

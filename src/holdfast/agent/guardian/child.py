@@ -217,7 +217,8 @@ class AgentChild:
             argv=self._argv,
             env={**self._env, "HOLDFAST_GUARDIAN_FD": str(theirs.fileno())},
             pass_fds=(theirs.fileno(), *self._pass_fds),
-            # A killed guardian's agent sweeps its tasks, and must not be stopped for that.
+            # SIGCONT wakes a stopped agent when its guardian dies, because it has to sweep the
+            # tasks.
             parent_death_signal=signal.SIGCONT,
             descriptor_limit=self._descriptor_limit,
         )

@@ -209,7 +209,7 @@ class _Guardian:
         )
 
     def run(self) -> int:
-        """Turn until the host is shut down; return the exit status."""
+        """Run the loop until the host is shut down; return the exit status."""
         _note(
             "the guardian serves",
             incarnation=self._incarnation,
@@ -237,7 +237,7 @@ class _Guardian:
         return self._exit_status
 
     def _turn(self) -> float:
-        """Do what is due, each part for itself (GUARD-7); return how long to wait."""
+        """Do all that is due, each part for itself (GUARD-7); return the seconds to wait."""
         mishaps, survive = self._mishaps.count, self._mishaps.survive
         self._tasks.note_turn()
         reaped = survive(self._nursery.collect, False)
@@ -369,6 +369,7 @@ class _Guardian:
     def _close_further(self, now: float) -> None:
         if not self._closing or self._tasks.count_running or self._agent.retiring:
             return
+        # All tasks have ended: the agent gets time to report the ends before it has to leave.
         if self._ack_until == INF:
             self._ack_until, self._hold_until = now + _ACK_SECONDS, now + _HOLD_SECONDS
             if self._agent_until == INF:
@@ -388,8 +389,8 @@ def shield_from_oom(path: Path = Path("/proc/self/oom_score_adj")) -> int | None
     """Make the guardian the last process that the kernel kills when memory runs out. Return the
     score that tasks must be set to; None if they may keep the score that they inherit.
 
-    Tasks never inherit a shield, whether it was set here or by a service manager
-    (`OOMScoreAdjust`), because the kernel must then kill a job and not sshd.
+    Tasks never inherit a protected score, whether it was set here or by a service manager
+    (`OOMScoreAdjust`), because the kernel has to kill a job before it kills sshd.
     """
     try:
         before = int(path.read_text())

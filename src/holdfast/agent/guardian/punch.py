@@ -1,9 +1,9 @@
 """Keep a log file's disk use under a limit, unnoticed by the process that writes it.
 
 A task appends to its own file, so that its output survives the death of everything else. Rotation
-by renaming would need the task's help; instead the middle of the file is freed as
-a hole. Offsets stay true: a reader that remembers how far it got never reads a byte twice, and
-reads the hole as zeros.
+by renaming would need the task's help; instead the middle of the file is freed as a hole. Offsets
+stay true: a reader that remembers how far it got never reads a byte twice, and reads the hole as
+zeros.
 """
 
 import errno

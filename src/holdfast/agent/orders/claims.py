@@ -155,7 +155,7 @@ class PortChooser:
             port = self._chance(low, high)
             if port not in self._given:
                 yield port
-        yield 0
+        yield 0  # the kernel chooses (PORT-2)
 
     def find(self, now: float) -> int:
         """Return a port that is free now, for a task that starts at once; 0 if none is free."""

@@ -79,13 +79,14 @@ class TellEnd(msgspec.Struct, frozen=True):
 
 
 class ForgetEnds(msgspec.Struct, frozen=True):
-    """Forget ended tasks, because the controller has their ends on record or has refused them."""
+    """Forget ended tasks, because the controller has recorded their ends or has refused them for
+    good."""
 
     keys: tuple[TaskKey, ...]
 
 
 class Prolong(msgspec.Struct, frozen=True):
-    """Move the deadlines of places and live tasks later."""
+    """Move the deadlines of kept places and live tasks later."""
 
     deadlines: tuple[tuple[TaskKey, float], ...]
 
@@ -104,7 +105,8 @@ class DropPlace(msgspec.Struct, frozen=True):
 
 
 class StopOne(msgspec.Struct, frozen=True, kw_only=True):
-    """Stop a task, or give its start up where it has not `begun`."""
+    """Stop a task. begun: False if the task is still fetching its input, so that only its start
+    is cancelled. why: the reason for the log."""
 
     key: TaskKey
     grace_seconds: float

@@ -53,6 +53,7 @@ def find_trees(roots: dict[TaskKey, int], guardian_pid: int) -> dict[TaskKey, li
     }
     by_text |= {str(key): key for key in by_keeper.values()}
     owners: dict[int, TaskKey | None] = dict.fromkeys(by_keeper)
+    # The first rule that fits names a process's task; without a rule it is in its parent's task.
     for entry in table.values():
         if entry.pid in by_root:
             owners[entry.pid] = by_root[entry.pid]

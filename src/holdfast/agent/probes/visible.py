@@ -4,8 +4,8 @@ Pure.
 VISIBLE-1  Devices that the agent's own environment leaves out belong to other work, and no job gets
           them. A word that names no device ends its list, as it does for CUDA.
 VISIBLE-2  A list is not applied if the machine shows no more devices than the list names, because
-          inside a container or a Slurm job with confined devices the driver shows
-          only these devices, and numbers them anew.
+          inside a container or a Slurm job with confined devices the driver shows only these
+          devices, and numbers them anew.
 """
 
 import re
@@ -38,7 +38,8 @@ class VisibleGpus(msgspec.Struct, frozen=True):
 
 
 def choose_visible(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> VisibleGpus:
-    """Return the devices that the environment leaves to this node."""
+    """Return the devices that the agent's environment leaves to this host (VISIBLE-1,
+    VISIBLE-2)."""
     found: list[Gpu] = []
     told: list[str] = []
     for vendor, steps in _RUNTIMES.items():

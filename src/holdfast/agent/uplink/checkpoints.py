@@ -235,6 +235,7 @@ class CheckpointTransfers:
                 log.info(f"checkpoint {offer.number} is here", extra=extra)
                 return None
             except (OSError, HoldfastError) as error:
+                # Wrong bytes may come of one bad transfer; after three the checkpoint is bad.
                 wrong += isinstance(error, ValidationError)
                 gone = isinstance(error, HoldfastError) and error.code in _LOST_CODES
                 if gone or wrong >= _TORN_TRIES:

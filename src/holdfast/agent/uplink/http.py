@@ -28,18 +28,18 @@ _IDLE_CONNECTIONS = 4
 
 
 class HttpAnswer(msgspec.Struct, frozen=True):
-    """A whole answer."""
+    """A whole answer of the controller."""
 
     status: int
     body: bytes
 
 
 class _Lost(Exception):
-    """The connection broke before the answer began."""
+    """Says that the connection broke before the answer began."""
 
 
 class _Connection:
-    """Makes one call at a time on one connection."""
+    """Makes calls on one connection, one at a time."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader

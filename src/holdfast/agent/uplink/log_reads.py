@@ -24,7 +24,8 @@ _PUNCHED = "the host keeps no more than log_disk_mb of a stream on its disk"
 
 
 class LogReader:
-    """Answers readers from the files of tasks that run here, or whose folders are kept."""
+    """Answers orders of readers from the files of tasks that run here, or whose folders are
+    kept."""
 
     def __init__(self, table: TaskTable, calls: ControllerCalls, host_name: str) -> None:
         self._table = table

@@ -45,8 +45,7 @@ _FINAL_TURNS = 8  # turns made at once after a task's end: more would delay a he
 
 
 class StreamTail:
-    """Follows one file. `offset`: the number of bytes before it that the controller has on
-    record."""
+    """Follows one file. offset: the offset up to which the controller has its bytes on record."""
 
     def __init__(self, task: AgentTask, stream: str) -> None:
         self.task = task
@@ -59,8 +58,8 @@ class StreamTail:
         """Hold the offset up to which secrets are masked in the file itself."""
 
     def read_upload(self, limit_bytes: int) -> LogUpload | None:
-        """Return the next bytes to send; None if there are none now. A file that vanished makes
-        an empty end."""
+        """Return the next bytes to send; None if there are none now. If the file has vanished
+        and the task has ended, return an upload that only ends the stream."""
         final = not self.task.live
         if self._has_nothing_new():
             return self._tell_end() if final else None
@@ -96,8 +95,8 @@ class StreamTail:
             os.close(fd)
 
     def _tell_end(self, offset: int = 0) -> LogUpload:
-        """Return the empty end of a stream, at the offset after its last byte, whether or not
-        that byte is in a file."""
+        """Return an upload without bytes that ends the stream, at the offset after its last
+        byte, whether or not that byte is in a file."""
         return self._upload(max(offset, self.offset, self._size_told()), b"", ended=True)
 
     def _size_told(self) -> int:
@@ -143,6 +142,7 @@ class StreamTail:
         except OSError:
             self._masked = size  # nothing but a hole
             return True
+        # The window begins a secret's length earlier, because a secret may cross the border.
         before = min(start, redactor.overlap_bytes)
         window = os.pread(fd, before + _MASK_BYTES, start - before)
         end = start - before + len(window)
@@ -184,6 +184,7 @@ class StreamTail:
         """Return the offset at which to read on, after bytes that would not be kept (LOGS-2) or
         were punched out."""
         start, keep = self.offset, self.task.keep_bytes
+        # The head was sent and the rest is more than would be kept: go on with the last half.
         if start >= keep // 8 and size - start > keep // 2:
             start = size - keep // 2
         if size > start:

@@ -78,7 +78,12 @@ class _Heard(msgspec.Struct):
 
 
 class SyncLoop:
-    """Keeps the controller and this host in step."""
+    """Exchanges state and commands with the controller: this host's reports for the controller's
+    answers.
+
+    heard_at: the instant of the last answer (CLOCK_BOOTTIME). interval_seconds: the longest wait
+    of a call at the controller.
+    """
 
     def __init__(
         self,
@@ -102,7 +107,7 @@ class SyncLoop:
         self._flights: dict[asyncio.Task[_Heard | HoldfastError], _Call] = {}
         self._lease_seconds = math.inf  # the shortest lease here
         self._connected: bool | None = None
-        self.heard_at = read_boottime()  # instant of the last answer
+        self.heard_at = read_boottime()
         self._retry_seconds = _FIRST_RETRY_SECONDS
         self._retry_at = 0.0
         self._echo_seconds = 0.0
@@ -132,7 +137,7 @@ class SyncLoop:
                 del self._flights[oldest]
         if not self._flights or (self._news.due and len(self._flights) < _IN_FLIGHT):
             self._start()
-        elif self._find_overdue() <= now:
+        elif self._find_overdue() <= now:  # SYNC-5: the second call asks for no wait
             if len(self._flights) >= _IN_FLIGHT:
                 oldest = min(self._flights, key=lambda f: self._flights[f].seq)
                 oldest.cancel()

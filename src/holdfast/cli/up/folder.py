@@ -143,7 +143,7 @@ class DataFolder:
 
     # ---- parts
     def record_parts(self, pids: Mapping[str, int]) -> None:
-        """Remember the running parts by pid and start time (UP-2)."""
+        """Write down the pids and start times of the running parts (UP-2)."""
         parts = {name: {"pid": pid, "started": read_start(pid)} for name, pid in pids.items()}
         try:
             write_atomic(self._parts_file, json.dumps(parts).encode() + b"\n")
@@ -159,7 +159,7 @@ class DataFolder:
 
         Raises:
             Conflict: this folder is a copy of one whose parts run.
-            Unavailable: one of them survived SIGKILL.
+            Unavailable: a part survived SIGKILL.
         """
         try:
             parts = json.loads(self._parts_file.read_text())
