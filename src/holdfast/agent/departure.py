@@ -58,7 +58,7 @@ class Departure:
             return
         if self.replaced:
             log.error("its tasks are ended, and the guardian is told to go")
-            self._link.ack([task.key for task in self._table])  # no controller will
+            self._link.ack([task.key for task in self._table])  # no controller will ack these
             os.kill(os.getppid(), signal.SIGTERM)
         else:
             self.over.set()

@@ -7,9 +7,9 @@ HEAR-2  If the bytes of the line cannot be cut into messages any more, or this a
         out a message, this agent alone ends, and the guardian starts another, on a new line
         (AGENT-3). Neither that nor the end of the line proves that the guardian is gone: only its
         death does (`guardian_env.wait_for_guardians_end`).
-HEAR-3  A guardian that reads nothing is frozen. The agent then stops renewing the leases of its
-        tasks, because their keepers end the tasks with their leases, and no message would report
-        that.
+HEAR-3  A guardian that reads nothing is frozen. The agent then stops asking for renewals of its
+        tasks' leases, because their keepers end the tasks with their leases, and no message would
+        report that.
 """
 
 from __future__ import annotations

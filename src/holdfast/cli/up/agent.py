@@ -107,7 +107,7 @@ def _read_token(path: str) -> str:
 
 def hide_argument(word: str) -> None:
     """Write asterisks over an argument of this process, because every user of the machine can
-    list arguments. If that fails, the token stays visible until a host has used it."""
+    list arguments. If that fails, the token stays visible, but it is good for one host only."""
     hidden = word.encode()
     try:
         arguments = Path("/proc/self/cmdline").read_bytes()

@@ -11,7 +11,8 @@ from holdfast.errors import Conflict, ValidationError
 def open_listener(
     host: str, port: int | None, default: int, say: Callable[[str], None]
 ) -> socket.socket:
-    """Listen on `port`. If it is None, listen on `default` or, if that is taken, on any free port.
+    """Listen on `port`. If it is None, listen on `default`; if that is taken, on any free port, and
+    report that by `say`.
 
     Raises:
         Conflict: `port` was asked for and is taken; the message names the process if it can.
