@@ -1,4 +1,5 @@
-"""A host's programs: the guardian (its init), and the agent: sync, watchdogs, probes, logs."""
+"""Run a host: the guardian, the parent of all tasks; and the agent: sync, watchdogs, probes,
+logs."""
 
 from holdfast.lean import import_msgspec
 

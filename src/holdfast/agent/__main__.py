@@ -1,4 +1,4 @@
-"""`python -m holdfast.agent CONFIG`: the agent, as its guardian starts it."""
+"""Run the agent, as its guardian starts it: `python -m holdfast.agent CONFIG`."""
 
 import asyncio
 import gc
@@ -16,8 +16,8 @@ log = logging.getLogger("holdfast.agent")
 
 
 def run_agent(config: AgentConfig) -> int:
-    """Be the agent of this process's guardian. Returns the exit status. Raises ValidationError."""
-    gc.disable()  # what an import makes lives to the end: a collection would find nothing
+    """Run the agent of this process's guardian; return the exit status. Raises ValidationError."""
+    gc.disable()  # imported objects live to the end, so a collection would find nothing
     from holdfast.agent.agent import Agent
 
     gc.enable()
@@ -26,12 +26,12 @@ def run_agent(config: AgentConfig) -> int:
 
     async def serve() -> tuple[int, bool]:
         agent = Agent(config, ties)
-        gc.freeze()  # objects of the start live to the end; looking through them delays a launch
+        gc.freeze()  # objects of the start live to the end; scanning them delays launches
         status = await agent.run()
         return status, agent.line_lost
 
-    # Not `asyncio.run`: it waits for the loop's threads, and a name look-up or a stuck read may
-    # hold one for long.
+    # `asyncio.run` would wait for the loop's threads, and a name look-up or a stuck read may
+    # block one for long.
     status, line_lost = asyncio.new_event_loop().run_until_complete(serve())
     if line_lost and not wait_for_guardians_end(ties):
         log.error(
@@ -47,7 +47,7 @@ def run_agent(config: AgentConfig) -> int:
 
 
 def main(argv: list[str]) -> int:
-    """Entry of `python -m holdfast.agent CONFIG`."""
+    """Run `python -m holdfast.agent CONFIG`; return its exit status."""
     try:
         if len(argv) != 1:
             raise ValidationError("give the agent's config file; `holdfast agent` does")
@@ -60,4 +60,4 @@ def main(argv: list[str]) -> int:
 if __name__ == "__main__":
     exit_status = main(sys.argv[1:])
     sys.stderr.flush()
-    os._exit(exit_status)  # threads that hang in the kernel are not waited for
+    os._exit(exit_status)  # waits for no thread that hangs in the kernel

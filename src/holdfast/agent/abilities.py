@@ -1,9 +1,9 @@
-"""What this host cannot do now: noticed when a start fails by the host's own fault, said with every
-sync, and tried again by the host itself (ASIDE-3).
+"""Note what this host cannot do now, report it with every sync, and try it again (ASIDE-3).
 
-The trial of starts takes the road of a start: it makes a folder where tasks have theirs, and one
-where they work, a file of 1 MiB, a few descriptors and a process. The trial of containers asks the
-engine that was away, and first removes what an earlier incarnation left in it (DESK-1).
+A hindrance is noted when a start fails by the host's own fault. The trial of starts does what a
+start does: it makes a folder beside the tasks' folders and one beside their work folders, a file of
+1 MiB, a few descriptors and a process. The trial of containers asks the engine that was away, and
+first removes containers that an earlier incarnation left there (DESK-1).
 """
 
 import asyncio
@@ -33,7 +33,11 @@ _LONGEST_PAUSE_SECONDS = 60.0
 
 @dataclass(eq=False)
 class Hindrances:
-    """What this host does not do for a while, because it failed by the host's own fault."""
+    """Holds what this host does not try for a while, because it failed by the host's own fault.
+
+    starts: the trials of starting tasks. engines: the trials of container engines. poke: set when
+    a hindrance is new, so that its trial is planned.
+    """
 
     news: News
     starts: Probation = field(default_factory=Probation)
@@ -41,7 +45,7 @@ class Hindrances:
     poke: asyncio.Event = field(default_factory=asyncio.Event)
 
     def note_start(self, reason: str) -> None:
-        """A task could not be started for want of something of this host's."""
+        """Note that a task could not be started, because this host lacked something."""
         before = self.starts.reason
         self.starts = self.starts.fail(read_boottime(), reason)
         if before is None:
@@ -49,7 +53,7 @@ class Hindrances:
         self._tell()
 
     def note_engine(self, reason: str) -> None:
-        """A container could not be made, because its engine was away."""
+        """Note that a container could not be made, because its engine was away."""
         before = self.engines.reason
         self.engines = self.engines.fail(read_boottime(), reason)
         if before is None:
@@ -63,8 +67,8 @@ class Hindrances:
 
 @dataclass(eq=False)
 class Abilities:
-    """The host's own judgement of what it can do. freed: nothing of an earlier incarnation runs any
-    more, which was not known when the host registered."""
+    """Judges what this host can do. freed: set once no container of an earlier incarnation runs
+    any more, if that was not known when the host registered."""
 
     folder: Path
     table: TaskTable
@@ -75,7 +79,7 @@ class Abilities:
     _swept: bool = False
 
     def list_faults(self) -> list[Hindrance]:
-        """What to tell the controller."""
+        """Return the hindrances to report to the controller."""
         faults = []
         if self.hindrances.starts.reason is not None:
             faults.append(Hindrance(part="starts", reason=self.hindrances.starts.reason[:1024]))
@@ -89,11 +93,12 @@ class Abilities:
 
     @property
     def is_unswept(self) -> bool:
-        """Whether containers of an earlier incarnation may still run."""
+        """Return True if containers of an earlier incarnation may still run."""
         return not self._swept
 
     async def look_first(self) -> None:
-        """Look once before the host registers, without waiting long for an engine."""
+        """Try a start and the engines once before the host registers, without waiting long for
+        an engine."""
         trouble = await self._try_start()
         if trouble is not None:
             self.hindrances.note_start(trouble)
@@ -105,7 +110,7 @@ class Abilities:
             self.hindrances.note_engine(self.containers.say_unanswered())
 
     async def run(self) -> None:
-        """Try what is set aside, for ever."""
+        """Try again for ever what this host could not do."""
         while True:
             self.hindrances.poke.clear()
             now = read_boottime()
@@ -138,7 +143,8 @@ class Abilities:
         return trial.result()
 
     async def _sweep(self) -> None:
-        """Remove what no living task owns, and see whether the engines answer (DESK-1)."""
+        """Remove the containers that no living task owns, and note whether the engines answer
+        (DESK-1)."""
         was_aside = self.hindrances.engines.reason is not None
         trouble = await self.containers.sweep([task.key for task in self.table if task.live])
         now = read_boottime()
@@ -158,7 +164,7 @@ class Abilities:
 
 
 def try_start(folder: Path) -> str | None:
-    """Do what the start of a task takes, and undo it; return why it cannot be done, or None."""
+    """Do what the start of a task does, and undo it. Return the reason if it failed, else None."""
     made: list[Path] = []
     opened: list[int] = []
     try:

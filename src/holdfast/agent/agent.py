@@ -1,14 +1,15 @@
-"""The agent: one loop that thinks for a host while its guardian holds the processes.
+"""Run the agent: the event loop that decides for a host, while its guardian owns the processes.
 
-Its parts are made in an order in which each has what it needs: what tells (`News`) and what ends
-(`Kills`, on a line to the guardian that is not open yet) before what watches, that before what
-starts and ends tasks, and last the loop that speaks to the controller.
+Its parts are made in an order in which each has the parts that it calls: first the part that
+reports (`News`) and the part that kills (`Kills`, on a line to the guardian that is not open yet),
+then the watches, then the parts that start and end tasks, and last the loop that syncs with the
+controller.
 
-AGT-1  The agent may be killed, frozen or replaced at any line: the guardian holds the processes, the
-       disk holds orders and offsets, and all reports repeat (`Snapshot`, unacknowledged ends, logs
-       by offset).
--      An agent without a guardian ends the remains of its tasks and goes; it never runs anything by
-       itself.
+AGT-1  The agent may be killed, frozen or replaced at any line of code: the guardian owns the
+       processes, the disk has the orders and offsets, and all reports repeat (`Snapshot`,
+       unacknowledged ends, logs by offset).
+-      An agent without a guardian ends the processes that its tasks left, and exits. It starts no
+       task itself.
 """
 
 import asyncio
@@ -71,7 +72,7 @@ _GUARDIAN_SECONDS = 8.0
 
 
 class Agent:
-    """One agent process. Made inside a running event loop."""
+    """Runs one agent. Has to be made inside a running event loop."""
 
     def __init__(self, config: AgentConfig, ties: Ties) -> None:
         self._config = config
@@ -94,7 +95,7 @@ class Agent:
         self._make_sync()
 
     def _make_watches(self) -> None:
-        """Make the parts that look at tasks, and end them where they must."""
+        """Make the parts that watch tasks, and kill them when a watchdog trips."""
         table, calls, config = self._table, self._calls, self._config
         self._probe = make_probe(config)
         self._forensics = ForensicsSender(calls, self._probe)
@@ -121,7 +122,7 @@ class Agent:
         self._telemetry = Telemetry(self._probe)
 
     def _make_tasks(self) -> None:
-        """Make the parts that begin tasks, keep their files, and know what this host can do."""
+        """Make the parts that begin tasks, keep their files, and judge what this host can do."""
         folder = self._config.state_path
         self._starts = TaskStarts(self._watching, self._faults, self._news)
         self._containers = ContainerTasks(
@@ -141,7 +142,7 @@ class Agent:
         self._log_reader = LogReader(self._table, self._calls, self._config.host_name)
 
     def _make_calls(self) -> None:
-        """Make the parts that know of executors and their calls."""
+        """Make the parts that serve executors and their calls."""
         calls = self._calls
         self._home = find_executor_home(self._config, self._ties.beat_socket)
         self._rooms = ModelRooms(
@@ -167,7 +168,7 @@ class Agent:
         )
 
     def _make_orders(self) -> None:
-        """Make the parts that carry out what the controller says of tasks."""
+        """Make the parts that carry out the controller's orders for tasks."""
         places = TaskPlaces(
             host_mark=self._ties.host_mark,
             beat_socket=self._ties.beat_socket,
@@ -201,7 +202,7 @@ class Agent:
         )
 
     def _make_ends(self) -> None:
-        """Make the parts that end tasks, and those that take the guardian's word of them."""
+        """Make the parts that end tasks, and the part that carries out the guardian's answers."""
         self._facts = FactsReader(self._config, self._probe, self._ties.memory_limits)
         self._health = HealthChecks(
             self._calls.ask_health,
@@ -238,7 +239,7 @@ class Agent:
         )
 
     def _make_sync(self) -> None:
-        """Make the parts that speak to the controller for the host."""
+        """Make the parts that sync with the controller for the host."""
         frozen_seconds = self._config.frozen_seconds / 2 if self._ties.keepers else float("inf")
         self._exchange = SyncExchange(
             self._table,
@@ -268,11 +269,11 @@ class Agent:
 
     @property
     def line_lost(self) -> bool:
-        """Whether the line to the guardian ended."""
+        """Return True if the line to the guardian ended."""
         return self._departure.line_lost
 
     async def run(self) -> int:
-        """Serve until told to go. Returns the exit status."""
+        """Serve until told to leave; return the exit status."""
         self._departure.listen()
         self._table.open()
         make_private_folder(self._work_folder)
@@ -368,7 +369,7 @@ class Agent:
             self._table.save_changed(task, now)
 
     async def _part(self) -> None:
-        """Leave: a host that shuts down says so and ships its last logs."""
+        """Leave. If the host shuts down, report that and ship the last logs."""
         if not self._departure.host_stops:
             return
         await self._ends.report_held()
@@ -390,7 +391,7 @@ class Agent:
         await asyncio.gather(shipping, return_exceptions=True)
         try:
             async with asyncio.timeout(_GUARDIAN_SECONDS):
-                # Or the guardian would think that this agent had crashed.
+                # An agent that exits unasked counts as crashed.
                 await self._departure.told.wait()
         except TimeoutError:
             pass

@@ -1,4 +1,4 @@
-"""The config of an agent, and `run_host`, which makes this machine a host: guardian and agent.
+"""Read the config of an agent, and make this machine a host: guardian and agent (`run_host`).
 
 A config reaches every agent of a guardian as a file in the state folder. It names the files that
 hold secrets (the join token, the host key), never the secrets themselves.
@@ -38,21 +38,21 @@ EXIT_DONE = 0
 class AgentConfig(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """One host's agent.
+    """The config of one host's agent.
 
-    intent: the host that this machine was rented to be, "" where no pool rented it.
-    url: the controller, `http://…` or `https://…`, a path prefix allowed. state_dir: this host's
-    own folder, made 0700. gpus: "auto" asks the drivers; a number declares so many devices; a list
-    describes them. queues: lanes served, empty for all. advertise: the address by which other hosts
-    of a gang reach this one. ca_file: PEM of the authority that signed the controller's
-    certificate, None for the system's. join_token_file: read when there is no host key yet; may be
-    replaced while the agent waits for a good one. probe: "real", or "scripted:PATH" in tests.
-    self_destruct_seconds: without an answer for so long, the host ends itself (SELF-1).
-    apps: the apps whose calls its executors run, each a label `app/NAME`. app_python: the
-    interpreter of executors, None for the agent's own; app_path: the folder that they stand in and
-    import from first, None for the folder that the host was started in. pass_env: names, or patterns
-    of names (`WANDB_*`), of variables of the agent's own environment that tasks get beside the usual
-    ones (ENV-1).
+    intent: the host that this machine was rented to be; "" if no pool rented it. url: the
+    controller, `http://…` or `https://…`, a path prefix allowed. state_dir: this host's own folder,
+    made 0700. gpus: "auto" asks the drivers; a number declares so many devices; a list describes
+    them. queues: the queues whose jobs it runs; empty for all. advertise: the address by which
+    other hosts of a gang reach this one. ca_file: PEM of the authority that signed the controller's
+    certificate; None for the system's. join_token_file: the file that is read when there is no host
+    key yet; it may be replaced while the agent waits for a good token. probe: "real", or
+    "scripted:PATH" in tests. self_destruct_seconds: the time without an answer after which the host
+    ends itself (SELF-1). apps: the apps whose calls its executors run, each a label `app/NAME`.
+    app_python: the interpreter of executors; None for the agent's own. app_path: the working
+    directory of executors, from which they import first; None for the folder in which the host was
+    started. pass_env: names, or patterns of names (`WANDB_*`), of variables of the agent's own
+    environment that tasks get beside the usual ones (ENV-1).
     """
 
     url: str
@@ -80,33 +80,34 @@ class AgentConfig(
 
     @property
     def host_labels(self) -> dict[str, str]:
-        """The labels it registers with."""
+        """Return the labels with which the host registers."""
         return {**self.labels, **{f"app/{app}": "yes" for app in self.apps}}
 
     @property
     def state_path(self) -> Path:
-        """The state folder."""
+        """Return the path of the state folder."""
         return Path(self.state_dir)
 
     @property
     def host_path(self) -> Path:
-        """Where the host's id and key are kept."""
+        """Return the path of the file that keeps the host's id and key."""
         return self.state_path / HOST_FILE
 
     @property
     def host_name(self) -> str:
-        """The name given, or this machine's, brought into the shape of a name."""
+        """Return the name that was given, or this machine's name in the shape of a `Name`."""
         return self.name or clean_name(socket.gethostname())
 
 
 def clean_name(text: str) -> str:
-    """`text` as a name that the controller takes: letters, digits and, not first, `._/-`."""
+    """Return `text` as a name that the controller accepts: letters, digits and, not first,
+    `._/-`."""
     cleaned = re.sub(r"[^A-Za-z0-9._/-]+", "-", text).lstrip("._/-")[:128]
     return cleaned or "host"
 
 
 def check_config(config: AgentConfig) -> AgentConfig:
-    """Check beyond the types. Raises ValidationError with the field."""
+    """Check a config beyond its types. Raises ValidationError with the field."""
     if not re.match(r"^https?://[^/\s?#]+[^\s?#]*$", config.url):
         why = f"{config.url!r} is no address of a controller; write http://host:port"
         raise ValidationError(why, field="url")
@@ -121,7 +122,7 @@ def check_config(config: AgentConfig) -> AgentConfig:
 
 
 def read_config(path: str) -> AgentConfig:
-    """Read a config file. Raises ValidationError for one that cannot be read or used."""
+    """Read a config file. Raises ValidationError if it cannot be read or used."""
     try:
         return check_config(msgspec.json.decode(Path(path).read_bytes(), type=AgentConfig))
     except OSError as error:
@@ -135,9 +136,10 @@ def read_mark(state_dir: Path) -> str:
     """Return the mark that this host's processes carry: random, made once per state folder.
 
     The mark is not the host's id, because a host has tasks to sweep even before it could register
-    again. A mark that broke off is none: two hosts of one machine could be left with the same few
-    letters, and each would sweep the other's tasks. So would the host of a copied folder: the copy
-    gets a mark of its own, and forgets where the original keeps its socket and its control groups.
+    again. A mark that was written in part is made anew, because two hosts of one machine could have
+    the same few letters, and each would sweep the other's tasks. The host of a copied folder would
+    do that, too, so that the copy gets its own mark, and forgets the paths of the original's socket
+    and control groups.
     """
     path = state_dir / MARK_FILE
     mark, copied = read_bound(path)
@@ -151,8 +153,8 @@ def read_mark(state_dir: Path) -> str:
 
 def run_host(config: AgentConfig) -> int:
     """Make this process the host's guardian, with the agent under it, until told to stop (TERM,
-    INT). Returns the exit status. Raises ValidationError, and OSError for an unusable state
-    folder."""
+    INT). Return the exit status. Raises ValidationError, and OSError for a state folder that
+    cannot be used."""
     from holdfast.agent.guardian.config import GuardianConfig
     from holdfast.agent.guardian.loop import run_guardian
 
@@ -160,7 +162,7 @@ def run_host(config: AgentConfig) -> int:
     make_private_folder(config.state_path)
     path = config.state_path / CONFIG_FILE
     data = msgspec.json.format(msgspec.json.encode(config))
-    if read_private(path) != data:  # a disk that is full must not keep a guardian from its tasks
+    if read_private(path) != data:  # a guardian has to start on a full disk, too
         write_atomic(path, data, durable=True)
     return run_guardian(
         GuardianConfig(

@@ -1,8 +1,9 @@
-"""When an agent goes.
+"""Decide when an agent leaves.
 
-AGT-5  A goodbye follows the last end: an agent that is to go while tasks live says none. TERM that
-       reaches guardian and agent at once (scancel, a service manager, killall) is the guardian's to
-       answer: the agent stays until all ends are told. TERM to the agent alone means it alone.
+AGT-5  An agent reports that its host leaves after the last end only; if it has to leave while tasks
+       live, it does not report that. If TERM reaches guardian and agent at once (scancel, a service
+       manager, killall), the guardian acts on it, and the agent stays until all ends are reported.
+       TERM to the agent alone ends the agent alone.
 """
 
 import asyncio
@@ -15,14 +16,15 @@ from holdfast.agent.tasks import TaskTable
 
 log = logging.getLogger("holdfast.agent")
 
-_STOPPING_SECONDS = 0.5  # after a TERM of its own, a guardian that has it too has said so
+_STOPPING_SECONDS = 0.5  # a guardian that got TERM, too, has reported it within this
 
 
 class Departure:
-    """What tells an agent to go.
+    """Holds the reasons for which an agent leaves.
 
-    host_stops: the guardian said that the host shuts down. replaced: this host's place is over
-    (AGT-4). line_lost: the line to the guardian ended. over: this agent goes. told: it was told to.
+    host_stops: True once the guardian reported that the host shuts down. replaced: True once this
+    host's place is over (AGT-4). line_lost: True once the line to the guardian ended. over: set
+    when this agent leaves. told: set when the agent was told to leave.
     """
 
     def __init__(self, table: TaskTable, link: GuardianLink) -> None:
@@ -33,29 +35,30 @@ class Departure:
         self.told = asyncio.Event()
 
     def listen(self) -> None:
-        """Take the signals: TERM by AGT-5; HUP is the guardian's word that it starts another."""
+        """Handle the signals: TERM by AGT-5; HUP, by which the guardian replaces this agent."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._take_term)
         loop.add_signal_handler(signal.SIGHUP, self.go)
-        loop.add_signal_handler(signal.SIGINT, lambda: None)  # Ctrl-C is the guardian's to answer
+        loop.add_signal_handler(signal.SIGINT, lambda: None)  # the guardian handles Ctrl-C
 
     def go(self) -> None:
-        """Go now."""
+        """Leave now."""
         self.told.set()
         self.over.set()
 
     def lose_line(self) -> None:
-        """Go, because the guardian's next agent takes over on a new line, or there is no guardian."""
+        """Leave, because the guardian's next agent takes over on a new line, or because there is
+        no guardian."""
         self.line_lost = True
         self.go()
 
     def go_when_empty(self) -> None:
-        """Go, where the host does and no task lives any more."""
+        """Leave, if the host does and no task lives any more."""
         if not (self.host_stops or self.replaced) or self._table.count_live():
             return
         if self.replaced:
             log.error("its tasks are ended, and the guardian is told to go")
-            self._link.ack([task.key for task in self._table])  # no controller takes these ends
+            self._link.ack([task.key for task in self._table])  # no controller will ack these
             os.kill(os.getppid(), signal.SIGTERM)
         else:
             self.over.set()
@@ -67,4 +70,4 @@ class Departure:
 
     def _go_unless_needed(self) -> None:
         if not (self.host_stops and self._table.count_live()):
-            self.over.set()  # else with the last end
+            self.over.set()  # otherwise the agent leaves with the last end

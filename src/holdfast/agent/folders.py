@@ -1,11 +1,11 @@
-"""The folders of tasks and jobs on disk.
+"""Make and delete the folders of tasks and jobs on disk.
 
-A task's folder is its own: it is made for the task's key, and deleted when the task is over and its
-logs are on record. A job's work folder is shared by the job's attempts. Deletions wait for the disk,
-so a thread makes them (`Housekeeper`).
+Each task has its own folder, which is made for the task's key, and deleted when the task is over
+and its logs are on record. A job's attempts share its work folder. A thread deletes folders,
+because deletions wait for the disk (`Housekeeper`).
 
-FOLDER-1  The work folder of a job is not deleted once a task was given it: the deletion is called
-        off, or over, before `WorkFolders.make` returns.
+FOLDER-1  The work folder of a job is not deleted under a new task: the deletion is cancelled, or
+        done, before `WorkFolders.make` returns.
 """
 
 import contextlib
@@ -17,15 +17,15 @@ from holdfast.process.files import make_private_folder
 from holdfast.wire.agent import LaunchOrder
 
 OUT_FOLDER = "checkpoint-out"
-STATUS_FILE = "container.status"  # of a task in a container
+STATUS_FILE = "container.status"  # written by the runner of a container
 TASKS_FOLDER, WORK_FOLDER = "tasks", "work"
-TRIAL_FOLDER = ".trial"  # no job or task is called so
+TRIAL_FOLDER = ".trial"  # no job or task has this name
 ORDER_FILE, PEERS_FILE, STATE_FILE, TOKEN_FILE = "order.json", "peers.json", "state.json", "token"
 
 
 class WorkFolders:
-    """The folders that jobs work in, below one root: each named by its job, and shared by its
-    attempts unless these want a fresh one."""
+    """Holds the folders that jobs work in, below one root. Each has its job's name, and is
+    shared by the job's attempts unless these want a fresh one."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -33,7 +33,7 @@ class WorkFolders:
         self._lock = threading.Lock()
 
     def make(self, order: LaunchOrder) -> str:
-        """Make the folder of an order's task. Raises OSError."""
+        """Make the work folder of an order's task; return its path. Raises OSError."""
         job_id = order.key.job_id
         if job_id in self._doomed:
             with self._lock:  # FOLDER-1
@@ -46,18 +46,20 @@ class WorkFolders:
         return folder
 
     def leave(self, job_id: str, order: LaunchOrder | None) -> None:
-        """Have the folder of a job deleted soon, if nothing is in it. Else its age counts from now."""
+        """Have the folder of a job deleted soon if it is empty; otherwise its age counts from
+        now."""
         fresh = self._doomed.setdefault(job_id, set())
         if order is not None and order.fresh_workdir:
             fresh.add(name_attempt(order))
 
     def sweep(self) -> None:
-        """Delete what `leave` has named. Called in a thread, because it waits for the disk."""
+        """Delete the folders that `leave` named. Call this in a thread, because it waits for the
+        disk."""
         for job_id in list(self._doomed):
             with self._lock:
                 if (fresh := self._doomed.get(job_id)) is not None:
                     self._delete(job_id, fresh)
-                    self._doomed.pop(job_id, None)  # not before: `make` must see it till then
+                    self._doomed.pop(job_id, None)  # last, because `make` reads it without the lock
 
     def _delete(self, job_id: str, fresh: set[str]) -> None:
         folder = f"{self.root}/{job_id}"
@@ -65,20 +67,20 @@ class WorkFolders:
             with contextlib.suppress(OSError):
                 os.rmdir(f"{folder}/{name}")
         try:
-            os.rmdir(folder)  # most jobs never put anything there
+            os.rmdir(folder)  # most jobs leave no file there
         except OSError:
             with contextlib.suppress(OSError):
                 os.utime(folder)
 
 
 def make_task_folder(folder: Path) -> None:
-    """Make the folder of a task, or leave the one that is there. Raises OSError."""
+    """Make the folder of a task; keep a folder that is there. Raises OSError."""
     make_folder(str(folder))
     make_folder(f"{folder}/{OUT_FOLDER}")
 
 
 def make_folder(folder: str) -> None:
-    """Make a folder, and its parents where a job has removed them. Raises OSError."""
+    """Make a folder, and its parents if a job has removed them. Raises OSError."""
     try:
         os.mkdir(folder, 0o700)
     except FileExistsError:
@@ -89,7 +91,7 @@ def make_folder(folder: str) -> None:
 
 
 def make_trial(root: Path) -> Path:
-    """Make a folder in the way of a task's, for a trial of starts. Raises OSError."""
+    """Make a folder as for a task, for a trial of starts; return its path. Raises OSError."""
     make_folder(f"{root}/{TRIAL_FOLDER}")
     return root / TRIAL_FOLDER
 

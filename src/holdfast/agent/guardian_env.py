@@ -1,4 +1,4 @@
-"""The environment that a guardian gives its agent: descriptors and names."""
+"""Read the environment that a guardian gives its agent: descriptors and names."""
 
 import os
 import time
@@ -11,11 +11,16 @@ from holdfast.errors import ValidationError
 
 MEMORY_VARIABLE = "HOLDFAST_MEMORY_LIMITS"
 MemoryLimits = Literal["group", "watch"]
-"""What ends a task over its memory limit: a control group of its own, or the agent's watch."""
+"""Name the part that ends a task over its memory limit: its control group, or the agent's watch."""
 
 
 class Ties(msgspec.Struct, frozen=True, kw_only=True):
-    """What ties an agent to its guardian."""
+    """The descriptors and names that tie an agent to its guardian.
+
+    guardian_fd: the agent's end of the line to the guardian. beat_fd, beat_socket: the socket of
+    the beats, and its path. incarnation: the guardian's run of this host. host_mark: the mark of
+    the host's processes.
+    """
 
     guardian_pid: int
     guardian_fd: int
@@ -25,15 +30,15 @@ class Ties(msgspec.Struct, frozen=True, kw_only=True):
     host_mark: str
     memory_limits: MemoryLimits = "watch"
     keepers: bool = False
-    """Tasks end at their leases' ends even if the guardian is frozen (KEEPER-1)."""
+    """Note whether tasks end with their leases even if the guardian is frozen (KEEPER-1)."""
 
 
 def read_ties(environ: Mapping[str, str]) -> Ties:
-    """Read what the guardian gave. Raises ValidationError where this is no guardian's child."""
+    """Read the guardian's variables. Raises ValidationError if this is no guardian's child."""
     try:
         return Ties(
-            # A guardian of an earlier version does not say it; it is the parent, unless it died in
-            # this very moment.
+            # A guardian of an earlier version does not set this variable; it is the parent, unless
+            # it died just now.
             guardian_pid=int(environ.get("HOLDFAST_GUARDIAN_PID") or os.getppid()),
             guardian_fd=int(environ["HOLDFAST_GUARDIAN_FD"]),
             beat_fd=int(environ["HOLDFAST_BEAT_FD"]),
@@ -49,10 +54,10 @@ def read_ties(environ: Mapping[str, str]) -> Ties:
 
 
 def wait_for_guardians_end(ties: Ties, seconds: float = 10.0) -> bool:
-    """Return whether the guardian is gone, or goes within `seconds`.
+    """Return True if the guardian is gone, or ends within `seconds`.
 
-    A process lets go of its sockets a moment before it is gone. Only its own child can ask, because
-    a child whose parent died has another.
+    A process closes its sockets a moment before it is gone. Only a child of the guardian can call
+    this, because a child whose parent died has another parent.
     """
     give_up_at = time.monotonic() + seconds
     while os.getppid() == ties.guardian_pid:

@@ -1,4 +1,4 @@
-"""The facts that a host registers with."""
+"""Read the facts with which a host registers."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ log = logging.getLogger("holdfast.agent")
 
 
 def make_probe(config: AgentConfig) -> Probe:
-    """Return the probe the config asks for."""
+    """Return the probe that the config names."""
     kind, _, path = config.probe.partition(":")
     return ScriptedProbe(path) if kind == "scripted" else RealProbe()
 
@@ -38,18 +38,18 @@ class FactsReader:
         self._memory_limits = memory_limits
 
     async def read(self) -> HostFacts:
-        """Return all facts."""
+        """Return all facts of this host."""
         return await read_host_facts(self._config, self._probe, self._memory_limits)
 
     async def find_gpus(self) -> list[Gpu]:
-        """Return the devices."""
+        """Return the devices of this host."""
         return (await self.read()).gpus
 
 
 async def read_host_facts(
     config: AgentConfig, probe: Probe, memory_limits: MemoryLimits = "watch"
 ) -> HostFacts:
-    """Ask drivers and kernel; the operator's declarations take precedence."""
+    """Ask drivers and kernel for the facts; the operator's declarations take precedence."""
     if isinstance(config.gpus, int):
         visible = declare_visible(config.gpus, os.environ)
         gpus = visible.gpus
@@ -89,7 +89,8 @@ async def _look_up_address(url: str) -> str:
 
 
 def read_memory_bytes() -> int:
-    """Memory this host may use: the machine's, or its control group's limit where that is lower."""
+    """Return the bytes of memory that this host may use: the machine's, or its control group's
+    limit if that is lower."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
@@ -101,8 +102,8 @@ def read_memory_bytes() -> int:
 
 
 def find_address(url: str) -> str:
-    """This machine's address on the way to the controller, of the family by which that is reached; it
-    most likely suits peers too."""
+    """Return this machine's address on the way to the controller, of the same family (IPv4 or
+    IPv6), because the peers of a gang most likely reach it by that address, too."""
     parts = urlsplit(url)
     try:
         found = socket.getaddrinfo(
@@ -115,7 +116,7 @@ def find_address(url: str) -> str:
             with socket.socket(family, kind, protocol) as probe:
                 probe.connect(where)  # sends nothing
                 address: str = probe.getsockname()[0]
-                return address.partition("%")[0]  # without the name of an interface here
+                return address.partition("%")[0]  # without the interface's name
         except OSError:
             continue
     log.warning(

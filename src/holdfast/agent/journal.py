@@ -1,7 +1,7 @@
-"""The agent's own log: one line per record on standard error, JSON or text, with job, attempt,
-epoch and host.
+"""Write the agent's own log: one line per record on standard error, JSON or text, with job,
+attempt, epoch and host.
 
-Other parts log with `extra=about(key, attempt=…)`, so that one grep shows one job's whole story.
+Other parts log with `extra=about(key, attempt=…)`, so that one grep shows all lines of a job.
 """
 
 import logging
@@ -56,12 +56,13 @@ class _Formatter(logging.Formatter):
 
 class _JournalHandler(logging.StreamHandler[Any]):
     def handleError(self, record: logging.LogRecord) -> None:
-        """A full disk or a closed terminal must neither end the agent nor be logged."""
+        """Ignore a full disk or a closed terminal, which must neither end the agent nor be
+        logged."""
 
 
 def open_journal(host: str, *, log_format: str) -> None:
     """Send the `holdfast` loggers to standard error."""
-    # What a line does not show is not asked for: every short task has its line.
+    # Fields that no line shows are not collected, because every short task writes lines.
     logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     handler = _JournalHandler(sys.stderr)
     handler.setFormatter(_Formatter(host, as_json=log_format == "json"))

@@ -1,14 +1,15 @@
-"""The agent's end of the line to its guardian: frames out, frames in, and what a broken line means.
+"""Exchange messages with the guardian, over the agent's end of their line (a Unix socket).
 
-HEAR-1  A message that cannot be read is refused, counted and logged with how it begins; the agent
-        asks again for all that it may have said (`AgentHello`, answered with everything the
-        guardian holds). Nothing is concluded from it.
-HEAR-2  A line that cannot be cut into messages any more, or whose message this agent failed to
-        carry out, ends this agent alone: the guardian starts another, on a new line (AGENT-3). It
-        is no sign that the guardian is gone, and neither is the end of the line: only the
-        guardian's death is (`guardian_env.wait_for_guardians_end`).
-HEAR-3  A guardian that reads nothing is frozen. The agent then asks for no more time for its tasks,
-        because their keepers end them when their leases do, and nothing would tell of it.
+HEAR-1  A message that cannot be read is refused, counted and logged with its first bytes. The agent
+        concludes nothing from it, and asks for a snapshot (`AgentHello`), which repeats all that
+        the message may have said.
+HEAR-2  If the bytes of the line cannot be cut into messages any more, or this agent failed to carry
+        out a message, this agent alone ends, and the guardian starts another, on a new line
+        (AGENT-3). Neither that nor the end of the line proves that the guardian is gone: only its
+        death does (`guardian_env.wait_for_guardians_end`).
+HEAR-3  A guardian that reads nothing is frozen. The agent then stops asking for renewals of its
+        tasks' leases, because their keepers end the tasks with their leases, and no message would
+        report that.
 """
 
 from __future__ import annotations
@@ -35,14 +36,16 @@ log = logging.getLogger("holdfast.agent.link")
 _ACKS_PER_FRAME = 4096
 _SHOWN_BYTES = 32
 _LOGGED_REFUSALS = 100
-_ASK_SECONDS = (0.05, 5.0)  # before asking again, doubling while nothing readable comes
-_MAX_ASKED = 10  # in a row
+_ASK_SECONDS = (0.05, 5.0)  # pause before the next hello; doubles while no answer can be read
+_MAX_ASKED = 10  # hellos in a row
 
 
 class GuardianLink(asyncio.Protocol):
-    """Requests and answers. What is said before the line is open, or after its end, is lost.
+    """Sends requests and receives answers. A request that is sent before the line is open, or
+    after its end, is lost.
 
-    incarnation: a snapshot of another incarnation of the guardian is refused.
+    incarnation: the incarnation of the guardian; a snapshot of another one is refused. refused:
+    the number of messages that could not be read.
     """
 
     def __init__(self, incarnation: str = "") -> None:
@@ -52,7 +55,7 @@ class GuardianLink(asyncio.Protocol):
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
         self._hellos = 0
-        self._launched: dict[TaskKey, int] = {}  # → how many hellos had been said before
+        self._launched: dict[TaskKey, int] = {}  # task → number of hellos sent before
         self._asking: asyncio.TimerHandle | None = None
         self._asked = 0
         self._held: list[bytes] | None = None
@@ -62,8 +65,11 @@ class GuardianLink(asyncio.Protocol):
     async def open(
         self, fd: int, hear: Callable[[wire.Answer], None], lose: Callable[[], None]
     ) -> None:
-        """Take over the socket `fd` and say hello. `hear` gets every answer, the snapshot first; `lose`
-        is called once, at the line's end. Raises OSError."""
+        """Take over the socket `fd` and send a hello.
+
+        hear: called with every answer, the snapshot first. lose: called once, at the line's end.
+        Raises OSError.
+        """
         self._hear, self._lose = hear, lose
         line = socket.socket(fileno=fd)
         line.setblocking(False)
@@ -71,12 +77,12 @@ class GuardianLink(asyncio.Protocol):
         self.say_hello()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by the loop."""
+        """Note the transport; the event loop calls this."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Called by the loop."""
+        """Read messages and pass each answer on; the event loop calls this."""
         self._deaf_since = None
         try:
             frames = self._reader.feed(data)
@@ -115,7 +121,7 @@ class GuardianLink(asyncio.Protocol):
         self._hear(answer)
 
     def _refuse(self, reason: str) -> None:
-        """HEAR-1."""
+        """Count and log a message that cannot be read, and ask for a snapshot (HEAR-1)."""
         self.refused += 1
         if self.refused <= _LOGGED_REFUSALS:
             log.error(f"a message of the guardian is refused ({self.refused} so far): {reason}")
@@ -133,25 +139,25 @@ class GuardianLink(asyncio.Protocol):
         self._asking = asyncio.get_running_loop().call_later(pause, self.say_hello)
 
     def say_hello(self) -> None:
-        """Ask for everything the guardian holds."""
+        """Ask for a snapshot of everything that the guardian knows."""
         self._asking = None
         self._hellos += 1
         self.say(wire.AgentHello(pid=os.getpid(), number=self._hellos))
 
     def _give_up(self, why: str) -> None:
-        """HEAR-2."""
+        """Log the reason, and end the line and with it this agent (HEAR-2)."""
         log.error(f"{why}; this agent ends and the next one goes on, on a new line")
         self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by the loop."""
+        """Note the end of the line; the event loop calls this."""
         self._transport = None
         if self._asking is not None:
             self._asking.cancel()
         self._lose()
 
     def say(self, request: wire.Request) -> None:
-        """Send one message; lost with the line, which then ends this agent anyway."""
+        """Send one message. If the line ends, the message is lost, and this agent ends as well."""
         frame = encode_frame(wire.encode(request))
         if self._held is not None:
             self._held.append(frame)
@@ -160,8 +166,9 @@ class GuardianLink(asyncio.Protocol):
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Send what is said meanwhile at once at the end: many short tasks cost one write, and the
-        ranks of a gang are stopped together, and looked for once (TREE-5)."""
+        """Collect the messages that are sent meanwhile, and send them in one write at the end,
+        because many short tasks then cost one write, and the ranks of a gang are stopped by one
+        search for their processes (TREE-5)."""
         held: list[bytes] = []
         self._held = held
         try:
@@ -172,7 +179,7 @@ class GuardianLink(asyncio.Protocol):
                 self._transport.write(b"".join(held))
 
     def say_alive(self, *, holding: bool = False) -> None:
-        """Say that the loop turns. `holding`: ends wait for uploads."""
+        """Report that the loop turns. `holding`: True if ends wait for uploads."""
         if not self._count_unread():
             self._deaf_since = None
         elif self._deaf_since is None:
@@ -181,11 +188,11 @@ class GuardianLink(asyncio.Protocol):
 
     @property
     def deaf_seconds(self) -> float:
-        """How long the guardian has neither read nor said anything (HEAR-3)."""
+        """Return for how many seconds the guardian has neither read nor sent anything (HEAR-3)."""
         return 0.0 if self._deaf_since is None else read_boottime() - self._deaf_since
 
     def _count_unread(self) -> int:
-        """Return how many bytes the guardian has not read."""
+        """Return the number of bytes that the guardian has not read."""
         if self._transport is None:
             return 0
         line, unread = self._transport.get_extra_info("socket"), array.array("i", [0])
@@ -194,20 +201,21 @@ class GuardianLink(asyncio.Protocol):
         return unread[0]
 
     def launch(self, launch: wire.LaunchTask) -> None:
-        """Start a task. Raises ValidationError for one that is larger than a frame."""
+        """Have the guardian start a task. Raises ValidationError if the message is larger than a
+        frame."""
         self.say(launch)
         self._launched[launch.key] = self._hellos
 
     def must_be_held(self, key: TaskKey, number: int) -> bool:
-        """Whether the launch was said before the hello of this number."""
+        """Return True if the launch was sent before the hello of this number."""
         return self._launched.get(key, number) < number
 
     def stop(self, key: TaskKey, grace_seconds: float) -> None:
-        """Have a task ended: TERM, grace, KILL."""
+        """Have the guardian end a task: TERM, grace, KILL."""
         self.say(wire.StopTask(key=key, grace_seconds=grace_seconds))
 
     def extend(self, deadlines: list[tuple[TaskKey, float]]) -> None:
-        """Move deadlines later."""
+        """Have the guardian move deadlines later."""
         if deadlines:
             self.say(wire.Extend(deadlines=deadlines))
 
@@ -219,6 +227,6 @@ class GuardianLink(asyncio.Protocol):
             self._launched.pop(key, None)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the line."""
         if self._transport is not None:
             self._transport.close()

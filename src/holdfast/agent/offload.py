@@ -1,8 +1,8 @@
-"""Work beside the caller: coroutines, short programs, and blocking reads that may never return.
+"""Run work beside the caller: coroutines, short programs, and blocking reads that may never return.
 
-asyncio joins its own thread pool when the loop closes and when the interpreter exits: one read of a
-process that is stuck in the kernel would keep the agent from ever ending. The threads here are
-daemons and are left behind.
+asyncio joins its own thread pool when the loop closes and when the interpreter exits, so that one
+read that is stuck in the kernel would keep the agent from ending. The threads here are daemons,
+which Python does not wait for.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _KILL_WAIT_SECONDS = 1.0
 
 
 def run_aside(read: Callable[[], Value]) -> asyncio.Future[Value]:
-    """Return a future of what `read` returns or raises, in a daemon thread of its own."""
+    """Call `read` in its own daemon thread; return a future of its result or its error."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Value] = loop.create_future()
 
@@ -30,7 +30,7 @@ def run_aside(read: Callable[[], Value]) -> asyncio.Future[Value]:
         if error is not None:
             future.set_exception(error)
         else:
-            future.set_result(value)  # type: ignore[arg-type]  # None only where `read` returned it
+            future.set_result(value)  # type: ignore[arg-type]  # None only if `read` returned it
 
     def work() -> None:
         value: Value | None = None
@@ -42,26 +42,27 @@ def run_aside(read: Callable[[], Value]) -> asyncio.Future[Value]:
         try:
             loop.call_soon_threadsafe(settle, value, error)
         except RuntimeError:
-            pass  # the loop is closed: the answer has no reader any more
+            pass  # the loop is closed, and no caller waits for the result
 
     threading.Thread(target=work, daemon=True).start()
     return future
 
 
 class Asides:
-    """Coroutines that run beside their caller; asyncio itself refers to them only weakly."""
+    """Runs coroutines beside their caller, and keeps references to them, because asyncio has
+    weak ones only."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run one."""
+        """Run a coroutine."""
         aside = asyncio.create_task(work)
         self._running.add(aside)
         aside.add_done_callback(self._running.discard)
 
     async def wait(self, seconds: float) -> None:
-        """Wait until all have ended, at most so long."""
+        """Wait until all coroutines have ended, for `seconds` at most."""
         if self._running:
             await asyncio.wait(list(self._running), timeout=seconds)
 
@@ -69,9 +70,9 @@ class Asides:
 async def run_bounded(
     argv: list[str], seconds: float, *, errors: bool = True
 ) -> tuple[int | None, str]:
-    """Run a short program in a session of its own; return its exit code and its output, at most
-    `MAX_OUTPUT_BYTES`, without its standard error if `errors` is False. The code is None where it
-    could not be started, or was killed after `seconds`."""
+    """Run a short program in its own session. Return its exit code and its output, at most
+    `MAX_OUTPUT_BYTES`, without its standard error if `errors` is False. The code is None if the
+    program could not be started, or was killed after `seconds`."""
     try:
         process = await asyncio.create_subprocess_exec(
             *argv,

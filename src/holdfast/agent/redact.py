@@ -1,7 +1,7 @@
-"""Secrets kept out of what leaves the host: logs, log tails, forensics.
+"""Mask secrets in all text that leaves the host: logs, log tails, forensics.
 
-REDACT-1  Where an exact secret value of `MIN_SECRET_BYTES` or more stands, as many asterisks are
-          sent, also across the borders of chunks; so offsets stay true. Encoded forms (base64, URL
+REDACT-1  An exact secret value of `MIN_SECRET_BYTES` or more is replaced by as many asterisks, also
+          across the borders of chunks, so that offsets stay true. Encoded forms (base64, URL
           quoting) are not recognised.
 """
 
@@ -11,7 +11,8 @@ MIN_SECRET_BYTES = 4
 
 
 class Redactor:
-    """Masks the secret values of one task."""
+    """Masks the secret values of one task. overlap_bytes: the bytes to read on each side of a
+    range, so that a secret across its border is found."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
         values = {value.encode(errors="surrogateescape") for value in secrets}
@@ -38,10 +39,12 @@ class Redactor:
         return text
 
     def count_settled(self, data: bytes, pending: int) -> int:
-        """How many of the first bytes may be masked for good while the last `pending` wait for more:
-        a secret that reaches into those waits as a whole, for it may share bytes with another."""
+        """Return how many of the first bytes may be masked for good while the last `pending`
+        wait for more. A secret that reaches into the pending bytes waits as a whole, because it
+        may share bytes with another."""
         settled = len(data) - pending
         crossing = True
+        # Each pass moves the border before a secret across it, where another may cross it then.
         while crossing:
             crossing = False
             for secret in self._secrets:
@@ -51,7 +54,8 @@ class Redactor:
         return settled
 
     def count_pending(self, data: bytes) -> int:
-        """How many of the last bytes may begin a secret whose rest is not there yet."""
+        """Return how many of the last bytes may be the beginning of a secret whose rest is not
+        there yet."""
         for length in range(min(self.overlap_bytes, len(data)), 0, -1):
             tail = data[-length:]
             if any(len(secret) > length and secret.startswith(tail) for secret in self._secrets):

@@ -1,10 +1,12 @@
-"""The tasks this agent knows: in memory for deciding, on disk for the agent that comes after a kill
+"""Keep the tasks of this agent: in memory for decisions, on disk for the agent that follows a kill
 -9.
 
-KEEP-1  `order.json` is written before the guardian is asked to launch, so the next agent can watch
-        everything that runs. It holds the task's secrets (0600, in a folder 0700), because that agent has
-        to redact, too; it is deleted with the folder as soon as everything in it has been shipped.
--       A key that ended, or was stopped before it came, is never launched again (tombstones).
+KEEP-1  `order.json` is written before the guardian is asked to launch, so that the next agent can
+        watch every task that runs. The file has the task's secrets (0600, in a folder 0700),
+        because the next agent has to mask them, too; it is deleted with the folder as soon as the
+        logs have been shipped.
+-       A key that ended, or was stopped before its launch came, is never launched again
+        (tombstones).
 KEEP-3  A task's state (`core.transitions.AGENT_TASK`) is not on disk: the next agent derives it
         from the guardian's snapshot, and from `acked` in `state.json`.
 """
@@ -47,27 +49,29 @@ log = logging.getLogger("holdfast.agent.tasks")
 
 MAX_NOTICES, MAX_NOTICE_CHARS = 8, 2048
 MAX_TOMBSTONES = 16_384
-# A start is reported this much later: most tasks that end sooner are then reported once, which costs
-# the controller a third.
+# A start is reported this much later, so that most tasks that end sooner are reported once, which
+# costs the controller a third.
 START_TOLD_SECONDS = 0.03
-# The ranks of a gang on one host start within milliseconds, and a call meanwhile would take the
-# cores from them.
+# The ranks of a gang on one host start within milliseconds, and a sync call meanwhile would take
+# processor time from them.
 GANG_TOLD_SECONDS = 0.06
-# Ranks that are stopped together mostly end together, and are reported together, this late at most.
+# Ranks that are stopped together mostly end together, and are reported together, at most this late.
 ENDS_TOLD_SECONDS = 0.03
 _MAX_EXCUSE_SECONDS = 86_400.0
 _SAFE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """`state.json`: the part of a task that changes and must survive the agent. Agents of other
-    versions read it, so fields keep their names.
+    """The content of `state.json`: the part of a task that changes and must survive the agent.
+    Agents of other versions read it, so fields keep their names.
 
-    shipped: offsets up to which its logs are on record. devices: how its GPUs were when it began.
-    place: of an executor, the mark of the call whose watch this is.
-    acked: the controller has its end. over_memory_bytes: what the memory watch ended it at.
-    output: how much it wrote to each stream, and what of that is lost.
-    notices: what its owner should know, told with its end.
+    watch: the state of its watch. shipped: stream → offset up to which its log is on record.
+    shipped_whole: True once both logs are on record to their ends. stop_asked: True once a stop was
+    sent. kill_sent: True once a watchdog's kill was sent. over_memory_bytes: the memory at which
+    the memory watch ended it; 0 if it did not. devices: the state of its GPUs when it began. place:
+    the mark of the call that the watch is for, if the task is an executor. output: stream → the
+    bytes that it wrote, and those that are lost. notices: sentences for its owner, reported with
+    its end. acked: True once the controller has its end.
     """
 
     watch: dict[str, Any] | None = None
@@ -84,74 +88,75 @@ class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class AgentTask:
-    """One task, from the order to the last shipped byte of its log."""
+    """One task, from its launch order until the last byte of its log is shipped."""
 
     def __init__(
         self, key: TaskKey, folder: Path, order: LaunchOrder | None, now: float, token: str = ""
     ) -> None:
         self.key = key
-        self.token = token  # its own (JOB-TOKEN-1), for the work in it
+        self.token = token  # for calls of the API by the task (JOB-TOKEN-1)
         self.folder = folder
         self.order = order
         self.saved = TaskFile()
-        self.has_folder = True  # until it is over and the folder is deleted
+        self.has_folder = True  # False once the folder may be deleted
         self.dirty = False  # `saved` or the watch is ahead of the disk
         self.saved_at = now
         self.state = AgentTaskState.ORDERED
-        self.began = False  # the work itself ran
-        self.fell = False  # it ended badly by itself, and its gang falls with it (FALL-1)
+        self.began = False  # its own program ran
+        self.fell = False  # it failed by itself, and its gang falls with it (FALL-1)
         self.pid = 0
         self.started_at = 0.0  # CLOCK_BOOTTIME; 0 before it runs
-        self.deadline = 0.0  # CLOCK_BOOTTIME: when its lease ends, as far as the last answer said
+        self.deadline = 0.0  # CLOCK_BOOTTIME: its lease's end, by the last answer
         self.facts: TaskFacts | None = None
-        self.stop_grace: float | None = None  # of the stop that was sent
+        self.stop_grace: float | None = None  # seconds of the stop that was sent
         self.redactor = Redactor([*(order.secrets.values() if order else ()), token])
         self.watch = TaskWatch(order.watch if order else WatchSettings(), gpus=len(self.gpus))
         self.asked_excuse = False  # the controller was asked for ranks on other hosts (EXCUSE-1)
-        self.counts: dict[str, float] = {}  # of a policy script in it, as it said them last
-        self.beats: list[tuple[float, Beat]] = []  # the last few and their times, for forensics
+        self.counts: dict[str, float] = {}  # of a policy script, as last sent
+        self.beats: list[tuple[float, Beat]] = []  # the last ones and their instants
 
     @property
     def gpus(self) -> tuple[int, ...]:
-        """Device indices it was given."""
+        """Return the indexes of the devices that are leased to it."""
         return tuple(self.order.gpus) if self.order else ()
 
     @property
     def in_container(self) -> bool:
-        """Whether it runs in a container; told by its runner's file where the order was lost."""
+        """Return True if it runs in a container; if the order was lost, True if its runner wrote
+        a status file."""
         return self.order.image is not None if self.order else (self.folder / STATUS_FILE).exists()
 
     @property
     def attempt(self) -> int:
-        """The attempt's number, 0 where the order was lost."""
+        """Return the attempt's number; 0 if the order was lost."""
         return self.order.attempt if self.order else 0
 
     @property
     def live(self) -> bool:
-        """True until its end is reported."""
+        """Return True until its end is reported."""
         return self.state.live
 
     @property
     def told_seconds(self) -> float:
-        """How long after its start that is reported."""
+        """Return how many seconds after its start that start is reported."""
         gang = self.order is not None and self.order.local_world_size > 1
         return GANG_TOLD_SECONDS if gang else START_TOLD_SECONDS
 
     @property
     def keep_bytes(self) -> int:
-        """How much of each stream the controller keeps."""
+        """Return how many bytes of each stream the controller keeps."""
         return int(self.watch.settings.log_keep_mb * 1024 * 1024)
 
     def path_of(self, stream: str) -> Path:
-        """The file its stdout or stderr goes to."""
+        """Return the path of the file of its stdout or stderr."""
         return self.folder / stream
 
     def about(self, **data: Any) -> dict[str, Any]:
-        """The `extra` of a log call about it."""
+        """Return the `extra` of a log call about it."""
         return about(self.key, attempt=self.attempt, **data)
 
     def note(self, sentence: str) -> None:
-        """Tell its owner something: in its log at once, and with its end."""
+        """Add a notice for its owner: a line in its log at once, and a sentence with its end."""
         if sentence in self.saved.notices or len(self.saved.notices) >= MAX_NOTICES:
             return
         self.saved.notices = [*self.saved.notices, sentence[:MAX_NOTICE_CHARS]]
@@ -159,26 +164,26 @@ class AgentTask:
         self.say(sentence)
 
     def say(self, sentence: str) -> None:
-        """Write a line to its log while it lives."""
+        """Write a line into its log while it lives."""
         if self.pid and not self.state.end_heard:
             say_in_log(self.pid, f"holdfast: {self.redactor.mask_text(sentence)}\n")
 
     # ---- its states
 
     def move(self, event: AgentTaskEvent) -> None:
-        """Carry out one edge. Raises InvalidTransition."""
+        """Move along one edge of its state machine. Raises InvalidTransition."""
         self.state = step(AGENT_TASK, self.state, event)
         self.began = self.began or self.state is AgentTaskState.RUNNING
         if self.state is AgentTaskState.ACKNOWLEDGED:
             self.saved.acked = True
 
     def end(self, event: AgentTaskEvent, facts: TaskFacts) -> None:
-        """Have these facts reported as its end. `event`: REPORT or GIVE_UP."""
+        """Have these facts reported as its end. `event` is REPORT or GIVE_UP."""
         self.move(event)
         self.facts = facts
 
     def report(self, now: float) -> TaskReport:
-        """Its report in a sync."""
+        """Return its report for a sync."""
         beat = self.watch.last_beat
         told = None
         if beat is not None:
@@ -209,8 +214,9 @@ class AgentTask:
         )
 
     def _tell_section(self, now: float) -> tuple[float | None, bool]:
-        """Return for how long its section excuses ranks on other hosts, and whether it needs such an
-        excuse itself (EXCUSE-1). Ranks on one host excuse each other without the controller."""
+        """Return for how many seconds its section excuses ranks on other hosts, and True if it
+        needs such an excuse itself (EXCUSE-1). Ranks on one host excuse each other without the
+        controller."""
         left = None
         if self._spans_hosts and self.watch.knows_sections:
             left = min(max(0.0, self.watch.excuses_until() - now), _MAX_EXCUSE_SECONDS)
@@ -221,18 +227,20 @@ class AgentTask:
         return self.order is not None and self.order.group_world_size > 1
 
     def needs_excuse(self, now: float) -> bool:
-        """Return whether it is to be asked for ranks on other hosts that it may wait for."""
+        """Return True if the controller has to be asked whether ranks on other hosts, for which
+        it may wait, excuse it."""
         return self._spans_hosts and self.watch.waits(now)
 
     def _dated_facts(self, now: float) -> TaskFacts | None:
-        """The facts with how long ago it ended: reports wait, and the order of ends must show."""
+        """Return its facts, with the seconds since its end, because reports wait and the
+        controller has to know the order of ends."""
         if self.facts is None or not self.started_at:
             return self.facts
         ago = max(0.0, now - self.started_at - self.facts.runtime_seconds)
         return msgspec.structs.replace(self.facts, ended_ago_seconds=ago)
 
     def save(self, now: float) -> None:
-        """Write what changed. Raises OSError; `TaskTable.save` does not."""
+        """Write `state.json`. Raises OSError; `TaskTable.save` does not."""
         self.saved.watch = self.watch.dump(now)
         self.saved_at = now
         write_atomic(self.folder / STATE_FILE, msgspec.json.encode(self.saved))
@@ -240,8 +248,8 @@ class AgentTask:
 
 
 class TaskTable:
-    """All tasks of this agent, by key, and the folder they are kept in. make_token: makes a task's own
-    token."""
+    """Holds all tasks of this agent by key, and the folder of their files. make_token: makes a
+    task's own token. works: the starts and ends under way."""
 
     def __init__(
         self, state_dir: Path, make_token: Callable[[TaskKey], str] = lambda key: ""
@@ -264,15 +272,15 @@ class TaskTable:
         return len(self._tasks)
 
     def get(self, key: TaskKey) -> AgentTask | None:
-        """The task, None where it is not known."""
+        """Return the task of a key; None if it is not known."""
         return self._tasks.get(key)
 
     def count_live(self) -> int:
-        """How many ends are still to be reported."""
+        """Return how many tasks have an end still to report."""
         return sum(task.live for task in self._tasks.values())
 
     def list_others(self, task: AgentTask) -> list[AgentTask]:
-        """The other ranks of its attempt here."""
+        """Return the other ranks of its attempt on this host."""
         mine = (task.key.job_id, task.key.epoch)
         return [
             other
@@ -281,26 +289,29 @@ class TaskTable:
         ]
 
     def ends_with_others(self, task: AgentTask) -> bool:
-        """Whether other ranks of its attempt are being stopped here as well, and still live."""
+        """Return True if other ranks of its attempt are being stopped here as well, and still
+        live."""
         falls = task.saved.stop_asked or task.fell
         return falls and any(o.live and o.saved.stop_asked for o in self.list_others(task))
 
     def has_job(self, job_id: str) -> bool:
-        """Whether a task of this job is here."""
+        """Return True if a task of this job is here."""
         return any(key.job_id == job_id for key in self._tasks)
 
     def is_buried(self, key: TaskKey) -> bool:
-        """Whether the key must not be launched."""
+        """Return True if the key has ended here and must not be launched again."""
         return key in self._tombstones
 
     def folder_of(self, key: TaskKey) -> Path:
-        """A task's folder. Raises ValidationError for a job id that is no file name."""
+        """Return the path of a task's folder. Raises ValidationError for a job id that is no
+        file name."""
         if not is_job_id(key.job_id):
             raise ValidationError(f"{key.job_id!r} is not the id of a job")
         return Path(f"{self._folder}/{key.job_id}.{key.rank}.{key.epoch}")
 
     def add(self, order: LaunchOrder, now: float) -> AgentTask:
-        """Take an order and write it down (KEEP-1). Raises OSError, ValidationError."""
+        """Add the task of an order, and write the order to disk (KEEP-1). Raises OSError,
+        ValidationError."""
         folder = self.folder_of(order.key)
         make_task_folder(folder)
         # An agent that is killed here has launched nothing, and the order is offered again.
@@ -310,13 +321,13 @@ class TaskTable:
         return task
 
     def add_stub(self, key: TaskKey, now: float) -> AgentTask:
-        """Take a task that has only an end to tell. Raises ValidationError."""
+        """Add a task that has only an end to report. Raises ValidationError."""
         task = self._tasks[key] = AgentTask(key, self.folder_of(key), None, now)
         return task
 
     def restore(self, key: TaskKey, now: float) -> AgentTask:
-        """Read a task of an earlier agent back from disk, as far as it can be read. Its state is
-        still to be derived (KEEP-3)."""
+        """Add a task of an earlier agent, with as much as can be read of its files. Its state is
+        derived later (KEEP-3)."""
         folder = self.folder_of(key)
         order, saved = None, TaskFile()
         try:
@@ -338,11 +349,11 @@ class TaskTable:
         return task
 
     def find_kept(self) -> list[TaskKey]:
-        """Keys that have a folder on disk."""
+        """Return the keys that have a folder on disk."""
         keys = []
         for entry in self._folder.iterdir():
             if entry.name == TRIAL_FOLDER:
-                continue  # made for no task
+                continue  # a trial's, no task's
             try:
                 job_id, rank, epoch = entry.name.rsplit(".", 2)
                 keys.append(TaskKey(job_id, int(rank), int(epoch)))
@@ -351,7 +362,8 @@ class TaskTable:
         return keys
 
     def save(self, task: AgentTask, now: float) -> None:
-        """Write a task's state; a disk that cannot take it is logged once and tried again later."""
+        """Write a task's `state.json`; a disk that cannot store it is logged once and tried
+        again later."""
         if not task.has_folder:
             return
         try:
@@ -370,12 +382,13 @@ class TaskTable:
                 log.info("task states can be written again")
 
     def save_changed(self, task: AgentTask, now: float) -> None:
-        """Write a task's state where it changed and the task still has its folder."""
+        """Write a task's `state.json` if it changed and the task still has its folder."""
         if task.dirty and task.folder.is_dir():
             self.save(task, now)
 
     def forget(self, task: AgentTask) -> None:
-        """Drop a task and bury its key; its folder stays until `remove_folder`."""
+        """Remove a task from the table, and remember that its key must not be launched again.
+        Its folder stays until `remove_folder`."""
         task.move(AgentTaskEvent.FORGET)
         self._tasks.pop(task.key, None)
         self._tombstones[task.key] = None
@@ -383,7 +396,7 @@ class TaskTable:
             del self._tombstones[next(iter(self._tombstones))]
 
     def drop(self, task: AgentTask) -> None:
-        """Drop a task that never began; its key may still be launched."""
+        """Remove a task that never began; its key may still be launched."""
         self._tasks.pop(task.key, None)
 
     def remove_folder(self, key: TaskKey) -> None:
@@ -392,5 +405,5 @@ class TaskTable:
 
 
 def is_job_id(text: str) -> bool:
-    """Return whether it can be the id of a job, and so the name of a folder."""
+    """Return True if a text can be the id of a job, and so the name of a folder."""
     return _SAFE_ID.fullmatch(text) is not None

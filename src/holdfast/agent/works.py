@@ -1,4 +1,5 @@
-"""What is under way for the tasks of this agent: a start that waits for its checkpoint, an end."""
+"""Run the work under way for the tasks of this agent: a start that waits for its checkpoint, or
+an end."""
 
 import asyncio
 import logging
@@ -11,7 +12,8 @@ log = logging.getLogger("holdfast.agent.works")
 
 
 class TaskWorks:
-    """The work under way for each task: at most one, because a task that starts has not ended."""
+    """Holds the work under way for each task: one at most, because a task that starts has not
+    ended."""
 
     def __init__(self) -> None:
         self._works: dict[TaskKey, asyncio.Task[None]] = {}
@@ -19,27 +21,28 @@ class TaskWorks:
         self._failure: BaseException | None = None
 
     def begin(self, key: TaskKey, work: Coroutine[Any, Any, None]) -> None:
-        """Start on a work for a task."""
+        """Start a work for a task."""
         begun = self._works[key] = asyncio.create_task(work)
         begun.add_done_callback(lambda done: self._note_done(key, done))
 
     def find(self, key: TaskKey) -> asyncio.Task[None]:
-        """Return a task's work. Raises KeyError where there is none."""
+        """Return a task's work. Raises KeyError if there is none."""
         return self._works[key]
 
     def stop(self, key: TaskKey) -> None:
-        """Give a task's work up, if there is any."""
+        """Cancel a task's work, if there is any."""
         if key in self._works:
             self._works[key].cancel()
 
     async def watch(self) -> None:
-        """Wait for ever; raise what made a work fail. The next agent takes its steps anew."""
+        """Wait for ever; raise the error of a work that failed. The next agent repeats its
+        steps."""
         await self._failed.wait()
         assert self._failure is not None
         raise self._failure
 
     async def close(self) -> None:
-        """Drop all works; the next agent begins them again."""
+        """Cancel all works; the next agent begins them again."""
         works = list(self._works.values())
         for work in works:
             work.cancel()

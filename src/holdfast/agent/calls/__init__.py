@@ -1,1 +1,1 @@
-"""Executors of calls on one host: how they start, what they say, and which call runs."""
+"""Run the executors of calls on one host: start them, exchange calls with them, watch each call."""

@@ -1,9 +1,9 @@
-"""Which apps this host lists and cannot run now, by the ends of their executors.
+"""Find the apps that this host lists and cannot run now, from the ends of their executors.
 
-ABLE-4  An executor that ended while it imported its app, however it did, or because functions of the
-        app cannot be imported here, or whose interpreter cannot be started, failed for the app's
-        sake. After `TRIES` of those in a row the app is taken off this host for a while, which is
-        twice as long each time; a call that ends well there, or the end of that while, gives it back.
+ABLE-4  An executor failed because of its app if it ended, in any way, while it imported the app, or
+        if functions of the app cannot be imported here, or if its interpreter cannot be started.
+        After `TRIES` such failures in a row the app is taken off this host for a pause, which is
+        twice as long each time. The end of the pause, or a call that succeeds, brings it back.
 """
 
 import asyncio
@@ -29,15 +29,19 @@ _MARK = "[holdfast] "
 
 
 class AppTrial(msgspec.Struct, frozen=True):
-    """failures: executors in a row that failed for the app's sake. aside: how often in a row the app
-    was taken off. reason: of the last failure, while the app is off."""
+    """The failures of one app on this host.
+
+    failures: the number of executors in a row that failed because of the app. aside: the number of
+    times in a row that the app was taken off. reason: the sentence of the last failure while the
+    app is off; None while it is listed.
+    """
 
     failures: int = 0
     aside: int = 0
     reason: str | None = None
 
     def fail(self, reason: str) -> "AppTrial":
-        """Count a failure. After a while off the host the first one is enough."""
+        """Count a failure. After a pause the first failure takes the app off again."""
         failures = self.failures + 1
         if failures < TRIES and not self.aside:
             return AppTrial(failures)
@@ -50,24 +54,25 @@ class AppTrial(msgspec.Struct, frozen=True):
 
     @property
     def pause_seconds(self) -> float:
-        """How long it stays off the host."""
+        """Return for how long the app stays off this host."""
         return min(FIRST_PAUSE_SECONDS * 2.0 ** min(self.aside - 1, 10), MAX_PAUSE_SECONDS)
 
 
 @dataclass(eq=False)
 class AppTrials:
-    """The apps of this host that failed lately."""
+    """Holds the apps of this host that failed lately."""
 
     news: News
     _trials: dict[str, AppTrial] = field(default_factory=dict)
 
     def list_faults(self) -> list[Hindrance]:
-        """What to tell the controller."""
+        """Return a hindrance for each app that is off this host, for the controller."""
         off = {app: trial.reason for app, trial in self._trials.items() if trial.reason is not None}
         return [Hindrance(part="apps", apps=(app,), reason=why) for app, why in off.items()][:8]
 
     def judge_end(self, task: AgentTask, facts: TaskFacts) -> TaskFacts:
-        """Return the facts of an executor's end, with why this host cannot run the app."""
+        """Return the facts of an executor's end, with the reason if this host cannot run the
+        app."""
         assert task.order is not None
         why = find_app_error(task.order.app, facts, read_place(task.folder))
         if why is None:
@@ -82,7 +87,7 @@ class AppTrials:
         return msgspec.structs.replace(facts, app_error=why[:4096])
 
     def note_success(self, task: AgentTask | None) -> None:
-        """A call of the executor ended well."""
+        """Note that a call of the executor succeeded, which brings its app back."""
         if not self._trials or task is None or task.order is None:
             return
         trial = self._trials.pop(task.order.app, None)
@@ -97,7 +102,7 @@ class AppTrials:
 
 
 def find_app_error(app: str, facts: TaskFacts, place: Place | None) -> str | None:
-    """Return why an executor ended for its app's sake, None where it did not."""
+    """Return the reason if an executor failed because of its app; None if it did not."""
     memory = facts.oom or facts.over_memory_bytes > 0
     if facts.stopped or facts.trip is not None or facts.lost is not None or memory:
         return None
@@ -117,6 +122,6 @@ def find_app_error(app: str, facts: TaskFacts, place: Place | None) -> str | Non
 
 
 def _find_said(log_tail: str) -> str:
-    """Return the executor's last word."""
+    """Return the executor's own last line of the log; an empty text if it wrote none."""
     lines = [line for line in log_tail.splitlines() if line.startswith(_MARK)]
     return lines[-1].removeprefix(_MARK) if lines else ""

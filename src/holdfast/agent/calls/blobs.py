@@ -1,5 +1,5 @@
-"""Large values and checkpoints of calls, between the blob store and the folder that executors read
-and write."""
+"""Move large values and checkpoints of calls between the blob store and the folder of the
+executors."""
 
 import contextlib
 import hashlib
@@ -26,7 +26,7 @@ _SHA = re.compile(r"[0-9a-f]{64}")
 
 
 class BlobCarrier:
-    """Carries blobs over connections of their own. Blocks."""
+    """Moves blobs over connections of their own. Its methods block."""
 
     def __init__(
         self, url: str, *, ca_file: str | None, folder: Path, token: Callable[[], str]
@@ -41,8 +41,8 @@ class BlobCarrier:
         """Bring a blob into the folder ("fetch"), or from there into the blob store ("keep").
 
         Raises:
-            Unavailable: the controller cannot be asked now. NotFound, TooLarge: its refusal.
-            ValidationError: other bytes came. OSError: the folder's disk does not take them.
+            Unavailable: the controller cannot be reached now. NotFound, TooLarge: it refused.
+            ValidationError: other bytes came. OSError: the folder's disk cannot store them.
         """
         if not _SHA.fullmatch(sha256):
             raise ValidationError(f"{sha256[:80]!r} is no SHA-256")
@@ -54,9 +54,9 @@ class BlobCarrier:
             self._receive(path, where, sha256)
 
     def move_checkpoint(self, key: TaskKey, save: CallSave) -> bool:
-        """Take what a call saves to the controller, or bring what an earlier attempt of it saved into
-        the folder. False where that saved nothing. Raises as `move` does, and Conflict where the
-        executor does not hold the call any more."""
+        """Send a call's checkpoint to the controller, or fetch the one that an earlier attempt
+        of the call saved. Return False if that attempt saved none. Raises as `move` does, and
+        Conflict if the call is not the executor's any more."""
         self._clear()
         task = {"job": key.job_id, "rank": key.rank, "epoch": key.epoch}
         query = urlencode({**task, "batch": save.batch, "position": save.position})
@@ -105,7 +105,8 @@ class BlobCarrier:
             part.unlink(missing_ok=True)
 
     def _clear(self) -> None:
-        """Delete what lies in the folder for long, because its executor is gone."""
+        """Delete files that have lain in the folder for an hour, because their executors are
+        gone."""
         old = time.time() - KEEP_SECONDS
         for path in self._folder.iterdir():
             with contextlib.suppress(OSError):
@@ -113,8 +114,8 @@ class BlobCarrier:
                     path.unlink()
 
     def _headers(self) -> dict[str, str]:
-        # Not "Connection: close": the controller would close while bytes that it refused still come,
-        # and the reason would be lost with the reset (HTTP-3).
+        # Without "Connection: close", because the controller would close the connection while
+        # refused bytes still come, and the reset would lose the reason of the refusal (HTTP-3).
         return {"Authorization": f"Bearer {self._token()}"}
 
     @contextlib.contextmanager

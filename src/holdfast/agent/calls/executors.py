@@ -1,13 +1,13 @@
-"""Executors of this host on one side, one long poll to the controller on the other.
+"""Carry calls between the executors of this host and the controller, by one long poll for all.
 
-CALLS-1  An executor that dies is told about before its task's end is reported: with the ends that
-         it had told, and with the call that ran, as its place file says (`Closing`). An agent that
-         took over reads the same file.
-CALLS-2  The controller may be away: executors go on with what they have, their ends are kept, and
-         the poll is tried ever more rarely.
-CALLS-3  After a batch was handed on, the next request waits for `GAP_SECONDS`, because it would have
-         nothing to say, and the ends of short calls would wait for its answer. Where another
-         executor wants calls it waits for `SHORT_GAP_SECONDS`, because more may become ready.
+CALLS-1  The end of an executor is reported here before its task's end is: with the ends of calls
+         that it had sent, and with the call that ran, which its place file names (`Closing`). An
+         agent that took over reads the same file.
+CALLS-2  While the controller is away, executors go on with the calls that they have, the agent
+         keeps the ends, and the poll is tried ever more rarely.
+CALLS-3  After a batch was sent to an executor, the next request waits for `GAP_SECONDS`, because it
+         would have nothing to report, and the ends of short calls would wait for its answer. If
+         another executor wants calls, it waits for `SHORT_GAP_SECONDS`, because more may be ready.
 """
 
 import asyncio
@@ -71,16 +71,20 @@ _READ_BYTES = 1 << 18
 _decode = msgspec.msgpack.Decoder(ExecutorFrame).decode
 
 BlobMover = Callable[[str, str], None]
-"""Takes "fetch" or "keep" and a SHA-256; blocks; raises HoldfastError or OSError."""
+"""Moves the blob of a SHA-256, to "fetch" or "keep" it; blocks; raises HoldfastError or OSError."""
 
 CheckpointMover = Callable[[TaskKey, CallSave], bool]
-"""Returns whether there is one; blocks; raises HoldfastError or OSError."""
+"""Moves a checkpoint; returns False if there is none; blocks; raises HoldfastError or OSError."""
 
 
 @dataclass(eq=False)
 class Executors:
-    """All executors. move_blob: carries large values; move_checkpoint: what calls save. rooms: memory
-    for their models. apps: those that fail here."""
+    """Serves all executors of this host.
+
+    move_blob: moves large values. move_checkpoint: moves the checkpoints of calls. lines: the
+    connections of the executors. rooms: the memory that their models may use. apps: the apps that
+    fail here.
+    """
 
     table: TaskTable
     calls: ControllerCalls
@@ -104,12 +108,12 @@ class Executors:
     async def open(self, address: str) -> None:
         """Listen for executors. Raises OSError."""
         with contextlib.suppress(FileNotFoundError):
-            os.unlink(address)  # of an agent before
+            os.unlink(address)  # an earlier agent's socket
         self._server = await asyncio.start_unix_server(self._serve, address)
         os.chmod(address, 0o600)
 
     async def close(self) -> None:
-        """Listen no more, and close every line."""
+        """Stop listening, and close every connection."""
         if self._server is not None:
             self._server.close()
         for line in self.lines.known.values():
@@ -172,7 +176,8 @@ class Executors:
         line.say(AgentFrame(blobs=[BlobDone(sha256=sha256, error=error)]))
 
     async def _move_checkpoint(self, line: ExecutorLine, save: CallSave) -> None:
-        """Carry a checkpoint, and say so; a controller that is away is asked for a while."""
+        """Move a checkpoint, and tell the executor; try for `_SAVE_SECONDS` if the controller is
+        away."""
         loop = asyncio.get_running_loop()
         give_up_at = loop.time() + _SAVE_SECONDS
         while True:
@@ -189,9 +194,9 @@ class Executors:
         line.say(AgentFrame(saves=[done]))
 
     async def end(self, task: AgentTask, facts: TaskFacts) -> None:
-        """Tell of the end of an executor, and wait until that is on record (CALLS-1)."""
+        """Report the end of an executor, and wait until that is on record (CALLS-1)."""
         line = self.lines.known.get(task.key) or ExecutorLine(task.key)
-        with contextlib.suppress(TimeoutError):  # what it said last is still in the socket
+        with contextlib.suppress(TimeoutError):  # its last messages are still in the socket
             await asyncio.wait_for(line.closed.wait(), _EOF_SECONDS)
         report = msgspec.structs.replace(
             line.report(), want=0, closing=make_closing(task.folder, facts, task.watch.last_beat)
@@ -205,7 +210,7 @@ class Executors:
             await asyncio.wait_for(told.wait(), _LAST_SECONDS if self._closed else None)
 
     def let_go(self) -> None:
-        """Wait for no record much longer: this host goes."""
+        """Wait for the records of ends for `_LAST_SECONDS` at most, because this host leaves."""
         self._closed = True
         loop = asyncio.get_running_loop()
         for _, told in self._closings.values():
@@ -214,7 +219,7 @@ class Executors:
     # ---- the controller
 
     async def run(self) -> None:
-        """Keep the controller and the executors in step, for ever."""
+        """Exchange calls with the controller for ever."""
         flights: dict[asyncio.Task[CallsAnswer], CallsRequest] = {}
         pause, echo = _AGAIN_SECONDS[0], 0.0
         try:
@@ -248,11 +253,12 @@ class Executors:
             await asyncio.gather(*flights, return_exceptions=True)
 
     def _choose_gap(self) -> float:
+        """Return the seconds until the next request after a batch was sent on (CALLS-3)."""
         wants = any(line.wants for line in self.lines.known.values())
         return SHORT_GAP_SECONDS if wants else GAP_SECONDS
 
     async def _wait(self, flights: Iterable[asyncio.Task[CallsAnswer]]) -> None:
-        """Wait until an answer is there, or something is to be said beside the waiting call."""
+        """Wait until an answer is there, or until news is to be sent beside the waiting call."""
         waits: set[asyncio.Task[object]] = {*flights}
         news = None
         if len(waits) < _IN_FLIGHT:
@@ -281,7 +287,7 @@ class Executors:
         )
 
     def _take(self, request: CallsRequest, answer: CallsAnswer) -> bool:
-        """Carry out an answer. True when it held anything new."""
+        """Carry out an answer. Return True if any part of it was new."""
         news = False
         if (takes := (*TAKES, *answer.takes)) != self._takes:
             self._takes = takes
@@ -298,8 +304,9 @@ class Executors:
         return news
 
     def _close(self, said: ExecutorAnswer, *, closes: bool) -> bool:
-        """Take an answer to an executor that is gone; forget it where its last report is on record
-        (closes). An answer to what was asked before its end only says which ends are."""
+        """Process the answer to an executor that has ended. closes: True if the request had its
+        last report, which is then on record and forgotten. Otherwise the answer only names ends
+        of calls that are on record."""
         report, told = self._closings.get(said.key, (None, None))
         if report is None or told is None:
             return False
@@ -336,7 +343,7 @@ class Executors:
     def _end_cancelled_later(
         self, line: ExecutorLine, cancelled: Iterable[tuple[int, int]]
     ) -> None:
-        """Give a cancelled call its grace, then end its executor."""
+        """Let a cancelled call run for its grace, then kill its executor if it still runs."""
         loop = asyncio.get_running_loop()
         for batch_id, position in cancelled:
             place = (line.key, batch_id, position)
@@ -353,7 +360,7 @@ class Executors:
             log.warning("a cancelled call did not end in its grace", extra=task.about())
 
     def _end_call(self, key: TaskKey, call: tuple[int, int], phases: Collection[int]) -> bool:
-        """End an executor if it is at this call, in one of these phases."""
+        """Kill an executor if it is at this call, in one of these phases. Return True if it was."""
         task = self.table.get(key)
         place = None if task is None else read_place(task.folder)
         if task is None or place is None or place.phase not in phases:
@@ -372,8 +379,8 @@ class Executors:
 
 
 def add_room(report: ExecutorReport, room: ModelRoom) -> ExecutorReport:
-    """Return a report with the memory for a model; it asks for no calls before that was read
-    (ROOM-3)."""
+    """Return a report with the memory for a model. The report asks for no calls before that
+    memory was read (ROOM-3)."""
     if room == UNBOUND:
         return report
     want = report.want if room.read else 0
@@ -381,7 +388,7 @@ def add_room(report: ExecutorReport, room: ModelRoom) -> ExecutorReport:
 
 
 def make_closing(task_folder: Path, facts: TaskFacts, last_beat: LastBeat | None) -> Closing:
-    """Return the last report of an executor, with the call that its place names."""
+    """Return the last report of an executor, with the call that its place file names."""
     place = read_place(task_folder)
     if place is None or place.phase == PHASE_IDLE or not place.batch:
         return Closing(facts=facts)

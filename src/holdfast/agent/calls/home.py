@@ -1,4 +1,4 @@
-"""What executors of this host share: their command, and the paths in their environment."""
+"""Hold what executors of this host share: their command, and the paths in their environment."""
 
 import os
 import sys
@@ -16,8 +16,12 @@ PLACE_FILE = "place"
 
 
 class ExecutorHome(msgspec.Struct, frozen=True, kw_only=True):
-    """folder: of blobs and files of calls. socket: where executors connect. python: the interpreter. path: the
-    folder that executors stand in and import from first."""
+    """The paths and the interpreter that executors of this host share.
+
+    folder: the folder of blobs and of files of calls. socket: the path of the socket to which
+    executors connect. python: the interpreter's path. path: the working directory of executors,
+    from which they import first.
+    """
 
     folder: Path
     socket: str
@@ -26,12 +30,12 @@ class ExecutorHome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def blobs(self) -> Path:
-        """Blobs on their way from and to executors, by SHA-256."""
+        """Return the folder of blobs on their way from and to executors, named by SHA-256."""
         return self.folder / "blobs"
 
     @property
     def files(self) -> Path:
-        """Folders of calls that no other folder was named for."""
+        """Return the folder for the files of calls that name no folder of their own."""
         return self.folder / "files"
 
     def open(self) -> None:
@@ -44,7 +48,7 @@ class ExecutorHome(msgspec.Struct, frozen=True, kw_only=True):
         return [self.python, "-P", "-m", "holdfast.tasks.executor"]
 
     def make_environment(self, order: LaunchOrder, task_folder: Path) -> dict[str, str]:
-        """Return the variables of an executor, beside those of every task."""
+        """Return the variables that an executor gets beside those of every task."""
         return {
             "HOLDFAST_CALLS_SOCKET": self.socket,
             "HOLDFAST_CALLS_PLACE": str(task_folder / PLACE_FILE),
@@ -58,7 +62,7 @@ class ExecutorHome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_executor_home(config: AgentConfig, beat_socket: str) -> ExecutorHome:
-    """Return what the executors of this agent share; its socket is beside the beat socket."""
+    """Return what the executors of this agent share; their socket lies beside the beat socket."""
     return ExecutorHome(
         folder=config.state_path / "calls",
         socket=str(Path(beat_socket).with_name(CALLS_SOCKET_FILE)),
@@ -68,7 +72,7 @@ def find_executor_home(config: AgentConfig, beat_socket: str) -> ExecutorHome:
 
 
 def make_place(task_folder: Path) -> None:
-    """Make an executor's place file, of nothing yet. Raises OSError."""
+    """Make an executor's place file, which names no call yet. Raises OSError."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     fd = os.open(task_folder / PLACE_FILE, flags, 0o600)
     try:

@@ -1,9 +1,9 @@
-"""One executor's line, at the agent's end: its last word, and what is to be told on.
+"""Keep one executor's line at the agent's end: its last message, and what has to be passed on.
 
-LINE-4  What an executor said before it heard of a batch asks for the calls of that batch, not for
-        others beside them.
-LINE-5  A batch that an executor has named is not given to it again, because an answer that comes late
-        may bring one whose calls have ended.
+LINE-4  If an executor asked for calls before it received a batch, it asked for the calls of that
+        batch, and not for others beside them.
+LINE-5  A batch that an executor has named is not sent to it again, because a late answer may bring
+        a batch whose calls have ended.
 """
 
 import asyncio
@@ -28,20 +28,21 @@ from holdfast.wire.frames import encode_frame
 
 _KEPT_BATCHES = 16
 MAX_ENDS_BYTES = 8 * 1024 * 1024
-"""Of all executors in one request, beside one last end; the controller takes twice as much."""
+"""Limit of the ends of all executors in one request, beside one last end; the controller accepts
+twice as much."""
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class ExecutorLine:
-    """What one executor said. It outlives its connection, because ends are kept here too until they
-    are on record."""
+    """Holds the messages of one executor. It outlives its connection, because ends of calls are
+    kept here until they are on record."""
 
     def __init__(self, key: TaskKey) -> None:
         self.key = key
         self.writer: asyncio.StreamWriter | None = None
         self.closed = asyncio.Event()
         self.closed.set()
-        self.fresh = True  # what was said before, by this agent or the one before, may be lost
+        self.fresh = True  # earlier reports of this executor may be lost
         self.batches: OrderedDict[int, Batch] = OrderedDict()
         self.models: dict[str, ModelLimits] = {}
         self._held: list[int] = []
@@ -56,7 +57,7 @@ class ExecutorLine:
         self._mean_seconds = 0.0
 
     def connect(self, writer: asyncio.StreamWriter) -> None:
-        """Speak over this connection from now on."""
+        """Send over this connection from now on."""
         if self.writer is not None:
             self.writer.close()
         self.writer = writer
@@ -65,14 +66,14 @@ class ExecutorLine:
         self._given.clear()
 
     def disconnect(self, writer: asyncio.StreamWriter) -> None:
-        """The connection ended."""
+        """Note that the connection ended."""
         if self.writer is writer:
             self.writer = None
             self._want = 0
             self.closed.set()
 
     def hear(self, frame: ExecutorFrame) -> None:
-        """Take what it says."""
+        """Process a message of the executor."""
         self._held = frame.held
         self._named.extend(batch for batch in frame.held if batch not in self._named)
         self._given.difference_update(frame.held)
@@ -95,7 +96,8 @@ class ExecutorLine:
             self.batches.popitem(last=False)
 
     def say(self, frame: AgentFrame) -> None:
-        """Hand on what the controller says; what an executor that is away misses comes again."""
+        """Pass on a message of the controller. A message that an executor misses while it is
+        away comes again."""
         fresh = [batch for batch in frame.batches if batch.id not in self._named]
         if len(fresh) < len(frame.batches):
             frame = msgspec.structs.replace(frame, batches=fresh)
@@ -109,23 +111,24 @@ class ExecutorLine:
             return
         if frame.batches:
             self._given.update(batch.id for batch in frame.batches)
-            self._want = 0  # until it says so itself
+            self._want = 0  # until its next message asks again
         self.writer.write(encode_frame(_encode(frame)))
 
     @property
     def wants(self) -> bool:
-        """Whether it waits for calls."""
+        """Return True if the executor waits for calls."""
         return self.writer is not None and self._want > 0
 
     @property
     def declared_gb(self) -> float | None:
-        """The memory that the loaded model declares; 0 without one, None where it declares none."""
+        """Return the memory in GB that the loaded model declares; 0 without a model, None if the
+        model declares none."""
         if self._loaded is None:
             return 0.0
         return self.models.get(self._loaded, ModelLimits()).vram_gb or None
 
     def report(self) -> ExecutorReport:
-        """Return its state for the controller."""
+        """Return the executor's state for the controller."""
         loads, self._loads = self._loads, []
         return ExecutorReport(
             key=self.key,
@@ -143,7 +146,7 @@ class ExecutorLine:
 
 
 def list_ends(ends: Iterable[tuple[tuple[int, int], CallEnd]]) -> list[BatchEnds]:
-    """Return ends by batch."""
+    """Return ends of calls, grouped by batch."""
     found: dict[int, list[CallEnd]] = {}
     for (batch, _), end in ends:
         found.setdefault(batch, []).append(end)
@@ -153,10 +156,11 @@ def list_ends(ends: Iterable[tuple[tuple[int, int], CallEnd]]) -> list[BatchEnds
 def fit_ends(
     reports: Sequence[ExecutorReport], most_bytes: int = MAX_ENDS_BYTES
 ) -> list[ExecutorReport]:
-    """Return the reports with as many ends as one request may hold; the others are told by the next.
+    """Return the reports with as many ends as one request may hold; the next request has the
+    others.
 
-    A closing report whose ends do not all fit does not close yet, because its batches would be
-    returned, and calls run again whose ends are only on their way.
+    A closing report whose ends do not all fit does not close yet, because the controller would take
+    its batches back, and calls would run again whose ends are only on their way.
     """
     fitted, left = [], most_bytes
     for report in reports:
@@ -177,7 +181,7 @@ def fit_ends(
 
 
 def count_ends(ends: Iterable[BatchEnds]) -> int:
-    """Return how many ends there are, over all batches."""
+    """Return the number of ends, over all batches."""
     return sum(len(of_batch.ends) for of_batch in ends)
 
 
@@ -191,28 +195,29 @@ def drop_recorded(report: ExecutorReport, recorded: Collection[tuple[int, int]])
 
 
 class ExecutorLines:
-    """The lines of all executors of this host, and whether the controller is to be asked anew."""
+    """Holds the lines of all executors of this host. news: set when the controller has to be
+    called anew."""
 
     def __init__(self) -> None:
         self.known: dict[TaskKey, ExecutorLine] = {}
         self.news = asyncio.Event()
 
     def find_batch(self, key: TaskKey, number: int) -> Batch | None:
-        """Return a batch that an executor was handed, without arguments."""
+        """Return a batch that was sent to an executor, without its arguments."""
         line = self.known.get(key)
         return None if line is None else line.batches.get(number)
 
     def find_limits(self, key: TaskKey, model: str) -> ModelLimits:
-        """Return the limits of a model, as its executor says."""
+        """Return the limits of a model that its executor reported."""
         line = self.known.get(key)
         return ModelLimits() if line is None else line.models.get(model, ModelLimits())
 
     def find_declared(self, key: TaskKey) -> float | None:
-        """Return the memory that the loaded model of an executor declares, in GB; 0 without one, None
-        where it declares none."""
+        """Return the memory in GB that the loaded model of an executor declares; 0 without a
+        model, None if the model declares none."""
         line = self.known.get(key)
         return 0.0 if line is None else line.declared_gb
 
     def wake(self) -> None:
-        """Ask the controller anew, beside the call that waits."""
+        """Have the controller called anew, beside the call that waits."""
         self.news.set()

@@ -1,9 +1,9 @@
-"""Which call runs in an executor, read from its place file, and how that call is watched.
+"""Read from an executor's place file which call runs, and choose how that call is watched.
 
-PLACE-1  Each call is watched anew: its time, its silence and its evidence begin when it begins. A
-         beat of the executor before is none of the call's. It is watched for stalls from its own
-         first beat, or from its beginning where its function or its model names how long one may be,
-         because a call that only waits sends none.
+PLACE-1  Each call is watched anew: its time, its silence and its evidence begin when it begins, and
+         beats before that do not count. The call is watched for stalls from its own first beat,
+         because a call that only waits sends none; or from its beginning, if its function or its
+         model names how long a call may be silent.
 PLACE-2  While a model is loaded only the time of the loading counts, by the model's own limit; an
          executor that waits for calls is not watched.
 PLACE-3  An agent that takes over goes on with the watch of a call that still runs.
@@ -38,7 +38,11 @@ _TRIES = 8
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where an executor is. calls: that began so far. seconds: since this phase began."""
+    """The place of an executor, read from its place file.
+
+    batch, position: the call. phase: idle, loading a model, calling. calls: the number of calls
+    that began so far. seconds: the time since this phase began.
+    """
 
     batch: int = 0
     position: int = 0
@@ -48,12 +52,13 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def mark(self) -> tuple[int, int, int, int]:
-        """The same as long as the same phase of the same call lasts."""
+        """Return a value that stays the same while the same phase of the same call lasts."""
         return self.batch, self.position, self.phase, self.calls
 
 
 def read_place(task_folder: Path) -> Place | None:
-    """Read an executor's place; None where it has none, or was killed while it wrote."""
+    """Read an executor's place; return None if there is none, or if the executor was killed
+    while it wrote."""
     try:
         fd = os.open(task_folder / PLACE_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
@@ -75,7 +80,8 @@ def read_place(task_folder: Path) -> Place | None:
 def choose_watch(
     phase: int, own: WatchSettings, info: SetInfo | None, limits: ModelLimits
 ) -> WatchSettings:
-    """Return how an executor is watched in a phase. own: its job's; info: its call's set."""
+    """Return the settings by which an executor is watched in a phase. own: the settings of its
+    job. info: the set of the running call."""
     if phase == PHASE_LOADING:
         seconds = limits.load_seconds or LOAD_SECONDS
         return msgspec.structs.replace(own, time_limit_seconds=seconds)
@@ -94,7 +100,7 @@ def choose_watch(
 
 
 def names_stall(info: SetInfo, limits: ModelLimits) -> bool:
-    """Return whether a function, or its model, says how long a call may be silent."""
+    """Return True if a function, or its model, names how long a call may be silent."""
     return isinstance(info.spec.stall_timeout_seconds, (int, float)) or bool(limits.stall_seconds)
 
 
@@ -104,15 +110,16 @@ def _lengthen(seconds: float | None, least: float) -> float | None:
 
 @dataclass(eq=False)
 class CallWatches:
-    """Keeps the watch of each executor at its running call. batch: finds a batch that an executor
-    was handed; limits: the limits of its models."""
+    """Keeps the watch of each executor at its running call. batch: finds a batch that was sent
+    to an executor. limits: finds the limits of a model of an executor."""
 
     batch: Callable[[TaskKey, int], Batch | None]
     limits: Callable[[TaskKey, str], ModelLimits]
     _seen: dict[TaskKey, tuple[int, int, int, int]] = field(default_factory=dict)
 
     def look(self, task: AgentTask, now: float) -> bool:
-        """Look where a task is, before anything of it is judged. False where it is no executor."""
+        """Read which call a task runs, before the task is judged. Return False if it is no
+        executor."""
         order = task.order
         if order is None or not order.executor:
             return False
@@ -125,7 +132,7 @@ class CallWatches:
         self._seen[task.key] = place.mark
         if same:
             if task.watch.settings != settings:
-                task.watch.change_settings(now, settings)  # PLACE-3, or its set is known only now
+                task.watch.change_settings(now, settings)  # PLACE-3, or a late set
                 if named:
                     task.watch.beat(now)
             return True
@@ -139,7 +146,8 @@ class CallWatches:
     def _find_settings(
         self, task: AgentTask, place: Place, own: WatchSettings
     ) -> tuple[WatchSettings, bool]:
-        """Return how an executor is watched now, and whether for stalls without a beat (PLACE-1)."""
+        """Return the settings by which an executor is watched now, and True if it is watched for
+        stalls before its first beat (PLACE-1)."""
         info, limits = None, ModelLimits()
         batch = self.batch(task.key, place.batch) if place.batch else None
         if batch is not None and place.position < len(batch.calls):
@@ -150,5 +158,5 @@ class CallWatches:
         return choose_watch(place.phase, own, info, limits), named
 
     def forget(self, key: TaskKey) -> None:
-        """Drop the memory of a task that ended."""
+        """Forget a task that ended."""
         self._seen.pop(key, None)

@@ -1,10 +1,10 @@
-"""How much memory the devices of each executor have for a model.
+"""Find how much memory the devices of each executor have for a model.
 
-ROOM-1  What other processes leave is room. What the executor holds itself is not taken off, because
-        its model is dropped before another is loaded. Where the driver does not say which memory is
-        the executor's, it is taken for as much as its model declares.
-ROOM-2  What cannot be read bounds nothing. A device without memory of its own has the system's.
-ROOM-3  An executor with devices is handed no call before they were read, once.
+ROOM-1  The room is the memory that other processes leave free. Memory of the executor itself counts
+        as room, because its model is dropped before another is loaded. If the driver does not show
+        which memory is the executor's, it counts as much as its model declares.
+ROOM-2  A reading that fails limits nothing. A device without memory of its own uses the system's.
+ROOM-3  An executor with devices gets no call before its devices were read once.
 """
 
 import asyncio
@@ -26,8 +26,11 @@ LOOK_SECONDS = 5.0
 
 
 class ModelRoom(msgspec.Struct, frozen=True):
-    """The room for a model in the memory of an executor's devices. free_gb: None where it is not
-    known. read: the devices were asked, or there are none."""
+    """The room for a model in the memory of an executor's devices.
+
+    read: True if the devices were read, or there are none. free_gb: the room in GB; None if it is
+    unknown.
+    """
 
     read: bool
     free_gb: float | None = None
@@ -38,9 +41,12 @@ UNBOUND, UNREAD = ModelRoom(read=True), ModelRoom(read=False)
 
 @dataclass(eq=False)
 class ModelRooms:
-    """Reads the devices of executors now and then. find_declared: the memory that the loaded model
-    of an executor declares, in GB; 0 without one, None where it declares none. changed: called when
-    there is more room for an executor, or less."""
+    """Reads the devices of executors every `LOOK_SECONDS`.
+
+    find_declared: finds the memory in GB that the loaded model of an executor declares; 0 without
+    a model, None if the model declares none. changed: called when the room of an executor grew or
+    shrank.
+    """
 
     table: TaskTable
     probe: Probe
@@ -57,11 +63,11 @@ class ModelRooms:
         return self._rooms.get(key, UNREAD)
 
     def poke(self) -> None:
-        """Look soon: an executor began."""
+        """Read the devices soon, because an executor began."""
         self._poke.set()
 
     async def run(self) -> None:
-        """Look for ever; where there is no executor with devices, when one begins."""
+        """Read the devices for ever; wait while no executor has any."""
         while True:
             self._poke.clear()
             tasks = [task for task in self.table if _has_devices(task)]
@@ -89,7 +95,7 @@ class ModelRooms:
             ]
             before = self._rooms.get(task.key, UNREAD)
             after = self._rooms[task.key] = ModelRoom(read=True, free_gb=find_room_gb(rooms))
-            news = news or before != after  # less room, too: a request that waits tells the old
+            news = news or before != after  # the request that waits is outdated
         if news:
             self.changed()
 
@@ -100,8 +106,8 @@ def _has_devices(task: AgentTask) -> bool:
 
 
 def find_room_gb(rooms: Sequence[int | None]) -> float | None:
-    """Return the largest room of an executor's devices, because a model needs one; None where any is
-    not known."""
+    """Return the largest room in GB among an executor's devices, because a model needs one
+    device; None if the room of any device is unknown."""
     known = [room for room in rooms if room is not None]
     return round(max(known) / GIB, 1) if known and len(known) == len(rooms) else None
 
@@ -109,9 +115,10 @@ def find_room_gb(rooms: Sequence[int | None]) -> float | None:
 def find_device_room(
     device: Device, own: GpuReading | None, declared_gb: float | None, available_bytes: int | None
 ) -> int | None:
-    """Return the bytes that a device has for a model (ROOM-1, ROOM-2).
+    """Return the bytes that a device has for a model (ROOM-1, ROOM-2); None if they are unknown.
 
-    own: what it says of the executor's processes. available_bytes: of the system.
+    own: the device's reading of the executor's processes. available_bytes: the system's free
+    memory.
     """
     declared = None if declared_gb is None else int(declared_gb * GIB)
     total, used = device.memory_total_bytes, device.memory_used_bytes
@@ -123,7 +130,7 @@ def find_device_room(
         return None
     if own is not None and own.memory_bytes is not None and not own.box_wide:
         listed = [process.memory_bytes for process in device.processes or ()]
-        # What the driver keeps for itself is of no process, and no reason for a model to wait.
+        # The driver's own memory belongs to no process, and is no reason for a model to wait.
         whole = used if None in listed else min(used, sum(size or 0 for size in listed))
         others = whole - own.memory_bytes
     elif declared is not None:
@@ -134,7 +141,8 @@ def find_device_room(
 
 
 def read_available_bytes() -> int | None:
-    """Return the memory that programs can still have on this machine; None where it is not known."""
+    """Return the bytes of memory that programs can still allocate on this machine; None if
+    unknown."""
     with contextlib.suppress(OSError, ValueError), open("/proc/meminfo") as lines:
         for line in lines:
             if line.startswith("MemAvailable:"):

@@ -1,8 +1,8 @@
-"""From a launch order to the options of `create`. Pure, except for a look whether a working folder
-exists.
+"""Make the options of `create` from a launch order. Pure, except that it checks whether a working
+folder exists.
 
-BOX-5  Inside, the beat socket and the job's work folder have the paths they have outside, so every
-       path in a variable that Holdfast sets is right on both sides.
+BOX-5  The beat socket and the job's work folder have the same paths inside as outside, so that
+       every path in a variable that Holdfast sets is right on both sides.
 BOX-6  The host's network and IPC namespaces are shared: the ranks of a gang find each other by the
        host's address, and NCCL's shared memory (`/dev/shm`) works between ranks, at the host's
        size. Processes have their own namespace, so none of them outlives the first one.
@@ -21,21 +21,22 @@ from holdfast.core.gpus import Gpu
 from holdfast.errors import ValidationError
 from holdfast.wire.agent import LaunchOrder
 
-# A client that found one of these in its environment would behave differently.
+# Variables that would change the behaviour of a runtime's client.
 _CLIENT_WORDS = """
 PATH HOME USER SHELL TMPDIR TMP NOTIFY_SOCKET LISTEN_FDS LISTEN_PID SSL_CERT_FILE SSL_CERT_DIR
 GNUPGHOME GODEBUG GOGC GOMAXPROCS GOMEMLIMIT GOTRACEBACK GOCOVERDIR"""
 _CLIENT_NAMES = frozenset(_CLIENT_WORDS.split())
 _PREFIX_WORDS = "LD_ XDG_ CONTAINER DOCKER_ PODMAN_ BUILDAH_ STORAGE_ REGISTRY_ DBUS_ HOLDFAST_ _"
 _CLIENT_PREFIXES = tuple(_PREFIX_WORDS.split())
-# An image brings these itself: a working folder of the host is not put over them.
+# Folders of the image itself, over which no working folder of the host is mounted.
 _SYSTEM_WORDS = "/bin /boot /dev /etc /lib /lib32 /lib64 /proc /run /sbin /sys /usr /var"
 _SYSTEM_FOLDERS = tuple(_SYSTEM_WORDS.split())
 _SHALLOW = ("/", "/home", "/mnt", "/media", "/opt", "/root", "/srv", "/tmp")
 
 
 class Box(msgspec.Struct, frozen=True, kw_only=True):
-    """The arguments of `create`. variables, file_variables: see `Plan`."""
+    """The arguments of `create` for one container. variables, file_variables: the two parts of its
+    environment (`Plan`)."""
 
     options: list[str]
     command: list[str]
@@ -44,7 +45,11 @@ class Box(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
-    """The host around the container. extra: the operator's own options of `create`."""
+    """The host around a container.
+
+    mark: the host's mark. task_folder, work_folder, beat_socket: paths on the host. gpus: all
+    devices of the host. extra: the operator's own options of `create`.
+    """
 
     mark: str
     task_folder: str
@@ -61,8 +66,8 @@ def make_box(
     environment: Mapping[str, str],
     around: Surroundings,
 ) -> Box:
-    """Return the container for an order. `environment`: the task's, without the host's own.
-    Raises ValidationError for options that this runtime does not have."""
+    """Return the container for an order. environment: the task's variables, without inherited ones.
+    Raises ValidationError for options that this runtime does not offer."""
     devices, own = _make_devices(order, runtime, traits, around.gpus)
     environment = {**environment, **own}
     variables, file_variables = _split_environment(environment)
@@ -122,7 +127,8 @@ def _split_environment(environment: Mapping[str, str]) -> tuple[dict[str, str], 
 def _make_mounts(
     order: LaunchOrder, environment: Mapping[str, str], around: Surroundings
 ) -> list[tuple[str, str, str]]:
-    """Outside, inside, "ro" or "rw". A volume of the user's replaces a mount of Holdfast's."""
+    """Return mounts as (path outside, path inside, "ro" or "rw"). A volume of the user's
+    replaces a mount of Holdfast's at the same path."""
     mounts = {
         around.work_folder: "rw",
         around.beat_socket: "rw",
@@ -144,7 +150,8 @@ def _make_mounts(
 
 
 def _write_mounts(runtime: Runtime, mounts: Sequence[tuple[str, str, str]]) -> list[str]:
-    """`--mount` for docker, whose `--volume` makes missing folders, as root."""
+    """Return the options for mounts. For docker they are `--mount`, because its `--volume` makes
+    missing folders, as root."""
     if runtime.kind == "docker":
         return [f"--mount={_write_mount(*mount)}" for mount in mounts]
     for outside, inside, _ in mounts:
@@ -158,7 +165,7 @@ def _write_mounts(runtime: Runtime, mounts: Sequence[tuple[str, str, str]]) -> l
 
 
 def _write_mount(outside: str, inside: str, mode: str) -> str:
-    """One line of comma-separated values."""
+    """Return the value of `--mount`: one line of comma-separated fields."""
     fields = ["type=bind", f"source={outside}", f"target={inside}"]
     fields += ["readonly"] if mode == "ro" else []
     return ",".join(
@@ -168,7 +175,7 @@ def _write_mount(outside: str, inside: str, mode: str) -> str:
 
 
 def is_worth_mounting(path: str) -> bool:
-    """Whether a working folder may be laid over the image's own."""
+    """Return True if a working folder may be mounted over the image's own folder of that path."""
     path = os.path.normpath(path)
     tops = (f"{top}/" for top in _SYSTEM_FOLDERS)
     return path not in _SHALLOW and not f"{path}/".startswith(tuple(tops))
@@ -177,17 +184,17 @@ def is_worth_mounting(path: str) -> bool:
 def _make_devices(
     order: LaunchOrder, runtime: Runtime, traits: Traits, gpus: Sequence[Gpu]
 ) -> tuple[list[str], dict[str, str]]:
-    """Options for the task's devices, and the variables that name them inside."""
+    """Return the options for the task's devices, and the variables that name the devices inside."""
     mine = [gpu for gpu in gpus if gpu.index in order.gpus]
     vendors = {gpu.vendor for gpu in mine}
     if not mine:
-        # NVIDIA's images ask for every device where its runtime is docker's default.
+        # NVIDIA's images ask for every device if NVIDIA's runtime is docker's default.
         return [], {"NVIDIA_VISIBLE_DEVICES": "void"}
     if "amd" in vendors or ("nvidia" not in vendors and traits.amd):
         groups = ["--group-add=keep-groups"] if runtime.kind == "podman" and traits.uid else []
         return ["--device=/dev/kfd", "--device=/dev/dri", *groups], {}
     if "nvidia" not in vendors and not traits.cdi:
-        return [], {}  # declared by the operator, and of no kind that is known here
+        return [], {}  # the operator declared them, and their kind is unknown
     # Inside only these devices exist, counted from 0 in the host's order, which need not be the
     # order of the ranks.
     seen = order.visible_gpus or order.gpus

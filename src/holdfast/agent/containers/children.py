@@ -1,7 +1,7 @@
-"""The runner's children: started, waited for with a limit, ended; a stop may come at any time.
+"""Start, await and end the runner's children; a stop may come at any time.
 
-One poll loop without threads. Every orphan below is reaped, too: podman's monitor detaches itself
-from podman and becomes a child of the runner (BOX-1).
+There is one poll loop, without threads. Orphans below the runner are reaped, too: podman's monitor
+detaches itself from podman and becomes a child of the runner (BOX-1).
 """
 
 import os
@@ -22,11 +22,11 @@ _MAX_OUTPUT_BYTES = 256 * 1024
 
 
 class Stopped(Exception):
-    """The guardian told the task to stop."""
+    """Says that the guardian told the task to stop."""
 
 
 class TimedOut(Exception):
-    """A child took longer than it may; it has been ended. `text`: its output."""
+    """Says that a child took longer than its limit, and was ended. text: its output."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -34,7 +34,8 @@ class TimedOut(Exception):
 
 
 class Program:
-    """One child. `exit` is None while it runs."""
+    """One child process. exit: the way it ended; None while it runs. out: the file of its
+    output."""
 
     def __init__(self, child: Child, out: Path | None) -> None:
         self.child = child
@@ -43,13 +44,13 @@ class Program:
 
     @property
     def code(self) -> int:
-        """The exit code as a shell has it."""
+        """Return the exit code as a shell has it: 128 and the signal's number after a signal."""
         assert self.exit is not None
         code = self.exit.exit_code
         return 128 + (self.exit.signal or 0) if code is None else code
 
     def read(self) -> str:
-        """Its output so far, only the end of it where that is long."""
+        """Return its output so far; only the end if the output is long."""
         if self.out is None:
             return ""
         try:
@@ -62,7 +63,8 @@ class Program:
 
 
 class Children:
-    """All children of this process, which becomes their sub-reaper. `folder`: for their output."""
+    """Holds all children of this process, which becomes their sub-reaper. folder: the folder for
+    their output."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder = folder
@@ -76,7 +78,7 @@ class Children:
         signal.set_wakeup_fd(write_fd, warn_on_full_buffer=False)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._take_signal)
-        # Wakes the poll: an adopted orphan has no pidfd here.
+        # A handler wakes the poll when an orphan ends, because there is no pidfd of an orphan.
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._poll = select.poll()
         self._poll.register(self._watcher.fileno(), select.POLLIN)
@@ -93,8 +95,8 @@ class Children:
         loud: bool = False,
         stdin: str | None = None,
     ) -> Program:
-        """Start a program. loud: its output is this process's own, no file. stdin: a file that it
-        reads. Raises OSError."""
+        """Start a program. loud: True if its output goes to this process's own output and into
+        no file. stdin: the path of its standard input. Raises OSError."""
         out = None
         if not loud:
             self._number += 1
@@ -113,7 +115,7 @@ class Children:
         return program
 
     def turn(self, seconds: float) -> None:
-        """Wait until something happens, at most so long."""
+        """Wait until something happens, for `seconds` at most, and note which programs ended."""
         self._poll.poll(seconds * 1000)
         try:
             os.read(self._wake_fd, 4096)
@@ -135,8 +137,9 @@ class Children:
     ) -> tuple[int, str]:
         """Run a program to its end; return its exit code and its output.
 
-        may_stop: end it when the task is told to stop. each: called now and then with the output so
-        far. Raises TimedOut, Stopped (both when it is gone), OSError.
+        may_stop: True to end the program when the task is told to stop. each: called at least every
+        half second with the output so far. Raises TimedOut, Stopped (both once the program is
+        gone), OSError.
         """
         program = self.start(argv, variables=variables)
         give_up_at = time.monotonic() + seconds
@@ -154,7 +157,7 @@ class Children:
         return program.code, text
 
     def end(self, program: Program) -> None:
-        """TERM, a moment, KILL, of its whole process group."""
+        """Send TERM to the program's process group, and KILL after a second."""
         kill_at = time.monotonic() + _TERM_SECONDS
         number = signal.SIGTERM
         while program.exit is None:
@@ -165,7 +168,7 @@ class Children:
         self._drop_output(program)
 
     def settle(self, seconds: float) -> None:
-        """Wait until no child is left, the adopted ones included, for so long at most."""
+        """Wait until no child is left, adopted ones included, for `seconds` at most."""
         give_up_at = time.monotonic() + seconds
         while read_children(os.getpid()) and (left := give_up_at - time.monotonic()) > 0:
             self.turn(min(left, 0.05))

@@ -1,10 +1,9 @@
-"""Pulls: one at a time per image and host, a few at once, with progress, and with the registry's
-own words when they fail.
+"""Lock the pulls of images, describe their progress, and read the errors of registries.
 
-PULL-1  A task that needs an image holds its lock while it looks and pulls. A task that waited for
-        the lock takes over the outcome of the holder's pull, good or bad, instead of pulling again.
-        A holder that was killed left no outcome, and the next one pulls.
--       Locks are the kernel's (`flock`): a killed process holds none.
+PULL-1  A task that needs an image locks the image while it looks for it and pulls it. A task that
+        waited for the lock uses the outcome of the other task's pull, good or bad, and does not
+        pull again. A task that was killed left no outcome, and the next one pulls.
+-       Locks are the kernel's (`flock`), so that a killed process holds none.
 """
 
 import fcntl
@@ -26,7 +25,7 @@ _DOCKER_LAYER = re.compile(
     r"|Download complete|Extracting|Pull complete)"
 )
 _MISSING = re.compile(r"(?i)no such image|image not known|no such object|not found: image")
-# docker's client until 28, and after.
+# The words of docker's client up to version 28, and since.
 _AWAY = re.compile(r"(?i)cannot connect to the docker daemon|failed to connect to the docker api")
 _ERROR_LINE = re.compile(
     r"(?i)error\b|.*\berror (response|from)\b|.*\bdenied\b|.*\bcannot connect\b"
@@ -35,26 +34,27 @@ _UNRESOLVED = re.compile(r"short-name .* did not resolve", re.DOTALL)
 
 
 class PullOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of a pull. at: CLOCK_BOOTTIME of its end. error: "" for a good one."""
+    """The outcome of a pull. at: the instant of its end (CLOCK_BOOTTIME). error: the reason of a
+    failure; "" after a success."""
 
     at: float
     error: str = ""
 
 
 class ImageLock:
-    """The right to pull one image on this host (PULL-1)."""
+    """Holds the right to pull one image on this host (PULL-1)."""
 
     def __init__(self, folder: str, image: str) -> None:
-        """Open it. Raises OSError."""
+        """Open the lock file. Raises OSError."""
         name = hashlib.sha256(image.encode()).hexdigest()[:32]
         self._fd = os.open(f"{folder}/image-{name}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def try_take(self) -> bool:
-        """Take it if it is free."""
+        """Lock the file if it is free; return True if that worked."""
         return _try_flock(self._fd)
 
     def read_outcome(self, since: float) -> PullOutcome | None:
-        """The outcome of a pull that ended after `since`, None where there was none."""
+        """Return the outcome of a pull that ended after `since`; None if there was none."""
         try:
             outcome = msgspec.json.decode(os.pread(self._fd, 1 << 16, 0), type=PullOutcome)
         except (OSError, msgspec.MsgspecError):
@@ -62,17 +62,18 @@ class ImageLock:
         return outcome if outcome.at >= since else None
 
     def note_outcome(self, outcome: PullOutcome) -> None:
-        """Leave an outcome for the tasks that wait. Raises OSError."""
+        """Write an outcome for the tasks that wait. Raises OSError."""
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, msgspec.json.encode(outcome), 0)
 
     def close(self) -> None:
-        """Let go."""
+        """Release the lock."""
         os.close(self._fd)
 
 
 def try_take_slot(folder: str, count: int) -> int | None:
-    """Take one of `count` rights to pull: a descriptor to close afterwards. Raises OSError."""
+    """Lock one of `count` rights to pull; return a descriptor to close afterwards, or None if no
+    right is free. Raises OSError."""
     for number in range(count):
         fd = os.open(f"{folder}/slot-{number}", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if _try_flock(fd):
@@ -90,24 +91,25 @@ def _try_flock(fd: int) -> bool:
 
 
 def is_missing(text: str) -> bool:
-    """Whether a runtime says that an image is not on this host."""
+    """Return True if a runtime's output says that an image is not on this host."""
     return bool(_MISSING.search(text))
 
 
 def is_engine_away(text: str) -> bool:
-    """Whether docker's client says that no engine answers it."""
+    """Return True if the output of docker's client says that no engine answers it."""
     return bool(_AWAY.search(text))
 
 
 def qualify(image: str, text: str) -> str | None:
-    """The name to try where podman has no registry for a short one, as docker has; else None."""
+    """Return the full name to try if podman knows no registry for a short one; it is docker's.
+    Return None for other errors."""
     if not _UNRESOLVED.search(text):
         return None
     return f"docker.io/{image}" if "/" in image else f"docker.io/library/{image}"
 
 
 def describe_progress(text: str) -> str:
-    """The progress in a runtime's output so far, "" before it speaks of layers."""
+    """Return the progress in a runtime's output so far; "" before the output names layers."""
     found = (_DOCKER_LAYER.match(line.strip()) for line in text.splitlines())
     states = {layer[1]: layer[2] for layer in found if layer}
     if states:
@@ -125,7 +127,7 @@ def describe_progress(text: str) -> str:
 
 
 def read_last_words(text: str) -> str:
-    """The last error in a runtime's output, in the registry's words, without credentials."""
+    """Return the last error in a runtime's output, in the registry's words, without credentials."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if _ERROR_LINE.match(line) and "level=" not in line]
     chosen = errors[-1:] or lines[-3:]

@@ -1,16 +1,17 @@
-"""The processes of a container as the host sees them, and how all of them are told to stop.
+"""Send TERM to the processes of a container, as the host sees them.
 
-A runtime signals the first process alone, and a small init hands that on to its one child, the main
-program. A shell or a launcher without a handler for TERM dies of it, and the kernel kills all the
-rest with it: a program below that has a checkpoint to save at the drain is told nothing and has no
-time. Outside containers TERM goes to the whole tree, and so it does here.
+A runtime signals the first process alone, and a small init passes the signal to its one child, the
+main program. A shell or a launcher without a handler for TERM dies of it, and the kernel kills all
+other processes of the container then: a program below the shell that has a checkpoint to save gets
+no signal and no time. Outside containers TERM goes to the whole tree, and this module does the
+same.
 
-TELL-1  TERM reaches each process inside once, but for those that only read what a saver writes. The
-        main program gets it together with the others, unless it would die of it above one of them
-        that handles it: then it gets it when that one is gone. The grace bounds all of it, as
-        everywhere.
-TELL-2  Only processes that are proven to be this container's are signalled from here: its first
-        process carries the task's marks, and they are below it.
+TELL-1  Each process inside gets TERM once, except processes that only read the output of a process
+        that handles TERM. The main program gets TERM together with the others, unless it would die
+        of it above a process that handles TERM: then it gets TERM once that process is gone. The
+        grace limits all of this, as everywhere.
+TELL-2  Only processes that are proven to be this container's are signalled from here: they are
+        below its first process, which carries the task's marks.
 """
 
 import signal
@@ -22,7 +23,8 @@ from holdfast.process.table import ProcessEntry, read_entry, read_marks, read_ta
 
 
 class Inside:
-    """One container's processes. first: its first process; with_init: that is the small init."""
+    """Holds one container's processes. first: the pid of its first process. with_init: True if
+    the first process is the small init."""
 
     def __init__(self, name: str, first: int, *, with_init: bool) -> None:
         self._name = name
@@ -31,14 +33,17 @@ class Inside:
         self._savers: list[ProcessEntry] | None = None
 
     def may_tell_main(self) -> bool:
-        """Tell all but the main program, once; return whether it is its turn."""
+        """Send TERM to all but the main program, once; return True when the main program may get
+        it."""
         if self._savers is None:
             self._savers = self._tell_others() if self._is_ours() else []
         self._savers = [entry for entry in self._savers if _lives(entry)]
         return not self._savers
 
     def _is_ours(self) -> bool:
-        """TELL-2. The engine, or this agent, may be in a container and count pids otherwise."""
+        """Return True if the process with the first pid carries this task's marks (TELL-2). The
+        pid may be another process's, because the engine, or this agent, may run in a container
+        and number pids otherwise."""
         try:
             task, mark = read_marks(self._first)
             if task is None or mark is None:
@@ -48,7 +53,8 @@ class Inside:
             return False
 
     def _tell_others(self) -> list[ProcessEntry]:
-        """Send TERM to all but the main program; return those it must wait for."""
+        """Send TERM to all but the main program; return the processes for which the main program
+        waits."""
         try:
             others, main = find_others(read_table(), self._first, with_init=self._with_init)
         except OSError:
@@ -57,7 +63,7 @@ class Inside:
         savers = [entry for entry in others if dies and catches_term(entry.pid)]
         readers = find_readers([entry.pid for entry in others]) if savers else set()
         for entry in others:
-            if entry.pid in readers:  # it ends with those that write to it (PIPE-1)
+            if entry.pid in readers:  # it ends with its writers (PIPE-1)
                 continue
             send_signal(entry, signal.SIGTERM)
         return savers
@@ -66,7 +72,8 @@ class Inside:
 def find_others(
     table: dict[int, ProcessEntry], first: int, *, with_init: bool
 ) -> tuple[list[ProcessEntry], int]:
-    """Everything below the first process but the main program; that one's pid, 0 without one."""
+    """Return all processes below the first one but the main program, and the main program's pid;
+    0 if there is none."""
     below: list[ProcessEntry] = []
     edge = {first}
     while edge:
@@ -74,7 +81,7 @@ def find_others(
         edge = {entry.pid for entry in found}
         below += found
     main = first
-    if with_init:  # an init's oldest child is the program; the others are orphans that it took in
+    if with_init:  # an init's oldest child is the program; the others are adopted orphans
         children = [(entry.start_ticks, entry.pid) for entry in below if entry.ppid == first]
         main = min(children)[1] if children else 0
     return [entry for entry in below if entry.pid != main and entry.alive], main
@@ -84,5 +91,5 @@ def _lives(entry: ProcessEntry) -> bool:
     try:
         now = read_entry(entry.pid)
     except OSError:
-        return True  # unknown, and looked at again
+        return True  # unknown; the next call reads it again
     return now is not None and now.alive and now.identity == entry.identity

@@ -1,7 +1,7 @@
-"""Containers that an earlier incarnation of this host left, and that may still run.
+"""List the containers that an earlier incarnation of this host left, and that may still run.
 
-They are kept in a file until their engine was asked, because the folders of their tasks go as soon
-as their logs are shipped.
+A file keeps the list until their engine has answered, because the folders of their tasks are
+deleted as soon as their logs are shipped.
 """
 
 import logging
@@ -22,16 +22,18 @@ _FILE = "left.json"
 
 
 class _Left(msgspec.Struct, frozen=True):
+    """A task whose container may still run. devices: the indexes of its GPUs."""
+
     key: TaskKey
     devices: tuple[int, ...]
 
 
 def may_still_run(task: AgentTask) -> bool:
-    """Return whether the container of a task that no guardian holds may run: it was started, and its
-    first process is not known to be gone."""
+    """Return True if the container of a task that no guardian holds may run: it was started, and
+    its first process is not known to be gone."""
     if task.live or not task.in_container:
         return False
-    status = read_status(task.folder) or RunnerStatus(phase="starting")  # unknown is not gone
+    status = read_status(task.folder) or RunnerStatus(phase="starting")  # it may run
     if status.removed or status.phase in ("preparing", "pulling"):
         return False
     pid = status.pid or read_pid(task.folder)
@@ -39,7 +41,8 @@ def may_still_run(task: AgentTask) -> bool:
 
 
 def read_pid(folder: Path) -> int:
-    """The first process of a container whose runner had no time to say it; 0 if unknown."""
+    """Return the pid of a container's first process if its runner had no time to report it; 0 if
+    unknown."""
     try:
         return int((folder / PID_FILE).read_text())
     except (OSError, ValueError):
@@ -47,7 +50,7 @@ def read_pid(folder: Path) -> int:
 
 
 def read_left(folder: Path) -> dict[TaskKey, tuple[int, ...]]:
-    """Tasks and their devices, as an earlier agent kept them."""
+    """Return the tasks that an earlier agent wrote down, with their devices."""
     try:
         data = read_private(folder / _FILE)
         found = msgspec.json.decode(data, type=list[_Left]) if data else []
@@ -58,7 +61,7 @@ def read_left(folder: Path) -> dict[TaskKey, tuple[int, ...]]:
 
 
 def write_left(folder: Path, left: Mapping[TaskKey, tuple[int, ...]]) -> None:
-    """Keep them. A disk that cannot take it is logged."""
+    """Write the tasks down. A disk that cannot store them is logged."""
     rows = [_Left(key, devices) for key, devices in left.items()]
     try:
         make_private_folder(folder)
@@ -68,5 +71,5 @@ def write_left(folder: Path, left: Mapping[TaskKey, tuple[int, ...]]) -> None:
 
 
 def forget_left(folder: Path) -> None:
-    """Forget them: their engine answered."""
+    """Forget the tasks, because their engine answered."""
     (folder / _FILE).unlink(missing_ok=True)

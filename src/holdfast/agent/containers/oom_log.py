@@ -1,17 +1,17 @@
-"""The kernel log's lines about memory, for a container whose runtime does not count OOM kills
-(podman under control groups of version 1)."""
+"""Read OOM kills from the kernel log, for a container whose runtime does not count them (podman
+under control groups of version 1)."""
 
 import contextlib
 import errno
 import os
 from typing import Self
 
-_CHUNK_BYTES = 8192  # a record is never longer, and a shorter buffer is refused
+_CHUNK_BYTES = 8192  # no record is longer; the kernel refuses shorter buffers
 
 
 class OomLog:
-    """Reads the records written after it was opened; knows nothing where the log may not be read
-    (it takes root, or CAP_SYSLOG)."""
+    """Reads the records written after it was opened. Finds nothing if the log may not be read
+    (that needs root, or CAP_SYSLOG)."""
 
     def __init__(self, path: str = "/dev/kmsg") -> None:
         self._fd = -1
@@ -27,7 +27,8 @@ class OomLog:
             os.close(self._fd)
 
     def names_container(self, container_id: str) -> bool:
-        """Return whether an OOM kill since then was in the control group of this container."""
+        """Return True if an OOM kill since the log was opened was in this container's control
+        group."""
         own = f"libpod-{container_id}"
         if not container_id or self._fd < 0:
             return False
@@ -36,12 +37,13 @@ class OomLog:
                 record = os.read(self._fd, _CHUNK_BYTES).decode(errors="replace")
             except OSError as error:
                 if error.errno == errno.EPIPE:
-                    continue  # records were overwritten before they were read; the next is there
+                    continue  # records were overwritten before they were read; read the next
                 return False
             if not record:
                 return False
             priority, _, _ = record.partition(",")
-            # Only the kernel's own records (facility 0): other writers of the log have others.
+            # Only the kernel's own records count (facility 0), because other processes may write,
+            # too.
             by_kernel = priority.isdigit() and int(priority) < 8
             if by_kernel and "oom-kill:" in record and own in record:
                 return True

@@ -1,5 +1,5 @@
-"""Two private files in a task's folder: from the agent to the runner (`Plan`), and back
-(`RunnerStatus`)."""
+"""Write and read two private files in a task's folder: from the agent to the runner (`Plan`), and
+back (`RunnerStatus`)."""
 
 from pathlib import Path
 from typing import Literal
@@ -18,12 +18,13 @@ HOST_LABEL = "holdfast.host"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """One container to be.
+    """The plan of one container.
 
-    create: options of `create`, before the image. command: the words after it. variables: handed on
-    by name, through the client's environment. file_variables: those that would change the client
-    itself; they go through a file. pull_seconds: how long a pull may take. pulls_at_once: of
-    different images, on this host.
+    pull_seconds: the longest time of a pull. create: the options of `create`, before the image.
+    command: the words after the image. variables: the variables that are passed by name, through
+    the client's environment. file_variables: the variables that would change the client itself, and
+    are passed through a file. locks: the folder of the locks of pulls. pulls_at_once: how many
+    images this host pulls at once.
     """
 
     runtime: Runtime
@@ -40,12 +41,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunnerStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far the container is.
+    """The state of a container, as its runner last wrote it.
 
-    pid: its first process, in the host's numbers; started_at: CLOCK_BOOTTIME. Both 0 before it
-    runs. exit_code, oom, runtime_seconds, max_memory_bytes: of a container that ran to its end.
-    stopped: it was told to stop before it ran. The errors say why it never ran. lost: why it did
-    not run to an end of its own. removed: nothing of it is left (BOX-3).
+    pid: the host's pid of its first process. started_at: its start (CLOCK_BOOTTIME). Both are 0
+    before it runs. exit_code, oom, runtime_seconds, max_memory_bytes: the facts of a container that
+    ran to its end. stopped: True if it was told to stop before it ran. pull_error, runtime_error,
+    start_error: why it never ran. lost: why it did not run to an end of its own. removed: True if
+    nothing of it is left (BOX-3).
     """
 
     phase: Literal["preparing", "pulling", "starting", "running", "ended"] = "preparing"
@@ -64,22 +66,22 @@ class RunnerStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @property
     def failed(self) -> bool:
-        """Whether it says why nothing ran."""
+        """Return True if an error says why nothing ran."""
         return (self.pull_error, self.runtime_error, self.start_error) != (None, None, None)
 
 
 def name_container(mark: str, key: TaskKey) -> str:
-    """The name of a task's container (BOX-2)."""
+    """Return the name of a task's container (BOX-2)."""
     return f"holdfast-{mark}-{key.job_id}.{key.rank}.{key.epoch}"
 
 
 def mark_path(locks: str, kind: str) -> Path:
-    """Return the file that says that this runtime was asked for a container here."""
+    """Return the path of the file that exists once this runtime was asked for a container here."""
     return Path(locks) / f"used-{kind}"
 
 
 def write_plan(folder: Path, plan: Plan) -> None:
-    """Leave the plan for the runner. Raises OSError."""
+    """Write the plan for the runner. Raises OSError."""
     write_atomic(folder / PLAN_FILE, msgspec.json.encode(plan))
 
 
@@ -97,7 +99,7 @@ def write_status(folder: Path, status: RunnerStatus) -> None:
 
 
 def read_status(folder: Path) -> RunnerStatus | None:
-    """The runner's last status; None where there is none, or none that can be read."""
+    """Return the runner's last status; None if there is none that can be read."""
     try:
         data = read_private(folder / STATUS_FILE)
         return msgspec.json.decode(data, type=RunnerStatus) if data else None

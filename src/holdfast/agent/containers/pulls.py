@@ -1,4 +1,4 @@
-"""The image of a container task: found on the host, or pulled by one task for all that wait."""
+"""Find the image of a container task on the host, or let one task pull it for all that wait."""
 
 import os
 import time
@@ -10,13 +10,13 @@ from holdfast.agent.containers.children import Children, Stopped, TimedOut
 from holdfast.agent.containers.plan import Plan, RunnerStatus, write_status
 from holdfast.process.syscalls import read_boottime
 
-STEP_SECONDS = 120.0  # a runtime that takes longer for anything but a pull is stuck
+STEP_SECONDS = 120.0  # a runtime that needs longer for a command, other than a pull, is stuck
 _SAY_SECONDS = 2.0
 _LOCK_SECONDS = 0.1
 
 
 class NeverRan(Exception):
-    """Nothing will run; `status` says why."""
+    """Says that nothing will run; `status` has the reason."""
 
     def __init__(self, status: RunnerStatus) -> None:
         super().__init__(status)
@@ -24,7 +24,8 @@ class NeverRan(Exception):
 
 
 def make_failure(sentence: str) -> RunnerStatus:
-    """A runtime's error is charged to the job; an engine that is away is the host's failure."""
+    """Return the status of a runtime's error, which is the job's; if its engine is away, the
+    failure is the host's."""
     if images.is_engine_away(sentence):
         return RunnerStatus(phase="ended", lost=sentence)
     return RunnerStatus(phase="ended", runtime_error=sentence)
@@ -35,7 +36,7 @@ def say(sentence: str) -> None:
     try:
         os.write(2, f"holdfast: {images.clean_words(sentence)}\n".encode(errors="replace"))
     except OSError:
-        pass  # a full disk is no reason to end the task
+        pass  # the task runs on with a full disk
 
 
 def _refuse(pull_error: str) -> NoReturn:
@@ -43,7 +44,7 @@ def _refuse(pull_error: str) -> NoReturn:
 
 
 class Puller:
-    """Finds the image of one plan."""
+    """Finds the image of one plan, or pulls it."""
 
     def __init__(self, folder: Path, plan: Plan, children: Children) -> None:
         self._folder = folder
@@ -51,7 +52,8 @@ class Puller:
         self._children = children
 
     def find_or_pull(self) -> str:
-        """Return the image's id. Raises NeverRan, Stopped, TimedOut, OSError."""
+        """Return the image's id, after a pull if it is needed. Raises NeverRan, Stopped,
+        TimedOut, OSError."""
         plan = self._plan
         found = self._find_image(plan.image)
         if found and plan.pull != "always":
@@ -75,7 +77,8 @@ class Puller:
         raise NeverRan(make_failure(f"{runtime.kind} cannot look for {image}: {words}"))
 
     def _pull_alone(self, lock: images.ImageLock) -> str:
-        """PULL-1."""
+        """Pull the image while no other task does, or use the outcome of another task's pull
+        (PULL-1)."""
         plan = self._plan
         since = read_boottime()
         write_status(self._folder, RunnerStatus(phase="pulling"))

@@ -1,9 +1,9 @@
-"""The process that the guardian holds for a container task: `python -m
-holdfast.agent.containers.runner FOLDER`.
+"""Run a container task as the guardian's child: `python -m holdfast.agent.containers.runner
+FOLDER`.
 
-It pulls, creates, starts and waits, passes TERM on once, removes the container, and exits as the
-container did. Its lines for people go to its standard error, which is the task's; its state, for the
-agent, goes to `container.status`.
+This process, the runner, pulls the image, creates and starts the container, passes TERM on once,
+removes the container, and exits with the container's exit code. Its lines for people go to its
+standard error, which is the task's; its state, for the agent, goes to `container.status`.
 """
 
 import fcntl
@@ -33,7 +33,7 @@ from holdfast.agent.containers.plan import (
 from holdfast.agent.containers.pulls import STEP_SECONDS, NeverRan, Puller, make_failure, say
 from holdfast.process.syscalls import read_boottime
 
-EXIT_NEVER_RAN = 125  # as the runtimes have it
+EXIT_NEVER_RAN = 125  # the runtimes' own code for this
 EXIT_STOPPED = 143
 _RETRY_SECONDS = 0.2
 _GONE_SECONDS = 0.05
@@ -42,7 +42,7 @@ _WATCH_SECONDS = (0.1, 10.0)
 _SETTLE_SECONDS = 5.0
 _ATTACH_SECONDS = (1.0, 60.0)
 _KILLED = 128 + 9
-_NEVER = "0001-01-01"  # how both runtimes write a time that has not been
+_NEVER = "0001-01-01"  # how both runtimes write a time that has not come
 _NO_PROGRAM = (
     "exec: ",
     "executable file",
@@ -55,11 +55,11 @@ _FORGOT = (
     ": its state was reset while it ran, so how it ended is not known; leave the engine's folders "
     "below /run and /tmp alone while containers run"
 )
-_NO_TOOLKIT = "could not select device driver"  # all that docker says of it
+_NO_TOOLKIT = "could not select device driver"  # docker's only words for it
 
 
 class Runner:
-    """One container, from its image to its removal."""
+    """Runs one container, from its image to its removal."""
 
     def __init__(self, folder: Path, plan: Plan, children: Children) -> None:
         self._folder = folder
@@ -73,10 +73,10 @@ class Runner:
         self._peak_bytes = 0
         self._passed_on = False  # TERM was delivered
         self._unanswered = False  # the engine was away while it ran
-        self._inside: Inside | None = None  # tells the other processes to stop
+        self._inside: Inside | None = None  # sends TERM to the other processes
 
     def live(self) -> RunnerStatus:
-        """Do all of it; return how it ended."""
+        """Run the container from the pull to its removal; return its last status."""
         try:
             image = Puller(self._folder, self._plan, self._children).find_or_pull()
             self._create(image)
@@ -91,7 +91,7 @@ class Runner:
         except OSError as error:
             status = make_failure(f"{self._runtime.program} cannot be run: {error}")
         removed = self._remove()
-        # A container whose watching broke off is still known to have run.
+        # A container that was lost while it ran has a start all the same.
         started_at = status.started_at or self._started_at
         return msgspec.structs.replace(status, removed=removed, started_at=started_at)
 
@@ -105,7 +105,7 @@ class Runner:
             with os.fdopen(fd, "w", encoding="utf-8", errors="surrogateescape") as env:
                 env.writelines(f"{name}={value}\n" for name, value in plan.file_variables.items())
             options = ["--env-file", str(file), *options]
-        # From here on this runtime is asked at every start for containers of this host (DESK-1).
+        # From now on each new agent asks this runtime for leftover containers (DESK-1).
         mark_path(plan.locks, plan.runtime.kind).touch(mode=0o600)
         self._made = True
         try:
@@ -125,7 +125,7 @@ class Runner:
 
     def _run_logged(self, oom_log: OomLog) -> RunnerStatus:
         offset = len(self._read_since(0, -1))
-        fed = "--interactive" in self._plan.create  # by our own standard input, the task's
+        fed = "--interactive" in self._plan.create  # from our stdin, the task's
         start = self._runtime.start(self._plan.name, fed=fed)
         stdin = "/proc/self/fd/0" if fed else None
         client = self._children.start(start, loud=True, stdin=stdin)
@@ -133,7 +133,7 @@ class Runner:
         state = self._wait_over()
         runtime_seconds = max(0.0, read_boottime() - self._started_at) if self._started_at else 0.0
         code = int(state.get("ExitCode", 0))
-        if str(state.get("StartedAt", "")).startswith(_NEVER):
+        if str(state.get("StartedAt", "")).startswith(_NEVER):  # the program never ran
             words = read_last_words(
                 self._read_since(offset).decode(errors="replace") or str(state.get("Error", ""))
             )
@@ -142,7 +142,7 @@ class Runner:
             raise NeverRan(
                 make_failure(f"{self._runtime.kind} has forgotten its container{_FORGOT}")
             )
-        if code in (1, 126, 127):
+        if code in (1, 126, 127):  # the small init may have failed to execute the program
             text = self._read_since(offset)[-2000:].decode(errors="replace")
             if "failed to exec pid1" in text or "[FATAL tini" in text:
                 raise NeverRan(_blame(read_last_words(text)))
@@ -169,7 +169,8 @@ class Runner:
     # ---- while it runs
 
     def _follow(self, client: Program) -> None:
-        """Until the client returns: note its start, pass TERM on, look at its memory at times."""
+        """Note the container's start, pass TERM on, and read its memory, until its client
+        returns."""
         messenger: Program | None = None
         ask_at = look_at = 0.0
         pause, longest = _WATCH_SECONDS
@@ -188,19 +189,20 @@ class Runner:
                 waits.append(_RETRY_SECONDS if messenger is not None else _GONE_SECONDS)
             self._children.turn(max(0.0, min(waits)))
             if messenger is not None and messenger.exit is not None:
-                # Where it failed, the container was not up yet: once more.
+                # If the signal failed, the container was not up yet: try again.
                 self._passed_on, ask_at = messenger.code == 0, time.monotonic() + _RETRY_SECONDS
                 messenger = None
 
     def _may_tell_main(self) -> bool:
-        """TELL-1. While its first process is not known, the runtime alone tells it."""
+        """Return True if the main program may get TERM (TELL-1). While the first process is not
+        known, only the runtime can signal the container."""
         if self._inside is None and self._pid:
             with_init = "--init" in self._plan.create
             self._inside = Inside(self._plan.name, self._pid, with_init=with_init)
         return self._inside is None or self._inside.may_tell_main()
 
     def _note_peak(self) -> None:
-        """Write the memory down when it grew much: after a kill nothing else knows it."""
+        """Save the peak memory if it grew by 5 %, because after a kill no other record has it."""
         self._peak_file = self._peak_file or find_peak_file(self._pid)
         found = read_peak_bytes(self._peak_file) if self._peak_file else 0
         if found > self._peak_bytes * 1.05:
@@ -231,7 +233,8 @@ class Runner:
             self._say_running()
 
     def _wait_over(self) -> dict[str, Any]:
-        """The state of the container once it ended; its client or its engine may be lost before."""
+        """Wait until the container has ended, though its client or its engine may be lost
+        before; return its state."""
         client: Program | None = None
         attach_at, pause = 0.0, _ATTACH_SECONDS[0]
         while True:
@@ -240,7 +243,7 @@ class Runner:
                 if client is not None:
                     self._let_end(client)
                 return state
-            self._unanswered = state is None  # an engine that answers has kept the container
+            self._unanswered = state is None  # an engine that answers has the container
             if not attach_at:
                 kind = self._runtime.kind
                 say(f"{kind}'s client is gone and the container is not; waiting for it")
@@ -258,7 +261,7 @@ class Runner:
             self._children.turn(1.0)
 
     def _let_end(self, client: Program) -> None:
-        """Let a client hand on the container's last words."""
+        """Let a client pass on the last output of the container."""
         give_up_at = time.monotonic() + _SETTLE_SECONDS
         while client.exit is None and (left := give_up_at - time.monotonic()) > 0:
             self._children.turn(left)
@@ -266,7 +269,8 @@ class Runner:
             self._children.end(client)
 
     def _ended_with_engine(self) -> bool:
-        """Whether the engine stopped: that ends its containers, with any code."""
+        """Return True if the engine stopped, because that ends its containers, with any exit
+        code."""
         asked = self._runtime.ask_restore()
         if asked is None or self._children.stop_asked:
             return False
@@ -288,7 +292,8 @@ class Runner:
         return state
 
     def _read_since(self, offset: int, limit_bytes: int = 65_536) -> bytes:
-        """Read what was written to our standard error, once the log writer has taken it."""
+        """Return the bytes that were written to the task's standard error, once the log writer
+        has stored them."""
         give_up_at = time.monotonic() + _SETTLE_SECONDS
         while _has_unread(2) and time.monotonic() < give_up_at:
             time.sleep(_GONE_SECONDS)
@@ -300,7 +305,8 @@ class Runner:
             return b""
 
     def _remove(self) -> bool:
-        """Remove the container and wait for its remains. False where that cannot be confirmed."""
+        """Remove the container and wait until it is gone. Return False if that cannot be
+        confirmed."""
         if not self._made:
             return True
         try:
@@ -313,7 +319,7 @@ class Runner:
 
 
 def _has_unread(fd: int) -> bool:
-    """Return whether what was written to a pipe has not been read yet."""
+    """Return True if a pipe has bytes that were not read yet."""
     if not stat.S_ISFIFO(os.fstat(fd).st_mode):
         return False
     try:
@@ -333,7 +339,8 @@ def _is_gone(text: str) -> bool:
 
 
 def _blame(words: str) -> RunnerStatus:
-    """A program or folder that the image lacks is the job's error; anything else the runtime's."""
+    """Return the status of a start that failed: the job's error if the image lacks the program
+    or folder, else the runtime's."""
     if _NO_TOOLKIT in words:
         words += (
             "; docker reaches NVIDIA devices by the NVIDIA container toolkit, and this host's "
@@ -345,10 +352,11 @@ def _blame(words: str) -> RunnerStatus:
 
 
 def find_peak_file(pid: int) -> Path | None:
-    """Find where the kernel counts the peak memory of the container's own control group; None where
-    it has no group of its own, or none that can be seen.
+    """Find the file in which the kernel counts the peak memory of the container's own control
+    group. Return None if the container has no group of its own, or none that can be seen.
 
-    A process that has ended is shown at the root of a v1 hierarchy, whose peak is the machine's.
+    In a v1 hierarchy a process that has ended is shown in the root group, whose peak is the
+    machine's.
     """
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
@@ -357,7 +365,7 @@ def find_peak_file(pid: int) -> Path | None:
         return None
     for line in lines:
         if line in ours:
-            continue  # without delegation it shares a group with everything else of this user
+            continue  # without delegation the user's processes share one group
         number, controllers, path = line.split(":", 2)
         if path == "/":
             continue
@@ -373,7 +381,7 @@ def find_peak_file(pid: int) -> Path | None:
 
 
 def read_peak_bytes(file: Path) -> int:
-    """The peak memory that this file counts, 0 where it is unknown."""
+    """Return the peak memory in bytes that this file counts; 0 if unknown."""
     try:
         return int(file.read_text())
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""podman and docker: their argument lists, and which of the two is on this host.
+"""Make the argument lists of podman and docker, and find which of the two is on this host.
 
 A value never stands in an argument list where it could be read as an option.
 """
@@ -16,9 +16,9 @@ from holdfast.errors import ValidationError
 Kind = Literal["podman", "docker"]
 _PODMAN_INITS = ("/usr/libexec/podman/catatonit", "/usr/local/libexec/podman/catatonit")
 _INITS = (*_PODMAN_INITS, "catatonit", "tini", "dumb-init")
-# podman asks for these by default (containers/common, `DefaultConfig`). A process without
-# CAP_SYS_RESOURCE (root in a container) gets no more than its own hard limit; and podman itself has
-# come down to the largest pid by then.
+# podman sets these limits by default (containers/common, `DefaultConfig`). A process without
+# CAP_SYS_RESOURCE (root in a container) can set no more than its own hard limit; and podman itself
+# has lowered nproc to the largest pid by then.
 _PODMAN_LIMITS = {
     "nofile": (resource.RLIMIT_NOFILE, 1 << 20),
     "nproc": (resource.RLIMIT_NPROC, 1 << 22),
@@ -26,58 +26,62 @@ _PODMAN_LIMITS = {
 
 
 class Runtime(msgspec.Struct, frozen=True, kw_only=True):
-    """One runtime. program: its path. options: global ones, right after the program."""
+    """One runtime. Each method returns the argument list of a command; its sentence says what the
+    command does.
+
+    program: the path of its program. options: global options, right after the program.
+    """
 
     kind: Kind
     program: str
     options: list[str] = []
 
     def call(self, *words: str) -> list[str]:
-        """The argument list of one command."""
+        """Return the argument list of one command."""
         return [self.program, *self.options, *words]
 
     def find_image(self, image: str) -> list[str]:
-        """Print the image's id; fails where it is not on this host."""
+        """Print the image's id; the command fails if the image is not on this host."""
         return self.call("image", "inspect", "--format", "{{.Id}}", "--", image)
 
     def pull(self, image: str) -> list[str]:
-        """Fetch the image, with progress."""
+        """Pull the image, and print the progress."""
         return self.call("pull", "--", image)
 
     def create(
         self, name: str, options: Sequence[str], image: str, command: Sequence[str]
     ) -> list[str]:
-        """Make the container. The words after the image are the container's command."""
+        """Create the container. The words after the image are the container's command."""
         return self.call("create", "--name", name, "--pull=never", *options, "--", image, *command)
 
     def start(self, name: str, *, fed: bool = False) -> list[str]:
-        """Start it and stay with it: its output, then its exit code. fed: it reads what the client
-        reads. `docker start` has no option
-        for leaving signals alone."""
+        """Start the container and stay attached: the client prints its output, then exits with
+        its exit code. fed: True if the container reads the client's standard input. `docker
+        start` has no option to ignore signals."""
         quiet = ["--sig-proxy=false"] if self.kind == "podman" else []
         given = ["--interactive"] if fed else []
         return self.call("start", "--attach", *given, *quiet, name)
 
     def inspect(self, name: str) -> list[str]:
-        """Print its state as JSON."""
+        """Print the container's state as JSON."""
         return self.call("inspect", "--type", "container", name)
 
     def attach(self, name: str) -> list[str]:
-        """Stay with one that runs: its output from now on."""
+        """Attach to a container that runs, and print its output from now on."""
         return self.call("attach", "--no-stdin", "--sig-proxy=false", name)
 
     def ask_restore(self) -> list[str] | None:
-        """Print "true" where containers outlive their engine; None for podman, which has none."""
+        """Print "true" if containers outlive their engine; None for podman, which has no engine."""
         if self.kind == "podman":
             return None
         return self.call("info", "--format", "{{.LiveRestoreEnabled}}")
 
     def kill(self, name: str, signal_name: str) -> list[str]:
-        """Signal its first process."""
+        """Signal the container's first process."""
         return self.call("kill", "--signal", signal_name, name)
 
     def remove(self, *names: str) -> list[str]:
-        """Remove them, after a kill if need be."""
+        """Remove containers, and kill those that run."""
         quick = ["--time", "0", "--ignore"] if self.kind == "podman" else []
         return self.call("rm", "--force", "--volumes", *quick, *names)
 
@@ -90,10 +94,12 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
 class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """Traits of this host that decide how a container is made.
 
-    cdi: NVIDIA's devices are described for CDI. memory_limits: a limit can be set. init: the path
-    of a small init, "" for none. limits: ulimits the runtime would set too high. shm_bytes: the
-    size of a container's own /dev/shm where the host's IPC namespace cannot be shared (podman
-    without root binds /dev/mqueue, which some machines lack); 0 where it is shared.
+    uid, gid: the agent's user and group. cdi: True if NVIDIA's devices are described for CDI. amd:
+    True if an AMD driver is loaded. selinux: True if SELinux is. memory_limits: True if a limit can
+    be set. init: the path of a small init; "" for none. limits: the ulimits that the runtime would
+    set too high. shm_bytes: the size of a container's own /dev/shm if it cannot share the host's
+    IPC namespace (podman without root binds /dev/mqueue, which some machines lack); 0 if it shares
+    it.
     """
 
     uid: int
@@ -110,8 +116,8 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
 def find_runtime(
     asked: Kind | None, options: Mapping[str, Sequence[str]], environ: Mapping[str, str]
 ) -> Runtime:
-    """Return the runtime to use: the one that was asked for, else podman, else docker. options: the
-    operator's, for each. Raises ValidationError that names the programs to install."""
+    """Return the runtime to use: the one that was asked for; else podman; else docker. options:
+    the operator's options for each. Raises ValidationError that names the programs to install."""
     path = environ.get("PATH") or os.defpath
     kinds: tuple[Kind, ...] = (asked,) if asked else ("podman", "docker")
     for kind in kinds:
@@ -130,7 +136,8 @@ def find_runtime(
 
 
 def _find_options(kind: Kind, given: Sequence[str], path: str) -> list[str]:
-    """crun cannot run under the hybrid layout of control groups; runc can."""
+    """Return the option that chooses runc, because crun cannot run under the hybrid layout of
+    control groups."""
     chosen = any(word.split("=")[0] == "--runtime" for word in given)
     if kind != "podman" or chosen or not is_hybrid():
         return []
@@ -139,12 +146,12 @@ def _find_options(kind: Kind, given: Sequence[str], path: str) -> list[str]:
 
 
 def is_hybrid(root: str = "/sys/fs/cgroup") -> bool:
-    """Whether control groups of both versions are mounted."""
+    """Return True if control groups of both versions are mounted."""
     return os.path.isdir(f"{root}/unified") and not os.path.exists(f"{root}/cgroup.controllers")
 
 
 def read_traits(kind: Kind, environ: Mapping[str, str]) -> Traits:
-    """Look at this host. A few stats; no program is run."""
+    """Read the traits of this host. This costs a few stats; no program is run."""
     uid = os.getuid()
     shared = uid == 0 or kind == "docker" or os.path.isdir("/dev/mqueue")
     return Traits(
@@ -175,12 +182,12 @@ def _find_limits() -> dict[str, int]:
 
 
 def _find_half_memory() -> int:
-    """The size that Linux itself gives a tmpfs."""
+    """Return half of the machine's memory in bytes, the size that Linux itself gives a tmpfs."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
 
 
 def may_raise_limits() -> bool:
-    """Whether this process has CAP_SYS_RESOURCE."""
+    """Return True if this process has CAP_SYS_RESOURCE."""
     try:
         with open("/proc/self/status") as lines:
             masks = [int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")]
@@ -205,7 +212,8 @@ def _has_nvidia(folder: str) -> bool:
 
 
 def _is_delegated(uid: int) -> bool:
-    """Whether an ordinary user may limit memory: only where systemd handed the controller down."""
+    """Return True if an ordinary user may limit memory, which needs the controller delegated by
+    systemd."""
     service = f"/sys/fs/cgroup/user.slice/user-{uid}.slice/user@{uid}.service"
     try:
         with open(f"{service}/cgroup.controllers") as file:

@@ -1,14 +1,13 @@
-"""The agent's side of container tasks: prepared for the guardian, followed until they run,
-confirmed when they end.
+"""Prepare container tasks for the guardian, follow them until they run, and confirm their ends.
 
-DESK-1  Whenever an agent starts, every container of this host that no living task owns is removed
-        (BOX-2). A runtime that was used here and does not answer holds up only what it may still
-        touch: the host takes no container, the tasks of an earlier incarnation whose containers
-        may still run keep their leases, and the devices of those tasks are given to no other.
-        Used is a runtime that had an image and was asked for a container.
--       An end is told when the runner said that the container is gone; else the agent removes it
-        first, however often that takes. Where not even that works while the container's process
-        lives, the task is unkillable.
+DESK-1  Whenever an agent starts, it removes every container of this host that no living task owns
+        (BOX-2). A runtime that was used here and does not answer delays only the work that its
+        containers may still touch: the host starts no container, the tasks of an earlier
+        incarnation whose containers may still run keep their leases, and no other task gets their
+        devices. A runtime counts as used once it had an image and was asked for a container.
+-       An end is reported once the runner wrote that the container is gone. If it did not, the
+        agent removes the container first, in as many tries as that needs. If that fails while the
+        container's process lives, the task is unkillable.
 """
 
 import asyncio
@@ -59,7 +58,7 @@ from holdfast.wire.guardian import TaskEnded
 
 log = logging.getLogger("holdfast.agent.containers")
 
-PULLS_AT_ONCE = 3  # of different images; more of them only share the same line and disk
+PULLS_AT_ONCE = 3  # more would only share the same network and disk
 _FOLLOW_SECONDS = (0.05, 0.25)
 _COMMAND_SECONDS = 30.0
 _AGAIN_SECONDS = (0.2, 5.0)
@@ -68,15 +67,16 @@ _KINDS: tuple[Kind, ...] = ("podman", "docker")
 
 
 class ContainerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The operator's options: `runtimes`, of each runtime; `extra`, of every `create`."""
+    """The operator's options. runtimes: the global options of each runtime. extra: the options
+    of every `create`."""
 
     runtimes: dict[str, list[str]] = {}
     extra: list[str] = []
 
 
 def read_options(environ: Mapping[str, str]) -> ContainerOptions:
-    """The words of HOLDFAST_PODMAN_ARGS, HOLDFAST_DOCKER_ARGS and HOLDFAST_CONTAINER_ARGS. Raises
-    ValidationError for a variable with an open quote."""
+    """Return the options in HOLDFAST_PODMAN_ARGS, HOLDFAST_DOCKER_ARGS and
+    HOLDFAST_CONTAINER_ARGS. Raises ValidationError for a variable with an open quote."""
 
     def split(name: str) -> list[str]:
         try:
@@ -93,8 +93,12 @@ def read_options(environ: Mapping[str, str]) -> ContainerOptions:
 
 @dataclass(eq=False)
 class ContainerTasks:
-    """All container tasks. begun: called with a container's first process and its start. unable: an
-    engine was away."""
+    """Holds all container tasks.
+
+    folder: the folder of locks and of the list of leftover containers. mark: the host's mark.
+    begun: called with a task, the pid of its container's first process, and its start. unable:
+    called with a sentence when an engine was away. gpus: the devices of this host.
+    """
 
     folder: Path
     mark: str
@@ -116,7 +120,8 @@ class ContainerTasks:
         work: str,
         beats: str,
     ) -> list[str]:
-        """Write the plan; return its runner's command. Raises ValidationError, OSError."""
+        """Write the plan of a task's container; return the command of its runner. Raises
+        ValidationError, OSError."""
         assert order.image is not None
         runtime = find_runtime(order.runtime, self.options.runtimes, os.environ)
         traits = read_traits(runtime.kind, os.environ)
@@ -147,7 +152,7 @@ class ContainerTasks:
         return [sys.executable, "-P", "-m", "holdfast.agent.containers.runner", str(task.folder)]
 
     def follow(self, task: AgentTask) -> None:
-        """Wait, beside the caller, until the container of a task whose runner runs has begun."""
+        """Begin to wait until the container of a task whose runner runs has started."""
         if task.key in self._works:
             return
         work = self._works[task.key] = asyncio.create_task(self._follow(task))
@@ -181,8 +186,8 @@ class ContainerTasks:
     # ---- the end
 
     async def confirm_gone(self, task: AgentTask) -> tuple[RunnerStatus, bool]:
-        """Return when the container of a task that ended is gone (BOX-3), with the last status of
-        its runner; True beside it where its process cannot be killed."""
+        """Wait until the container of a task that ended is gone (BOX-3). Return the last status
+        of its runner, and True if the container's process cannot be killed."""
         following = self._works.pop(task.key, None)
         if following is not None:
             following.cancel()
@@ -209,14 +214,14 @@ class ContainerTasks:
     # ---- containers of dead tasks
 
     def note_unable(self, asked: Kind | None, reason: str) -> None:
-        """A container could not be made, because the engine of its runtime was away."""
+        """Note that a container could not be made, because the engine of its runtime was away."""
         with contextlib.suppress(ValidationError):
             self._away.add(find_runtime(asked, self.options.runtimes, os.environ).kind)
         self.unable(reason)
 
     def list_lacking(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """The words of `core.host_faults` for the runtimes that are away, and the devices that
-        containers of an earlier incarnation may still use."""
+        """Return the words of `core.host_faults` for the runtimes that are away, and the devices
+        that containers of an earlier incarnation may still use."""
         words: set[str] = set(self._away)
         with contextlib.suppress(ValidationError):
             if find_runtime(None, self.options.runtimes, os.environ).kind in words:
@@ -225,8 +230,8 @@ class ContainerTasks:
         return tuple(sorted(words)), tuple(sorted(devices))
 
     def find_left(self, tasks: Iterable[AgentTask]) -> list[TaskKey]:
-        """Find tasks of an earlier incarnation whose containers may still run, and keep them in mind
-        until a sweep has ended well."""
+        """Find tasks of an earlier incarnation whose containers may still run, and remember them
+        until a sweep has succeeded."""
         found = {task.key: task.gpus for task in tasks if may_still_run(task)}
         self._left = read_left(self.folder) | found
         if self._left:
@@ -234,14 +239,14 @@ class ContainerTasks:
         return list(self._left)
 
     def say_unanswered(self) -> str:
-        """Note every used runtime as away; return the sentence for it."""
+        """Note every used runtime as away; return the sentence on that."""
         used = [kind for kind in _KINDS if mark_path(str(self.folder), kind).exists()]
         self._away.update(used)
         return f"{' and '.join(used) or 'the container engine'} has not answered yet"
 
     async def sweep(self, living: Iterable[TaskKey]) -> str | None:
-        """Remove every container that none of these tasks owns. Return why that, or an engine that
-        was away, cannot be used yet; None where all is well."""
+        """Remove every container that none of these tasks owns. Return why an engine cannot be
+        used yet; None if all can."""
         kept = [name_container(self.mark, key) for key in living]
         used = [kind for kind in _KINDS if mark_path(str(self.folder), kind).exists()]
         troubles: dict[Kind, str] = {}
@@ -256,7 +261,8 @@ class ContainerTasks:
         return "; ".join(troubles.values()) or None
 
     async def _remove(self, label: str, value: str, kept: Sequence[str]) -> bool:
-        """Remove containers with this label from every used runtime. True when none is left."""
+        """Remove containers with this label from every used runtime. Return True if none is
+        left."""
         used = [kind for kind in _KINDS if mark_path(str(self.folder), kind).exists()]
         found = [await self._remove_of(kind, label, value, kept) for kind in used]
         return not any(found)
@@ -264,7 +270,7 @@ class ContainerTasks:
     async def _remove_of(
         self, kind: Kind, label: str, value: str, kept: Sequence[str]
     ) -> str | None:
-        """Remove containers with this label from one runtime; return why that failed, or None."""
+        """Remove containers with this label from one runtime. Return why that failed, or None."""
         try:
             runtime = find_runtime(kind, self.options.runtimes, os.environ)
         except ValidationError:
@@ -296,7 +302,8 @@ class ContainerTasks:
     async def _list(
         self, runtime: Runtime, label: str, value: str, kept: Sequence[str]
     ) -> list[str] | None:
-        """Names with this label, without those to keep; None where the runtime does not say."""
+        """Return the names of containers with this label, without those to keep; None if the
+        runtime does not answer."""
         names = runtime.list_names(label, value)
         code, text = await run_bounded(names, _COMMAND_SECONDS, errors=False)
         return [name for name in text.split() if name not in kept] if code == 0 else None
@@ -305,10 +312,10 @@ class ContainerTasks:
 def add_container_facts(
     facts: TaskFacts, ended: TaskEnded, status: RunnerStatus, task: AgentTask, *, unkillable: bool
 ) -> TaskFacts:
-    """Return the facts of an end with those the runner knows.
+    """Return the facts of an end, with the facts that the runner wrote.
 
-    The runner's own exit code, time and memory are no task's; a container that was killed is known
-    as far as it was watched.
+    The runner's own exit code, time and memory are not the task's. Of a container that was killed,
+    the facts are known up to the runner's last look.
     """
     lived = max(0.0, read_boottime() - status.started_at) if status.started_at else 0.0
     facts = msgspec.structs.replace(

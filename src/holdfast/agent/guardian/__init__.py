@@ -1,1 +1,1 @@
-"""The guardian: the host's init, parent of every task."""
+"""Serve the host as its guardian: the parent of every task, and of the agent."""

@@ -1,15 +1,15 @@
-"""The agent as its guardian sees it: a child to start, listen to, and replace.
+"""Start, read and replace the agent, which is a child of the guardian.
 
 -        An agent that died is started again at once; one that keeps dying, after 0.2 s doubling to
          10 s.
--        An agent whose loop is silent for `frozen_seconds` is killed and replaced: it may be
-         stopped, or stuck in a driver. Before its first word each agent in a row has twice the time
-         of the one before, eight times at most: on a machine with little to spare the start itself
-         takes long, and killing it earlier never helps.
-AGENT-3  Every agent has its own socket pair, so what was meant for a dead one never reaches its
-         successor; the successor asks for a snapshot instead.
-AGENT-4  A message that cannot be read is refused (LINE-1), and is no sign of life: an agent that
-         says nothing else is replaced as a silent one is.
+-        An agent whose loop is silent for `frozen_seconds` is killed and replaced, because it may
+         be stopped, or stuck in a driver. Until its first message each agent in a row has twice the
+         time of the one before, eight times at most, because on a busy machine the start itself
+         takes long, and an agent killed too early never gets further.
+AGENT-3  Every agent has its own socket pair, so that no message to a dead agent reaches its
+         successor, which asks for a snapshot instead.
+AGENT-4  A message that cannot be read is refused (LINE-1) and is no sign of life: an agent that
+         sends nothing else is replaced like a silent one.
 """
 
 import contextlib
@@ -28,22 +28,23 @@ from holdfast.process.spawn import SpawnRequest
 from holdfast.wire.frames import MAX_FRAME_BYTES, FrameReader, encode_frame
 from holdfast.wire.guardian import Answer, Request, Unread, decode_request, encode
 
-EXIT_BAD_CONFIG = 78  # of an agent, as sysexits has it: starting it again changes nothing
+EXIT_BAD_CONFIG = 78  # an agent's status (EX_CONFIG): starting it again changes nothing
 _READ_BYTES = 1 << 18
-_TERM_SECONDS = 10.0  # how long an agent told to go may take
-_SPARE_DESCRIPTORS = 6  # an agent may have most of what tasks must leave (SPAWN-4)
+_TERM_SECONDS = 10.0  # how long an agent may take to leave
+_SPARE_DESCRIPTORS = 6  # an agent may use descriptors that tasks must leave free (SPAWN-4)
 _SHOWN_BYTES = 32
 _MAX_REASON = 1024
-_NOTED_REFUSALS = 20  # of one agent
-_STEADY_SECONDS = 10.0  # an agent that lived this long has earned an immediate restart
+_NOTED_REFUSALS = 20  # of one agent, in the journal
+_STEADY_SECONDS = 10.0  # an agent that lived this long is restarted at once
 INF = float("inf")
 
 
 class AgentChild:
-    """At most one living agent. Its times are time.monotonic(), because a suspended host has not
-    frozen its agent.
+    """Holds at most one living agent. Its instants are time.monotonic(), because an agent is not
+    frozen while the host is suspended.
 
-    hear: called with the events of the agent's line. gone: called when an agent was reaped.
+    hear: called with the events of the agent's socket. gone: called when an agent was reaped.
+    note: writes a sentence into the guardian's journal.
     """
 
     def __init__(
@@ -72,13 +73,13 @@ class AgentChild:
         self._gone = gone
         self._number = 0
         self._failures = 0
-        self._refused = 0  # messages of this agent
+        self._refused = 0  # messages of this agent that were refused
         self._mute = 0  # agents in a row that were killed before their first word
         self._run: ProgramRun | None = None
         self._channel: socket.socket | None = None
         self._reader = FrameReader()
         self._unsent = bytearray()
-        self.greeted = False  # it said hello, and was answered
+        self.greeted = False  # its hello was answered
         self._started_at = 0.0
         self._heard_at = 0.0
         self._kill_at = INF
@@ -89,11 +90,12 @@ class AgentChild:
 
     @property
     def pid(self) -> int | None:
-        """The living agent's pid."""
+        """Return the living agent's pid; None if no agent lives."""
         return self._run.pid if self._run else None
 
     def turn(self, now: float) -> float:
-        """Start, kill or replace the agent as is due; return when to be called again."""
+        """Start, kill or replace the agent when that is due; return the instant at which to be
+        called again."""
         if self._run is None:
             if self.retiring:
                 return INF
@@ -115,13 +117,13 @@ class AgentChild:
         return self._frozen_seconds * factor
 
     def excuse_silence(self, seconds: float) -> None:
-        """The guardian did not turn for so long, so the agent's silence of that time says
-        nothing."""
+        """Count `seconds` of silence as none, because the guardian did not read for that long."""
         self._heard_at = min(self._heard_at + seconds, time.monotonic())
 
     def tell(self, answer: Answer) -> None:
-        """Have `flush` send it to an agent that has said hello; the next one gets everything in its
-        snapshot. What one turn says wakes the agent once."""
+        """Queue an answer for `flush`, if the agent has said hello; a later agent gets
+        everything in its snapshot. All answers of one turn are sent together, so that they wake
+        the agent once."""
         if self._channel is None or not self.greeted:
             return
         self._unsent += encode_frame(encode(answer))
@@ -129,15 +131,16 @@ class AgentChild:
             self._kill("it does not read what it is told")
 
     def greet(self, snapshot: Answer) -> None:
-        """Answer a hello; from here on the agent hears everything."""
+        """Answer a hello; from here on the agent gets every answer."""
         self.greeted = True
         self._mute = 0
         self.tell(snapshot)
 
     def retire(self, *, for_good: bool) -> None:
-        """Tell the agent to go, KILL it if it does not.
+        """Signal the agent to leave, and KILL it if it does not.
 
-        Unless `for_good` the next one starts at once (an upgrade): HUP, which means the agent alone.
+        for_good: True to shut the host down (TERM). False for an upgrade (HUP: the agent alone
+        leaves); the next agent starts at once.
         """
         self.retiring = self.retiring or for_good
         self._start_at = 0.0
@@ -152,7 +155,7 @@ class AgentChild:
         self._signal(signal.SIGKILL)
 
     def read(self) -> list[Request]:
-        """Read what the agent said; kill it where its stream ends or cannot be cut into
+        """Return the agent's requests; kill the agent if its stream ended or cannot be cut into
         messages."""
         if self._channel is None:
             return []
@@ -164,7 +167,7 @@ class AgentChild:
             data = b""
         if not data:
             self._close_channel()
-            if not self._wanted_gone:  # else it is on its way out, and has its time for that
+            if not self._wanted_gone:  # an agent that was told to leave has time for it
                 self._kill("it closed its line to the guardian")
             return []
         try:
@@ -184,14 +187,14 @@ class AgentChild:
         return requests
 
     def refuse(self, reason: str) -> None:
-        """Say that a message could not be read or carried out (AGENT-4)."""
+        """Report to the agent that a message could not be read or carried out (AGENT-4)."""
         self._refused += 1
         if self._refused <= _NOTED_REFUSALS:
             self._note(f"a message of the agent is refused: {reason}", count=self._refused)
         self.tell(Unread(count=self._refused, reason=reason[:_MAX_REASON]))
 
     def flush(self) -> None:
-        """Send what the channel takes now; the rest when it takes more."""
+        """Send as much as the socket accepts now; the rest is sent when it accepts more."""
         if self._channel is None:
             return
         try:
@@ -200,7 +203,7 @@ class AgentChild:
         except BlockingIOError:
             pass
         except OSError:
-            self._unsent.clear()  # its end is gone; the exit follows
+            self._unsent.clear()  # the agent closed its end; its exit follows
         self._poller.want_to_write(self._channel.fileno(), bool(self._unsent))
 
     def _start(self, now: float) -> None:
@@ -214,7 +217,8 @@ class AgentChild:
             argv=self._argv,
             env={**self._env, "HOLDFAST_GUARDIAN_FD": str(theirs.fileno())},
             pass_fds=(theirs.fileno(), *self._pass_fds),
-            # It outlives us by the moment it needs to sweep our tasks, and must be awake for that.
+            # SIGCONT wakes a stopped agent when its guardian dies, because it has to sweep the
+            # tasks.
             parent_death_signal=signal.SIGCONT,
             descriptor_limit=self._descriptor_limit,
         )
@@ -224,7 +228,7 @@ class AgentChild:
             self._run = self._nursery.start(
                 request,
                 f"agent-{self._number}",
-                # What a dead agent left (a probe, a stack dumper) goes at once.
+                # Processes that a dead agent left (a probe, a stack dumper) are killed at once.
                 ProgramEvents(exited=self._take_exit, ended=self._nursery.forget),
                 trusted=True,
                 leftover_grace_seconds=0.0,
@@ -245,7 +249,7 @@ class AgentChild:
         self._note("the agent was started", pid=self._run.pid, number=self._number)
 
     def _put_off(self, now: float, error: OSError) -> None:
-        """Try again later: the kernel has nothing left for an agent now."""
+        """Try again later, because the kernel has no resources for an agent now."""
         self._failures += 1
         self._start_at = now + self._backoff_seconds[1]
         self._heard_at = now
@@ -254,7 +258,7 @@ class AgentChild:
         )
 
     def _take_exit(self, run: ProgramRun) -> None:
-        """Plan the next start."""
+        """Plan the next start after an agent's exit."""
         assert run.exit is not None
         now = time.monotonic()
         self._run = None
@@ -290,13 +294,13 @@ class AgentChild:
         if self._kill_at > time.monotonic() or self._kill_at == INF:
             self._note(f"the agent is killed: {why}", pid=self._run.pid)
         self._signal(signal.SIGKILL)
-        # If even that does not end it (a hung driver) say so again later, not every turn.
+        # An agent that survives SIGKILL (a hung driver) is noted again later, not at every turn.
         self._kill_at = time.monotonic() + _TERM_SECONDS
 
     def _signal(self, number: int) -> None:
         if self._run is not None:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(self._run.pid, number)  # not yet reaped, so the number is its own
+                os.kill(self._run.pid, number)  # not reaped yet, so no other process has this pid
 
     def _close_channel(self) -> None:
         if self._channel is not None:

@@ -1,4 +1,4 @@
-"""How a guardian is to run."""
+"""Hold the settings of a guardian."""
 
 from pathlib import Path
 
@@ -6,14 +6,14 @@ import msgspec
 
 
 class GuardianConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """How to run.
+    """The settings of a guardian.
 
-    state_dir: the guardian's own folder, made 0700. host_id: the mark its processes carry; unique
-    to this host and cluster. agent_argv: the agent's command. frozen_seconds: silence after which
-    it is replaced. agent_backoff_seconds: the first and the longest wait before an agent that keeps
-    dying is started again. kill_limit_seconds: after which what survives SIGKILL is given up as
-    unkillable. use_groups: make control groups where possible. die_with_parent: shut down when the
-    starter dies.
+    state_dir: the guardian's own folder, made 0700. host_id: the mark that its processes carry,
+    unique to this host and cluster. agent_argv: the agent's command. frozen_seconds: the silence
+    after which the agent is replaced. agent_backoff_seconds: the first and the longest wait before
+    an agent that keeps dying is started again. kill_limit_seconds: the time after SIGKILL after
+    which a process counts as unkillable. use_groups: True to make control groups if possible.
+    die_with_parent: True to shut down when the process that started the guardian dies.
     """
 
     state_dir: Path

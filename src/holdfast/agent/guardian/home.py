@@ -1,4 +1,5 @@
-"""What a guardian holds on its host: its locked folder, the beat socket, its line to systemd."""
+"""Keep what a guardian owns on its host: its locked folder, the beat socket, its socket to
+systemd."""
 
 import contextlib
 import errno
@@ -15,27 +16,27 @@ from holdfast.errors import Conflict
 from holdfast.process.files import read_private, write_atomic
 from holdfast.process.sweep import sweep
 
-_SUN_PATH_BYTES = 100  # the kernel's limit is 108 with the terminating NUL; a few are left in hand
+_SUN_PATH_BYTES = 100  # the kernel's limit is 108 with the NUL; some are left spare
 _BEAT_BUFFER_BYTES = 4 << 20
 _LOCK_PATIENCE_SECONDS = 0.5
 _PREFIX = "holdfast-"
 LOCK_FILE = "guardian.lock"
 SOCKET_FILE = "beat.sock"
 CALLS_SOCKET_FILE = "calls.sock"
-"""The agent's, for executors: beside the beat socket, because that folder's path is short enough."""
+"""Name the agent's socket for executors, in the folder of the beat socket, whose path is short."""
 SOCKET_RECORD = "beat.folder"
 GROUP_RECORD = "groups.folder"
 
 
 class GuardianHome:
-    """The guardian's folder, locked for as long as this object's process lives."""
+    """Holds the guardian's folder, locked for as long as this object's process lives."""
 
     def __init__(self, folder: Path) -> None:
         """Make and lock `folder` (0700).
 
         Raises:
-            Conflict: another guardian holds it; the message names its pid.
-            OSError: it cannot be made or written.
+            Conflict: another guardian has locked the folder; the message names its pid.
+            OSError: the folder cannot be made or written.
         """
         self.folder = folder
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -47,13 +48,13 @@ class GuardianHome:
                 f"another guardian (pid {holder}) already serves {folder}; "
                 "stop it first or give this one its own folder"
             )
-        with contextlib.suppress(OSError):  # the lock counts; the number is only for the message
+        with contextlib.suppress(OSError):  # the pid is only for the message
             os.ftruncate(self._lock_fd, 0)
             os.pwrite(self._lock_fd, f"{os.getpid()}\n".encode(), 0)
         self._remove_stale_socket()
 
     def is_there(self) -> bool:
-        """Return whether the folder still has the lock that this process holds."""
+        """Return True if the folder still has the lock file that this process has locked."""
         try:
             found = os.stat(self.folder / LOCK_FILE)
         except OSError:
@@ -61,15 +62,16 @@ class GuardianHome:
         return os.path.samestat(found, os.fstat(self._lock_fd))
 
     def open_beat_socket(self) -> tuple[socket.socket, str]:
-        """Bind the socket that tasks beat to; one with too long a path goes to a private folder."""
+        """Bind the socket to which tasks send beats. If its path is too long, it lies in a
+        private folder elsewhere."""
         path = str(self.folder / SOCKET_FILE)
         beats = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        # Senders never wait, so what arrives while the agent is down must fit in here.
+        # Senders never wait, so beats that come while no agent runs must fit into this buffer.
         beats.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BEAT_BUFFER_BYTES)
         beats.setblocking(False)
         if len(os.fsencode(path)) > _SUN_PATH_BYTES or not _try_bind(beats, path):
             short = tempfile.mkdtemp(prefix=_PREFIX, dir=_find_runtime_folder())
-            with contextlib.suppress(OSError):  # without it an empty folder may stay behind
+            with contextlib.suppress(OSError):  # without the record an empty folder may stay behind
                 write_atomic(self.folder / SOCKET_RECORD, short.encode())
             path = f"{short}/{SOCKET_FILE}"
             beats.bind(path)
@@ -77,7 +79,8 @@ class GuardianHome:
         return beats, path
 
     def record_group_folder(self, path: str) -> bool:
-        """Record where control groups are made, for a later sweep. False where the disk is full."""
+        """Record the folder of the control groups, for a later sweep. Return False if it cannot
+        be written."""
         record = self.folder / GROUP_RECORD
         try:
             if read_private(record) != path.encode():
@@ -87,7 +90,7 @@ class GuardianHome:
         return True
 
     def close(self) -> None:
-        """Remove the socket and let go of the lock."""
+        """Remove the socket and release the lock."""
         self._remove_stale_socket()
         os.close(self._lock_fd)
 
@@ -110,7 +113,7 @@ class GuardianHome:
 
 
 def _try_bind(beats: socket.socket, path: str) -> bool:
-    """Bind, unless the folder has no room for a name."""
+    """Bind the socket; return False if the disk has no room for a name in the folder."""
     try:
         beats.bind(path)
     except OSError as error:
@@ -121,8 +124,8 @@ def _try_bind(beats: socket.socket, path: str) -> bool:
 
 
 def _try_lock(fd: int) -> bool:
-    """Lock it, with a little patience, because the last fork of a killed guardian holds the lock
-    until it closes its descriptors."""
+    """Lock a file. Try for half a second, because the last fork of a killed guardian keeps the
+    lock until it closes its descriptors."""
     give_up_at = time.monotonic() + _LOCK_PATIENCE_SECONDS
     while True:
         with contextlib.suppress(BlockingIOError):
@@ -137,14 +140,15 @@ def read_group_homes(state_dir: Path) -> list[str]:
     """Read the control group folders recorded in a guardian's folder, for `process.sweep`."""
     try:
         path = (state_dir / GROUP_RECORD).read_text().strip()
-    except (OSError, ValueError):  # ValueError: what broke off is no text
+    except (OSError, ValueError):  # ValueError: a broken record is no text
         return []
     return [path] if path else []
 
 
 def sweep_after_guardian(environ: Mapping[str, str]) -> list[int]:
-    """Kill what a dead guardian's tasks left; return the pids that survived. To be called by an
-    agent when its line ends, with the environment that the guardian made."""
+    """Kill the processes that a dead guardian's tasks left; return the pids that survived. An
+    agent calls this when its socket to the guardian ends, with the environment that the guardian
+    made."""
     folder = environ.get("HOLDFAST_GROUPS", "")
     return sweep(environ["HOLDFAST_HOST_MARK"], group_homes=[folder] if folder else [])
 
@@ -155,7 +159,7 @@ def _find_runtime_folder() -> str:
 
 
 class Notifier:
-    """Tells systemd how the service fares, where systemd asked for it (`NOTIFY_SOCKET`)."""
+    """Reports the service's state to systemd, if systemd asks for it (`NOTIFY_SOCKET`)."""
 
     VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
@@ -169,7 +173,8 @@ class Notifier:
         self.next_at = 0.0 if self.interval_seconds != float("inf") else float("inf")
 
     def send(self, text: str) -> None:
-        """Send one state such as "READY=1". A deaf systemd is no reason to stop."""
+        """Send one state such as "READY=1". A failure is ignored, because the guardian serves on
+        without systemd."""
         if not self._address:
             return
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
@@ -180,7 +185,7 @@ class Notifier:
             talk.sendto(text.encode(), address)
 
     def turn(self, now: float) -> None:
-        """Say that the loop turns, when that is due."""
+        """Report that the loop turns, when that is due."""
         if now >= self.next_at:
             self.send("WATCHDOG=1")
             self.next_at = now + self.interval_seconds

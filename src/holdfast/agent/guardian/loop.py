@@ -1,31 +1,34 @@
-"""The guardian: the host's init.
+"""Serve a host as its guardian, the parent of every task.
 
-It parents the tasks, so that an agent may crash, freeze or be upgraded under them. The environment
-of its agent holds HOLDFAST_GUARDIAN_FD (the line of `wire.guardian`), HOLDFAST_BEAT_FD and
-HOLDFAST_BEAT_SOCKET (the beat socket and its path, which outlive agents so that beats queue
-meanwhile), HOLDFAST_INCARNATION, HOLDFAST_GUARDIAN_PID, HOLDFAST_KEEPERS, HOLDFAST_HOST_MARK and HOLDFAST_GROUPS (for
-`home.sweep_after_guardian`), and HOLDFAST_MEMORY_LIMITS (`orders.guardian_env.MemoryLimits`).
+The tasks are the guardian's children, so that an agent may crash, freeze or be upgraded meanwhile.
+The environment of its agent holds HOLDFAST_GUARDIAN_FD (the line of `wire.guardian`),
+HOLDFAST_BEAT_FD and HOLDFAST_BEAT_SOCKET (the beat socket and its path, which outlive agents so
+that beats queue meanwhile), HOLDFAST_INCARNATION, HOLDFAST_GUARDIAN_PID, HOLDFAST_KEEPERS,
+HOLDFAST_HOST_MARK and HOLDFAST_GROUPS (for `home.sweep_after_guardian`), and HOLDFAST_MEMORY_LIMITS
+(`orders.guardian_env.MemoryLimits`).
 
-One poll loop, no threads, no GPU library. It does what `wire.guardian` says and decides nothing
-else, except:
+The guardian is one poll loop, without threads and without a GPU library. It carries out the
+requests of `wire.guardian` and decides nothing else, except:
 
 GUARD-5  One guardian per folder (a lock); at its start nothing of an earlier one lives
-         (`process.sweep`), and it is a new incarnation of the host, which tells the controller that
-         the earlier one's tasks are dead.
+         (`process.sweep`), and it is a new incarnation of the host, by which the controller knows
+         that the earlier one's tasks are dead.
 GUARD-6  Its own end ends every task: in order on TERM or INT (stop with each task's grace, wait for
          the ends to be acknowledged), by parent-death signal and sweep when it is killed.
 GUARD-7  A failure of one request, one descriptor or one part of a turn neither ends the loop nor
          keeps the other parts from being done; it is noted with its traceback.
 GUARD-8  Deadlines are kept on a clock that counts suspension, and by a timer of that clock: a host
-         that wakes up ends what lapsed in its sleep in its first turn. An extension that waits to
-         be obeyed counts from when it is heard.
+         that wakes up ends the tasks whose leases ended in its sleep in its first turn. An
+         extension counts from the moment at which it is read, though other requests are carried out
+         before it.
 
-GUARD-10  A host without a folder ends, and so does one whose agents cannot read their config once no
-         task runs: its exit status tells the program that started it to start it anew, or to say so.
+GUARD-10  A host whose folder was removed ends, and so does a host whose agents cannot read their
+         config, once no task runs. The exit status tells the program that started the guardian to
+         start it anew, or to report the bad config.
 
-Signals: TERM or INT shuts the host down, a second one at once; HUP replaces the agent by the one on
-disk now. A second one within a second is the first one told twice (`timeout` signals its child, and
-then its child's group).
+Signals: TERM or INT shuts the host down, a second one without grace; HUP replaces the agent by the
+program on disk now. A second signal within a second counts as the first one sent twice (`timeout`
+signals its child, and then its child's group).
 """
 
 import gc
@@ -70,20 +73,20 @@ from holdfast.wire.guardian import (
 )
 
 EXIT_ALREADY_SERVED = 73  # a second guardian on the same folder
-EXIT_FOLDER_GONE = 75  # another start makes it anew
+EXIT_FOLDER_GONE = 75  # another start makes the folder anew
 _BAD_CONFIGS = 3
 _ACK_SECONDS = 5.0
 _AGAIN_SECONDS = 1.0
-_AGENT_SECONDS = 30.0  # in which an agent that is being started may yet tell of the ends
-_HOLD_SECONDS = 60.0  # an agent holds ends back for half of that (SAVE-1)
+_AGENT_SECONDS = 30.0  # an agent that is being started may report the ends within this
+_HOLD_SECONDS = 60.0  # an agent delays ends for half of this at most (SAVE-1)
 _IDLE_SECONDS = 5.0
-# A burst of launches must not keep exits waiting: a start takes about 0.2 ms, a fork half a
-# millisecond. Eight are the ranks of most hosts. Other requests are quick, and stops that are heard
+# Many launches at once must not delay exits: a start takes about 0.2 ms, a fork half a
+# millisecond. Most hosts have eight ranks. Other requests are quick, and stops that are read
 # together are carried out together (TREE-5).
 _LAUNCHES_PER_TURN = 8
 _REQUESTS_PER_TURN = 256
 _BUSY_SECONDS = 1.0  # orphans are reaped at least this often (WATCH-2)
-_MISHAP_SECONDS = 0.1  # a mishap that recurs must not cost a processor
+_MISHAP_SECONDS = 0.1  # pause, because a failure at every turn must not use up a processor
 _GUARDIAN_OOM_SCORE = -900
 
 
@@ -93,8 +96,8 @@ def run_guardian(
     signaller: Signaller | None = None,
     read_clock: Callable[[], float] = read_boottime,
 ) -> int:
-    """Serve the host until told to stop; return the exit status: 0, `EXIT_ALREADY_SERVED`, or by
-    GUARD-10.
+    """Serve the host until told to stop; return the exit status: 0, `EXIT_ALREADY_SERVED`, or a
+    status of GUARD-10.
 
     The calling process becomes the guardian. It must be single-threaded and have no children.
     `read_clock`: the clock of deadlines, CLOCK_BOOTTIME save in tests.
@@ -121,7 +124,7 @@ def _note(sentence: str, **fields: object) -> None:
 
 
 class _Guardian:
-    """The loop and its parts."""
+    """Runs the guardian's loop and owns its parts."""
 
     def __init__(
         self,
@@ -206,7 +209,7 @@ class _Guardian:
         )
 
     def run(self) -> int:
-        """Turn until the host is shut down; return the exit status."""
+        """Run the loop until the host is shut down; return the exit status."""
         _note(
             "the guardian serves",
             incarnation=self._incarnation,
@@ -220,7 +223,8 @@ class _Guardian:
             wait_seconds = self._turn()
             slept_from = time.monotonic()
             if slept_from - turned_at > _IDLE_SECONDS + 1:
-                # Stopped or starved: what the agent said is read before its silence is judged.
+                # The guardian was stopped or starved: the agent's messages are read before it is
+                # judged.
                 self._agent.excuse_silence(slept_from - turned_at)
             self._poller.poll(wait_seconds)
             turned_at = slept_from
@@ -233,11 +237,11 @@ class _Guardian:
         return self._exit_status
 
     def _turn(self) -> float:
-        """Do what is due, each part for itself (GUARD-7); return how long to wait."""
+        """Do all that is due, each part for itself (GUARD-7); return the seconds to wait."""
         mishaps, survive = self._mishaps.count, self._mishaps.survive
         self._tasks.note_turn()
         reaped = survive(self._nursery.collect, False)
-        survive(self._agent.flush, None)  # before the launches, which take longer than all else
+        survive(self._agent.flush, None)  # before the launches, which take longest
         survive(self._obey_some, None)
         survive(self._tasks.end_lapsed, None)
         now, boot_now = time.monotonic(), self._read_clock()
@@ -277,7 +281,7 @@ class _Guardian:
 
     def _take_signals(self) -> int:
         wake_fd = loop.catch_signals()
-        # Some starters ignore it, which eats exit statuses.
+        # A starter may ignore SIGCHLD, and the kernel would then discard exit statuses.
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         self._poller.handle(wake_fd, self._read_signals)
@@ -321,14 +325,15 @@ class _Guardian:
             if self._closing:
                 self._agent.tell(Stopping())
         else:
-            assert isinstance(request, AgentAlive)  # heard, which is most of its purpose
+            assert isinstance(request, AgentAlive)  # reading it noted the sign of life
             if request.holding and 0.0 < self._ack_until < INF:
                 self._ack_until = min(time.monotonic() + _ACK_SECONDS, self._hold_until)
 
     # ---- the ends
 
     def _lose_agent(self) -> None:
-        """The next agent asks for a snapshot and begins from there, if it can (GUARD-10)."""
+        """Drop the requests of a dead agent, because the next one begins with a snapshot. End
+        the host if no agent can start (GUARD-10)."""
         self._asked.clear()
         bad = self._agent.bad_configs
         if not bad or self._closing:
@@ -347,7 +352,7 @@ class _Guardian:
         self._agent_until = 0.0  # no agent will come
 
     def _begin_close(self) -> None:
-        """Shut down (GUARD-6): at the second call without grace."""
+        """Shut down (GUARD-6); at the second call without grace."""
         again, self._closing = self._closing, True
         self._told_at = time.monotonic()
         _note(
@@ -364,12 +369,13 @@ class _Guardian:
     def _close_further(self, now: float) -> None:
         if not self._closing or self._tasks.count_running or self._agent.retiring:
             return
+        # All tasks have ended: the agent gets time to report the ends before it has to leave.
         if self._ack_until == INF:
             self._ack_until, self._hold_until = now + _ACK_SECONDS, now + _HOLD_SECONDS
             if self._agent_until == INF:
                 self._agent_until = now + _AGENT_SECONDS
         elif not self._agent.greeted and self._ack_until > 0.0 and now < self._agent_until:
-            self._ack_until = now + _ACK_SECONDS  # the one before died of the same signal
+            self._ack_until = now + _ACK_SECONDS  # the signal ended the agent, too
         if not self._tasks.count_held or now >= self._ack_until:
             self._agent.retire(for_good=True)
             if self._ack_until == 0.0:
@@ -380,11 +386,11 @@ class _Guardian:
 
 
 def shield_from_oom(path: Path = Path("/proc/self/oom_score_adj")) -> int | None:
-    """Make the guardian the last to go when memory runs out; return the score that tasks must be
-    set to, None where they may keep what they inherit.
+    """Make the guardian the last process that the kernel kills when memory runs out. Return the
+    score that tasks must be set to; None if they may keep the score that they inherit.
 
-    A shield is never theirs, whether it was put up here or by a service manager (`OOMScoreAdjust`):
-    the host's memory running out must cost a job, not sshd.
+    Tasks never inherit a protected score, whether it was set here or by a service manager
+    (`OOMScoreAdjust`), because the kernel has to kill a job before it kills sshd.
     """
     try:
         before = int(path.read_text())

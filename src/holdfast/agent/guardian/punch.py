@@ -1,9 +1,9 @@
-"""Keep a log file's disk use under a limit without its writer knowing.
+"""Keep a log file's disk use under a limit, unnoticed by the process that writes it.
 
 A task appends to its own file, so that its output survives the death of everything else. Rotation
-by renaming would need the task's help; instead the middle of the file is given back to the disk as
-a hole. Offsets stay true: a reader that remembers how far it got never reads a byte twice, and
-reads the hole as zeros.
+by renaming would need the task's help; instead the middle of the file is freed as a hole. Offsets
+stay true: a reader that remembers how far it got never reads a byte twice, and reads the hole as
+zeros.
 """
 
 import errno
@@ -19,7 +19,7 @@ _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV)
 
 
 class Punched(Enum):
-    """What became of one file."""
+    """The result of `punch_file` for one file."""
 
     WITHIN = "within"  # under its limit: nothing to do
     PUNCHED = "punched"
@@ -28,8 +28,9 @@ class Punched(Enum):
 
 
 def plan_hole(size: int, limit_bytes: int) -> tuple[int, int]:
-    """Return the (offset, length) to give back so that the first 1 MiB and the last half of the
-    limit stay; length 0 is nothing. Under a limit of 4 MiB the head shrinks to a quarter of it."""
+    """Return the (offset, length) of the hole that leaves the first 1 MiB and the last half of
+    the limit; length 0 means no hole. With a limit under 4 MiB the head shrinks to a quarter of
+    the limit."""
     head = min(HEAD_BYTES, limit_bytes // 4)
     start = -(-head // _BLOCK_BYTES) * _BLOCK_BYTES
     end = (size - limit_bytes // 2) // _BLOCK_BYTES * _BLOCK_BYTES
@@ -37,7 +38,7 @@ def plan_hole(size: int, limit_bytes: int) -> tuple[int, int]:
 
 
 def punch_file(path: str, limit_bytes: int) -> Punched:
-    """Bring the file's disk use under `limit_bytes`; only a plain file's, and through no link at
+    """Bring a file's disk use under `limit_bytes`. Touch plain files only, and follow no link at
     the end of `path`, because a task may have put something else there."""
     try:
         if os.lstat(path).st_blocks * 512 <= limit_bytes:

@@ -1,14 +1,15 @@
-"""The guardian's tasks: launched, extended, stopped, ended, remembered until acknowledged.
+"""Launch, extend, stop and end the guardian's tasks, and remember them until acknowledged.
 
-GUARD-1  A key is launched once. A repeat is answered with what is known; a key acknowledged before
-         is refused.
+GUARD-1  A key is launched once. A repeat is answered with the task's start or end; a key whose end
+         was acknowledged is refused.
 GUARD-2  A task is ended at its deadline whether or not an agent lives. Deadlines only ever move
          later.
-GUARD-3  `TaskEnded` is said when the task's tree is over (NURSERY-2).
+GUARD-3  `TaskEnded` is sent when all processes of the task are gone or given up (NURSERY-2).
 GUARD-4  `TaskEnded` is kept, and is in every snapshot, until the agent acknowledges it.
-GUARD-9  A signal that ends the host ends no task by itself, in whichever order they hear it: scancel,
-         a service manager and killall tell all of them at once. An end that may be of that signal
-         waits a second for the guardian's own.
+GUARD-9  A task that dies of the signal that ends the host counts as stopped with the host, because
+         scancel, a service manager and killall signal all processes at once, in any order. The
+         report of an end that may come of such a signal waits a second for the guardian's own
+         signal.
 """
 
 import heapq
@@ -36,17 +37,17 @@ from holdfast.wire.guardian import (
     TaskStatus,
 )
 
-# At 500 launches a second this is half a minute of them; a late repeat comes within milliseconds.
+# At 500 launches a second these are half a minute of keys; a repeat comes within milliseconds.
 MAX_TOMBSTONES = 16_384
 _PUNCH_SECONDS = 1.0
-_FLOOD_SECONDS = 0.1  # while some log is over its limit: a task can write a gigabyte a second
+_FLOOD_SECONDS = 0.1  # if a log is over its limit: a task can write a gigabyte a second
 _TIDY_SECONDS = 0.5
-# Of an end before the guardian's own signal, for which that signal is taken as the reason: where the
-# task died of such a signal, and where it ended in the same turn.
+# How long before the guardian's own signal a task may end and still count as ended by that signal:
+# if it died of such a signal, and if it ended in the same turn in another way.
 _TOLD_SECONDS = 1.0
 _SAME_TURN_SECONDS = 0.02
 _TOLD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_STALL_SECONDS = 2.5  # without a turn: more than twice what a guardian with tasks ever waits
+_STALL_SECONDS = 2.5  # more than twice the longest wait of a guardian with tasks
 # A program's name may be as long as the kernel allows, and its error goes into every snapshot.
 _MAX_SENTENCE = 4096
 
@@ -87,7 +88,11 @@ class _Task:
 
 
 class HostTasks:
-    """All tasks of the host. Every time is CLOCK_BOOTTIME, of `read_clock`."""
+    """Holds all tasks of the host. Every instant is CLOCK_BOOTTIME, read by `read_clock`.
+
+    tell: sends an answer to the agent. note: writes a sentence into the journal. look: reads the
+    signals that came, and so calls `close` if this guardian was told to end.
+    """
 
     def __init__(
         self,
@@ -102,7 +107,7 @@ class HostTasks:
         note: Callable[..., None],
         look: Callable[[], None] = lambda: None,
     ) -> None:
-        self._look = look  # whether this guardian was told to go, which calls `close`
+        self._look = look
         self._nursery = nursery
         self._mishaps = mishaps
         self._group_home = group_home
@@ -125,7 +130,7 @@ class HostTasks:
     # ---- what the agent asks
 
     def launch(self, launch: LaunchTask) -> None:
-        """Start a task, or answer for the one that is known (GUARD-1)."""
+        """Start a task; if its key is known, answer with its start or end (GUARD-1)."""
         known = self._tasks.get(launch.key)
         if known is not None:
             self._answer_known(known)
@@ -135,7 +140,7 @@ class HostTasks:
         else:
             task = self._tasks[launch.key] = _Task(launch)
             if self._closing:
-                task.stopped = True  # as what runs here: its job goes on elsewhere, at no charge
+                task.stopped = True  # like the tasks that run here: its job is not charged
                 self._refuse(task, "the host is shutting down")
             elif not math.isfinite(launch.deadline):
                 sentence = f"{launch.deadline} is no time at which a lease ends"
@@ -156,7 +161,8 @@ class HostTasks:
                     task.keeper.set_deadline(deadline)
 
     def stop(self, key: TaskKey, grace_seconds: float) -> None:
-        """TERM now, KILL after the grace. Repeats act once, a sooner KILL wins."""
+        """TERM a task now and KILL it after the grace. Of several calls the one with the soonest
+        KILL counts."""
         task = self._tasks.get(key)
         if task is None:
             return
@@ -166,7 +172,7 @@ class HostTasks:
             self._end(task, grace_seconds)
 
     def ack(self, keys: list[TaskKey]) -> None:
-        """Forget ends that the controller has; a task that still runs is kept all the same."""
+        """Forget ends that the controller has on record; keep a task that still runs."""
         for key in keys:
             task = self._tasks.get(key)
             if task is None or task.ended is None:
@@ -179,21 +185,22 @@ class HostTasks:
                 del self._tombstones[next(iter(self._tombstones))]
 
     def make_snapshot(self, incarnation: str, number: int) -> Snapshot:
-        """Everything held now."""
+        """Return the status of every task that is not acknowledged yet."""
         tasks = [task.as_status() for task in self._tasks.values()]
         return Snapshot(incarnation=incarnation, number=number, tasks=tasks)
 
     # ---- what the guardian itself asks
 
     def note_turn(self) -> None:
-        """Note that the guardian turns, and if it had not for long (stopped, starved, asleep)."""
+        """Note that the guardian turns, and for how long it had not turned (stopped, starved,
+        asleep)."""
         now = self._read_clock()
         if now - self._turned_at > _STALL_SECONDS:
             self._stall = self._turned_at, now
         self._turned_at = now
 
     def close(self, *, at_once: bool) -> None:
-        """Stop every task, with its own grace or at once; start none from now on."""
+        """Stop every task, with its own grace or at once; start no task from now on."""
         if not self._closing:
             self._closing, self._closed_at = True, self._read_clock()
         self._say_doubtful()
@@ -203,16 +210,17 @@ class HostTasks:
 
     @property
     def count_running(self) -> int:
-        """Tasks whose end is not settled."""
+        """Return the number of tasks that have no `TaskEnded` yet."""
         return sum(task.ended is None for task in self._tasks.values())
 
     @property
     def count_held(self) -> int:
-        """Tasks not acknowledged yet, running or ended."""
+        """Return the number of tasks that are not acknowledged yet, running or ended."""
         return len(self._tasks)
 
     def end_lapsed(self) -> None:
-        """KILL tasks past their deadlines (GUARD-2); one whose deadline was moved goes back in."""
+        """KILL tasks past their deadlines (GUARD-2); a task whose deadline was moved is queued
+        again."""
         now = self._read_clock()
         while self._deadlines and self._deadlines[0][0] <= now:
             _, key = heapq.heappop(self._deadlines)
@@ -233,7 +241,7 @@ class HostTasks:
             self._end(task, 0.0)
 
     def turn(self, now: float) -> float:
-        """Keep logs and groups small; return when to be called again."""
+        """Keep logs and groups small; return the instant at which to be called again."""
         due = [self._deadlines[0][0]] if self._deadlines else []
         if self._doubtful:
             self._say_doubtful()
@@ -256,7 +264,7 @@ class HostTasks:
     # ---- how
 
     def _try_to_start(self, task: _Task, launch: LaunchTask) -> None:
-        """Start it, or refuse it, because its key is known now and must have an answer."""
+        """Start a task, or refuse it, because its key is known now and must have an answer."""
         try:
             self._start(task, launch)
         except ValidationError as error:
@@ -323,7 +331,7 @@ class HostTasks:
 
     def _end(self, task: _Task, grace_seconds: float) -> None:
         if not 0.0 <= grace_seconds < math.inf:
-            grace_seconds = 0.0  # with a grace that is no time it would never be over
+            grace_seconds = 0.0  # such a grace would never end
         if task.run is not None:
             task.stopped = task.stopped or task.run.exit is None
             self._nursery.end(task.run, grace_seconds)
@@ -331,7 +339,7 @@ class HostTasks:
     def _refuse(
         self, task: _Task, sentence: str, *, hosts_fault: bool = False, code: int | None = None
     ) -> None:
-        """Settle a task that never became its program."""
+        """Note and report the end of a task whose program never ran."""
         task.ended = TaskEnded(
             key=task.key,
             exit_code=code,
@@ -345,7 +353,8 @@ class HostTasks:
         self._tell(task.ended)
 
     def _take_end(self, task: _Task, run: ProgramRun) -> None:
-        """Say that the tree is gone, or given up, and keep saying it until acknowledged."""
+        """Report that all processes of a task are gone or given up; the snapshot repeats this
+        until it is acknowledged."""
         if run.start_error is not None:
             child = run.child
             self._refuse(
@@ -360,7 +369,7 @@ class HostTasks:
             self._doubtful.append(task)
 
     def _say_doubtful(self) -> None:
-        """Say the ends that have waited for long enough; all of them once the host closes."""
+        """Report the ends that have waited for long enough; all of them once the host closes."""
         now = self._read_clock()
         due = [t for t in self._doubtful if self._closing or _end_of(t) + _TOLD_SECONDS <= now]
         for task in due:
@@ -375,7 +384,7 @@ class HostTasks:
         task.lapsed = task.lapsed or (task.keeper is not None and task.keeper.ended)  # KEEPER-1
         found, group = run.exit, task.group
         if run.child.program_pid in run.survivors:
-            found = None  # what was reaped is its keeper
+            found = None  # the reaped process was its keeper
         counts = group is not None and self._group_home is not None and self._group_home.memory
         counted = group if counts else None
         peak_bytes = counted.read_peak_bytes() if counted else 0
@@ -383,7 +392,7 @@ class HostTasks:
             key=task.key,
             exit_code=found.exit_code if found else None,
             signal=found.signal if found else None,
-            # The count of the whole host is no evidence: the kill may be another job's.
+            # The host's own count is no evidence, because another job may have been killed.
             oom=counted is not None and counted.count_oom_kills() > 0,
             stopped=task.stopped,
             lapsed=task.lapsed,
@@ -397,7 +406,7 @@ class HostTasks:
         )
         self._drop_keeper(task)
         self._tell(task.ended)
-        self._punch_logs(task)  # its last output stays on disk for as long as its logs are kept
+        self._punch_logs(task)  # its last output stays on disk as long as its logs
         self._drop_group(task)
 
     def _count_stalled(self, task: _Task) -> float:
@@ -406,7 +415,7 @@ class HostTasks:
 
     def _drop_keeper(self, task: _Task) -> None:
         if task.keeper is None or (task.run is not None and task.run.exit is None):
-            return  # a keeper that survives SIGKILL has its slot
+            return  # a keeper that survives SIGKILL still uses its slot
         if task.run is not None:
             task.run.child.drop_keeper()
         self._keepers.give_back(task.keeper)
@@ -418,7 +427,7 @@ class HostTasks:
             self._full_groups.append(group)
 
     def _punch_logs(self, task: _Task) -> bool:
-        """Bring both streams under the limit. True where one was over it."""
+        """Bring both streams of a task under the limit. Return True if one was over it."""
         found = [punch_file(path, task.log_disk_bytes) for path in (task.stdout, task.stderr)]
         if Punched.UNSUPPORTED in found:
             self._mishaps.say_once(
@@ -433,13 +442,13 @@ def _end_of(task: _Task) -> float:
 
 
 def _may_be_told(found: Exit | None) -> bool:
-    """Return whether a first process ended of a signal that ends hosts."""
+    """Return True if a first process died of a signal by which hosts are ended."""
     if found is None:
         return False
     return found.signal in _TOLD or (found.exit_code or 0) - 128 in _TOLD
 
 
 def _name_output(task: _Task, run: ProgramRun) -> dict[str, StreamEnd]:
-    """Return what became of the streams that were written to, or lost something."""
+    """Return the ends of the streams that were written to, or that lost bytes."""
     names = {task.stdout: "stdout", task.stderr: "stderr"}
     return {names[path]: end for path, end in run.output.items() if end != StreamEnd()}

@@ -1,1 +1,1 @@
-"""Health checks of this host: measured in a process of their own, judged by the controller."""
+"""Check this host's health: a process of its own measures, the controller judges."""

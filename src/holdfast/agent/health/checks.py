@@ -1,4 +1,4 @@
-"""The agent's side of health checks: ask for orders, have the host measured, report.
+"""Carry out health checks on this host: ask for orders, have the host measured, report.
 
 HCHK-1  A check runs in a process of its own with a deadline; a part that hangs is reported as missed,
         and neither heartbeats nor tasks wait for it.
@@ -43,7 +43,7 @@ FindGpus = Callable[[], Awaitable[list[Gpu]]]
 
 
 class HealthChecks:
-    """Keeps this host's checks going."""
+    """Runs this host's health checks."""
 
     def __init__(self, ask: Ask, find_gpus: FindGpus, *, incarnation: str, folder: Path) -> None:
         self._ask = ask
@@ -55,7 +55,7 @@ class HealthChecks:
         self._news = asyncio.Event()
 
     def note_end(self, job_id: str, attempt: int, *, failed: bool) -> None:
-        """Count a task that ended here by itself; after a failure the controller is asked soon."""
+        """Count a task that ended here by itself; after a failure the controller is called soon."""
         if failed:
             self._failed += 1
             self._failures.append((job_id, attempt))
@@ -64,10 +64,10 @@ class HealthChecks:
             self._passed += 1
 
     async def run(self) -> None:
-        """Ask, measure and report for ever."""
+        """Ask for orders, measure and report for ever."""
         report: HealthReport | None = None
         while True:
-            self._news.clear()  # what fails while the controller is asked is told with the next call
+            self._news.clear()  # failures during the call below are in the next one
             passed, failed, failures = self._passed, self._failed, tuple(self._failures)
             request = HealthRequest(
                 incarnation=self._incarnation,
@@ -114,7 +114,8 @@ class HealthChecks:
 
 
 async def measure(order: MeasureOrder, deadline_seconds: float) -> list[dict[str, Any]]:
-    """Return what each part found within the deadline; the process and its children are ended."""
+    """Return the findings of each part that was done before the deadline. The measuring process
+    and its children are ended."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-m", "holdfast.agent.health.measure"),
         stdin=asyncio.subprocess.PIPE,
@@ -139,7 +140,7 @@ async def measure(order: MeasureOrder, deadline_seconds: float) -> list[dict[str
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(TimeoutError):  # a process in the kernel's hands is left there
+        with contextlib.suppress(TimeoutError):  # a process that hangs in the kernel is left
             async with asyncio.timeout(_REAP_SECONDS):
                 await process.wait()
     return fragments
@@ -148,7 +149,7 @@ async def measure(order: MeasureOrder, deadline_seconds: float) -> list[dict[str
 def gather(
     order: MeasureOrder, fragments: Iterable[dict[str, Any]], gpus: list[Gpu], *, seconds: float
 ) -> Measured:
-    """Return the parts as one; what is missing is named in `missed`."""
+    """Return the findings of all parts as one. `missed` names the parts that are not there."""
     found: dict[str, Any] = {}
     done = set()
     for fragment in fragments:

@@ -1,7 +1,8 @@
-"""The process that measures a host: `python -m holdfast.agent.health.measure`, the order on stdin.
+"""Measure a host, in a process: `python -m holdfast.agent.health.measure`, with the order on stdin.
 
-It prints a line of JSON for each part as soon as that part is done, so that a part that hangs (a
-mount, a driver) hides no other. Its agent ends it and its children at the deadline.
+The process prints a line of JSON for each part as soon as that part is done, so that a part that
+hangs (a mount, a driver) hides no other. The agent ends the process and its children at the
+deadline.
 """
 
 import importlib.util
@@ -21,15 +22,19 @@ from holdfast.core.health.checks import DeviceMeasure
 from holdfast.version import VERSION
 
 MATMUL_SIZE = 4096
-MATMUL_ROUNDS = 10  # products a try: an H100 needs 2 ms for them, and a launch 10 µs
+MATMUL_ROUNDS = 10  # products in one try: an H100 needs 2 ms, a launch 10 µs
 MATMUL_TRIES = 5
 _BLOCK = 1 << 20
 _MAX_OUTPUT_CHARS = 4096
 
 
 class MeasureOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What the process is asked. folder: on the disk that tasks write to. multiply: try a product on
-    each device."""
+    """The order to the measuring process.
+
+    folder: a folder on the disk that tasks write to. disk_mb: the megabytes to write; 0 to measure
+    no disk. mounts: the paths to try. script: the operator's shell script. multiply: True to try a
+    product of matrices on each device.
+    """
 
     folder: str
     disk_mb: float = 0.0
@@ -39,7 +44,7 @@ class MeasureOrder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The parts that are measured, by name."""
+        """Return the names of the parts that are measured."""
         optional = (
             ("disk", self.disk_mb > 0),
             ("mounts", bool(self.mounts)),
@@ -64,7 +69,8 @@ def measure_sizes(order: MeasureOrder) -> Fragment:
 
 
 def measure_disk(order: MeasureOrder) -> Fragment:
-    """Write a file through to the disk and time it. A disk that cannot be written has speed 0."""
+    """Time the write of a file through to the disk. The speed is 0 if the disk cannot be
+    written."""
     path = os.path.join(order.folder, f".holdfast-disk-check-{os.getpid()}")
     blocks = max(1, int(order.disk_mb * 1_000_000 / _BLOCK))
     data = os.urandom(_BLOCK)
@@ -85,7 +91,7 @@ def measure_disk(order: MeasureOrder) -> Fragment:
 
 
 def measure_mounts(order: MeasureOrder) -> Fragment:
-    """Look into each path, as a task would."""
+    """Read each path, as a task would."""
     return {"mounts": {path: _try_path(path) for path in order.mounts}}
 
 
@@ -98,8 +104,8 @@ def _try_path(path: str) -> str:
 
 
 def measure_versions(order: MeasureOrder) -> Fragment:
-    """Name the versions that matter to a task."""
-    from importlib import metadata  # its import is dear, and each agent imports this module
+    """Return the versions of Holdfast, Python and the libraries that matter to a task."""
+    from importlib import metadata  # its import is slow, and each agent imports this module
 
     found = {"holdfast": VERSION, "python": sys.version.split()[0]}
     for name in ("torch", "cupy", "numpy"):
@@ -125,7 +131,7 @@ def run_script(order: MeasureOrder) -> Fragment:
 
 
 def measure_driver(order: MeasureOrder) -> Fragment:
-    """Ask the drivers for their version, and for uncorrectable memory errors of each device."""
+    """Read the drivers' versions, and the count of uncorrectable memory errors of each device."""
     from holdfast.agent.probes.worker import open_readers, read_devices
 
     readers, _ = open_readers("pynvml", "/")
@@ -139,8 +145,8 @@ def measure_driver(order: MeasureOrder) -> Fragment:
 
 
 def measure_devices(order: MeasureOrder) -> Fragment:
-    """Multiply a matrix on each device; nothing where neither torch nor cupy is there."""
-    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as the drivers count them
+    """Multiply a matrix on each device; do nothing if neither torch nor cupy is installed."""
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # numbers devices as the drivers do
     if importlib.util.find_spec("torch") is not None:
         return {"devices": _multiply_torch()}
     if importlib.util.find_spec("cupy") is not None:
@@ -149,9 +155,10 @@ def measure_devices(order: MeasureOrder) -> Fragment:
 
 
 def time_best(multiply: Callable[[], object], synchronize: Callable[[], object]) -> float:
-    """Return the seconds of the best of some tries, each of so many products.
+    """Return the seconds of the fastest of `MATMUL_TRIES` tries, each of `MATMUL_ROUNDS` products.
 
-    Kernels are loaded at their first use, and a device's clock rises with its work.
+    The first tries are slower, because kernels are loaded at their first use, and a device's clock
+    rises with its work.
     """
     best = math.inf
     for _ in range(MATMUL_TRIES):
@@ -193,13 +200,13 @@ def _multiply_cupy() -> list[DeviceMeasure]:
 
 
 def multiply_each(count: int, multiply: Callable[[int], float]) -> list[DeviceMeasure]:
-    """Return what came of the product on each device."""
+    """Return the speed or the error of the product on each device."""
     found = []
     for index in range(count):
         try:
             seconds = multiply(index)
-        except Exception as error:  # a sick device fails in as many ways as there are drivers
-            if "out of memory" in str(error).lower():  # a task has it, which is no fault
+        except Exception as error:  # each driver fails in its own way
+            if "out of memory" in str(error).lower():  # a task uses the memory, which is no fault
                 found.append(DeviceMeasure(index=index))
                 continue
             found.append(DeviceMeasure(index=index, error=f"{type(error).__name__}: {error}"[:500]))
@@ -221,7 +228,7 @@ PARTS: dict[str, Callable[[MeasureOrder], Fragment]] = {
 
 
 def main() -> int:
-    """Measure every part at once, each in a thread, and print what each found."""
+    """Measure every part at once, each in a thread, and print the findings of each."""
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=MeasureOrder)
     turn = threading.Lock()
 

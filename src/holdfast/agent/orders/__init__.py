@@ -1,1 +1,1 @@
-"""The controller's orders and the guardian's answers, and how the agent carries them out."""
+"""Carry out the controller's orders and the guardian's answers on this host."""

@@ -1,13 +1,14 @@
-"""Places kept for ranks of gangs until all their peers have one: this host's half of the barrier.
+"""Keep places for ranks of gangs until all their peers have one: this host's half of the barrier.
 
 GANG-1  No rank of a gang is launched before every rank has its place: hosts claim, the store opens
         the barrier in the transaction of the last claim, and only then are launches offered. A gang
-        on one host is offered at once, because one answer has all of its launches: the host takes
-        all or none. (Not a supervised job, whose members may be replaced on another host, and need
-        the port of rank 0 on record.)
+        on one host is offered at once, because one answer has all of its launches: the host
+        launches all or none. (A supervised job does claim, because its members may be replaced on
+        another host, and need the port of rank 0 on record.)
 
-A claim is a promise, not a process: it costs nothing, is reported in every sync, and is dropped at
-a stop, at a loss and at the end of its lease. A new agent has none; the controller asks it again.
+A claim is a promise and no process: it costs nothing, is reported in every sync, and is dropped
+when its rank is stopped or lost, or its lease ends. A new agent has no claims; the controller
+orders them again.
 """
 
 from __future__ import annotations
@@ -25,14 +26,15 @@ from holdfast.wire.agent import ClaimOrder, TaskReport
 
 log = logging.getLogger("holdfast.agent.orders.claims")
 
-LOWEST_PORT = 20_000  # below it are the ports that services are known by
+LOWEST_PORT = 20_000  # well-known services listen on ports below this one
 PORT_TRIES = 64
-KEPT_SECONDS = 600.0
-RANGE_SECONDS = 60.0  # for so long the kernel's range of ports is not read again
+KEPT_SECONDS = 600.0  # how long a port that was handed out is not handed out again
+RANGE_SECONDS = 60.0  # how long the kernel's range of ports is remembered before it is read again
 
 
 class Claim:
-    """One kept place. `port` is bound until the launch, so that no other process takes it."""
+    """Hold one place for a rank. `port` stays bound until the launch, so that no other process
+    binds it; 0 for ranks other than 0, whose place needs no port."""
 
     __slots__ = ("deadline", "port", "socket")
 
@@ -49,7 +51,7 @@ class Claim:
 
 
 class Claims:
-    """The places this agent keeps."""
+    """Hold the places that this agent keeps for ranks."""
 
     def __init__(self, ports: PortChooser | None = None) -> None:
         self._claims: dict[TaskKey, Claim] = {}
@@ -62,7 +64,8 @@ class Claims:
         return key in self._claims
 
     def keep(self, order: ClaimOrder, deadline: float, now: float) -> bool:
-        """Keep a place until `deadline`; both times are of CLOCK_BOOTTIME. True for a new one."""
+        """Keep a place until `deadline` (`deadline` and `now` are instants of CLOCK_BOOTTIME).
+        Return True if the place is new."""
         known = self._claims.get(order.key)
         if known is not None:
             known.deadline = max(known.deadline, deadline)
@@ -74,21 +77,24 @@ class Claims:
         return True
 
     def extend(self, key: TaskKey, deadline: float) -> bool:
-        """Note that a lease was renewed. True when the key is a claim."""
+        """Move a claim's deadline later, because its lease was renewed. Return True if the key
+        is a claim."""
         claim = self._claims.get(key)
         if claim is not None:
             claim.deadline = max(claim.deadline, deadline)
         return claim is not None
 
     def drop(self, key: TaskKey) -> bool:
-        """Forget a place: it is launched, stopped or lost. True when it was kept."""
+        """Forget a place, because its rank was launched, stopped or lost. Return True if it was
+        kept."""
         claim = self._claims.pop(key, None)
         if claim is not None:
             claim.close()
         return claim is not None
 
     def reports(self, now: float) -> list[TaskReport]:
-        """Their reports in a sync. Those whose lease is over are forgotten first."""
+        """Return a report of each claim for the next sync, after claims whose lease is over are
+        dropped."""
         for key in [key for key, claim in self._claims.items() if claim.deadline <= now]:
             log.warning("a kept place was given up: its lease is over", extra=about(key))
             self.drop(key)
@@ -97,24 +103,25 @@ class Claims:
 
 
 class PortChooser:
-    """Finds ports for rendezvous.
+    """Finds free ports for the rendezvous of gangs.
 
-    PORT-1  A port that was given is not given again for `KEPT_SECONDS`: a task may take long until
-            it listens.
-    PORT-2  Ports are taken from below the kernel's range for outgoing connections, so that none of
-            those takes the port between its release here and the task's own bind; a port of that
-            range is taken only where all tried ones are in use.
+    PORT-1  A port that was handed out is not handed out again for `KEPT_SECONDS`, because a task
+            may need long until it listens.
+    PORT-2  Ports are chosen below the kernel's range for outgoing connections, so that no outgoing
+            connection occupies the port between its release here and the task's own bind. A port
+            of that range is chosen only if every port tried below it is in use.
     """
 
     def __init__(self, chance: Callable[[int, int], int] = random.randint) -> None:
         self._chance = chance
-        self._given: dict[int, float] = {}  # → until when, the first to be free again first
+        self._given: dict[int, float] = {}  # port → free again at, in that order
         self._quiet: tuple[int, int] = (1, 0)
         self._quiet_until = -math.inf
 
     def bind(self, now: float) -> socket.socket | None:
-        """A socket bound to a free port of this host, on all its addresses: rank 0 listens where
-        its peers reach it. None where no port can be had: the task then chooses its own."""
+        """Return a socket bound to a free port of this host, on all its addresses, because the
+        peers of rank 0 connect to it from other hosts. Return None if no port is free: the task
+        then chooses its own."""
         found = self._bind_one(now)
         return None if found is None else found[0]
 
@@ -131,8 +138,9 @@ class PortChooser:
         return None
 
     def _free_old(self, now: float) -> None:
-        """Forget the ports that were given long enough ago. A short task takes a port, too, so
-        this looks at no more of them than it forgets."""
+        """Forget the ports that were handed out more than `KEPT_SECONDS` ago. The oldest come
+        first, so that a call reads no more entries than it deletes, because every short task
+        needs a port, too."""
         while self._given:
             port, until = next(iter(self._given.items()))
             if until > now:
@@ -147,10 +155,10 @@ class PortChooser:
             port = self._chance(low, high)
             if port not in self._given:
                 yield port
-        yield 0
+        yield 0  # the kernel chooses (PORT-2)
 
     def find(self, now: float) -> int:
-        """A port that is free now, for a task that starts at once; 0 where none can be had."""
+        """Return a port that is free now, for a task that starts at once; 0 if none is free."""
         found = self._bind_one(now)
         if found is None:
             return 0
@@ -160,7 +168,8 @@ class PortChooser:
 
 
 def read_quiet_ports() -> tuple[int, int]:
-    """The first and last port below those of outgoing connections; (1, 0) where none are."""
+    """Return the first and last port below the range of outgoing connections; (1, 0) if there
+    are none."""
     try:
         first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     except (OSError, ValueError, IndexError):

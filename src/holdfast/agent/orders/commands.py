@@ -1,4 +1,4 @@
-"""The instructions of sync answers (`decide`) carried out on the tasks of this host."""
+"""Carry out the instructions that `decide` makes of sync answers, on the tasks of this host."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,12 @@ log = logging.getLogger("holdfast.agent.orders.commands")
 
 @dataclass(eq=False)
 class Commands:
-    """Carries out sync answers. keeper: forgets a task whose end is on record."""
+    """Carries out sync answers.
+
+    keeper: the housekeeper, which forgets a task once its end is on record. closing: True once
+    this host starts no more tasks. settings_rev: the revision of the settings that the tasks are
+    watched by.
+    """
 
     table: TaskTable
     link: GuardianLink
@@ -36,12 +41,12 @@ class Commands:
     watching: WatchRunner
     keeper: Housekeeper
     news: News
-    closing: bool = False  # this host starts nothing any more
+    closing: bool = False
     settings_rev: int = 0
     _unsaid: list[tuple[AgentTask, str]] = field(default_factory=list)
 
     def carry_out(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
-        """Carry out an answer (SYNC-1). True when any of it was new."""
+        """Carry out an answer (SYNC-1). Return True if any part of the answer was new."""
         now, known = read_boottime(), self._look(answer)
         found = decide.decide_answer(answer, known, started_at=started_at, now=now, newest=newest)
         if newest:
@@ -59,7 +64,7 @@ class Commands:
         return found.news
 
     def show_settings_rev(self) -> int:
-        """Return the revision of the settings that its tasks are watched by."""
+        """Return the revision of the settings that this host's tasks are watched by."""
         return self.settings_rev
 
     def stop_others(self, fallen: AgentTask) -> None:
@@ -73,13 +78,15 @@ class Commands:
         self._save_stops()
 
     def stop_fetches(self) -> None:
-        """End every task that is not launched yet: this host starts nothing any more."""
+        """End every task that is still fetching its input, because this host starts no more
+        tasks."""
         for task in self.table:
             if task.state is AgentTaskState.FETCHING:
                 self._give_start_up(task, TaskFacts(stopped=True, stop_cause=Cause.HOST_DRAINED))
 
     def give_up_unheld(self, task: AgentTask) -> None:
-        """Report a task that the guardian should hold and does not: the host's failure."""
+        """Report a task that the guardian was told to launch and does not know, as a failure of
+        the host."""
         sentence = "the guardian does not hold it, though it was told to launch it"
         self.launcher.fail(task.key, sentence)
 
@@ -127,7 +134,7 @@ class Commands:
                     self._do_to_known(instruction)
 
     def _do_to_known(self, instruction: decide.Instruction) -> None:
-        """Carry out what is about a task that is here."""
+        """Carry out an instruction on a task of this host; do nothing if the task is not here."""
         assert isinstance(
             instruction,
             decide.StopOne | decide.TripByOperator | decide.LoseLease | decide.ChangeWatch,
@@ -148,7 +155,7 @@ class Commands:
                 self.watching.poke()
 
     def _forget(self, keys: Sequence[TaskKey]) -> None:
-        """Have the guardian and this agent forget ends."""
+        """Have the guardian and this agent forget ended tasks."""
         self.link.ack(list(keys))
         for key in keys:
             if (task := self.table.get(key)) is not None:
@@ -176,7 +183,8 @@ class Commands:
             self._give_start_up(task, TaskFacts(stopped=True, trip=task.watch.trip))
 
     def _save_stops(self) -> None:
-        """Write stops down and say why once all are told, because a disk must keep none waiting."""
+        """Save the stops and log their reasons after the guardian was told of all, because a
+        slow disk must delay no stop."""
         said, self._unsaid = self._unsaid, []
         for task, why in said:
             log.info(f"stopping: {why}", extra=task.about(grace_seconds=task.stop_grace))
@@ -193,13 +201,14 @@ class Commands:
             self.link.stop(task.key, 0.0)
 
     def _decide_watch(self, task: AgentTask, *, tick: bool) -> None:
-        """Have the watch decide: now, where the runner does not tick it because it does not run."""
+        """Have a task's watch decide now. tick: True if the runner does not tick this watch,
+        because the task's program does not run."""
         if tick:
             task.watch.tick(read_boottime())
         self.watching.poke()
 
     def _give_start_up(self, task: AgentTask, facts: TaskFacts) -> None:
-        """End a task whose checkpoint is still fetched."""
+        """End a task that is still fetching its checkpoint."""
         self.table.works.stop(task.key)
         self.launcher.give_up(task, facts)
 

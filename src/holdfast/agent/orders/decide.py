@@ -1,15 +1,16 @@
-"""What a sync answer asks of this host, decided from what the host knows: instructions as values. Pure.
+"""Decide which instructions a sync answer has for this host, from what the host knows. Pure.
 
-`Commands` carries them out. Each command of the controller repeats until its effect is reported, so
-each is decided anew with each answer, and asks for nothing where its effect is there already.
+`Commands` carries the instructions out. The controller repeats each command until the host reports
+its effect, so that every answer is decided anew, and a command whose effect is there already
+becomes no instruction.
 
 CMD-1  A launch is done once per key; one that comes after a stop or an end of the same key is
-       refused, and the controller told that the key is over.
-CMD-2  A launch or a renewal counts from the start of the call that brought it. Where that call is
-       so old that the lease it grants is over (the agent was frozen), the launch is not done; the
-       controller offers it again.
-CMD-3  A stop for a task that is not known here is answered at once: ended, stopped. Nothing of it
-       will run (CMD-1).
+       refused, and the controller is told that the key has ended.
+CMD-2  The lease of a launch or a renewal counts from the start of the sync call that brought it.
+       If that call is so old that the lease is over (the agent was frozen), the launch is not done;
+       the controller offers it again.
+CMD-3  A stop for a task that is not known here is answered at once with the end of a stopped task,
+       because no later launch of that key will run (CMD-1).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +32,11 @@ _WATCHED = (AgentTaskState.RUNNING, AgentTaskState.SAVING)  # the runner ticks t
 
 
 class KnownTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task as the agent knows it. stop_grace: of the stop that was sent, None before."""
+    """A task as the agent knows it.
+
+    tripped: True once a watchdog has decided to end it. stop_asked: True once a stop was sent to
+    it. stop_grace: the seconds of grace of that stop; None before it.
+    """
 
     state: AgentTaskState
     tripped: bool = False
@@ -40,8 +45,11 @@ class KnownTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
-    """What the agent knows of the keys that an answer names. buried: they have ended here, and are
-    forgotten. places: kept for ranks of gangs. closing: this host starts nothing any more."""
+    """The agent's knowledge of the keys that an answer names.
+
+    buried: keys whose tasks have ended here and are forgotten. places: keys of gang ranks for
+    which a place is kept. closing: True once this host starts no more tasks.
+    """
 
     tasks: Mapping[TaskKey, KnownTask]
     buried: frozenset[TaskKey] = frozenset()
@@ -57,7 +65,8 @@ class Begin(msgspec.Struct, frozen=True):
 
 
 class LetBeOffered(msgspec.Struct, frozen=True):
-    """Leave a launch to the next offer, because the lease that came with it is over (CMD-2)."""
+    """Leave a launch until the controller offers it again, because the lease that came with it
+    is over (CMD-2)."""
 
     order: LaunchOrder
 
@@ -70,13 +79,14 @@ class TellEnd(msgspec.Struct, frozen=True):
 
 
 class ForgetEnds(msgspec.Struct, frozen=True):
-    """Forget ends that are on record, or never will be."""
+    """Forget ended tasks, because the controller has recorded their ends or has refused them for
+    good."""
 
     keys: tuple[TaskKey, ...]
 
 
 class Prolong(msgspec.Struct, frozen=True):
-    """Move the deadlines of places and live tasks later."""
+    """Move the deadlines of kept places and live tasks later."""
 
     deadlines: tuple[tuple[TaskKey, float], ...]
 
@@ -95,7 +105,8 @@ class DropPlace(msgspec.Struct, frozen=True):
 
 
 class StopOne(msgspec.Struct, frozen=True, kw_only=True):
-    """Stop a task, or give its start up where it has not `begun`."""
+    """Stop a task. begun: False if the task is still fetching its input, so that only its start
+    is cancelled. why: the reason for the log."""
 
     key: TaskKey
     grace_seconds: float
@@ -104,7 +115,8 @@ class StopOne(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TripByOperator(msgspec.Struct, frozen=True):
-    """Put an operator's stop on record as the trip. tick: the task's watch is to decide now."""
+    """Record an operator's stop as the task's trip. tick: True if the task's watch has to decide
+    now, because the runner does not tick it."""
 
     key: TaskKey
     reason: str
@@ -112,14 +124,18 @@ class TripByOperator(msgspec.Struct, frozen=True):
 
 
 class LetUploadsGo(msgspec.Struct, frozen=True):
-    """Have the end of a task wait for no upload."""
+    """Have the end of a task no longer wait for its uploads."""
 
     key: TaskKey
 
 
 class LoseLease(msgspec.Struct, frozen=True, kw_only=True):
-    """End a task that the controller does not know on this host. tick: as above. begun: there is a
-    process to kill. watched: the runner of watches kills it, with a look at it before."""
+    """End a task that the controller does not know on this host.
+
+    tick: True if the task's watch has to decide now, because the runner does not tick it. begun:
+    True if there is a process to kill. watched: True if the runner of watches kills it, after it
+    has looked at its processes.
+    """
 
     key: TaskKey
     tick: bool
@@ -141,12 +157,13 @@ Instruction = (
 
 
 class Instructions(msgspec.Struct, frozen=True, kw_only=True):
-    """The instructions of one answer, in the order in which they are carried out. news: any of it was
-    new.
+    """The instructions of one answer, in the order in which they are carried out.
 
-    ranks: of gangs, which go first, because with the ends of a fall comes its next start; and one by
-    one, because idle cores begin with the first while others are prepared. stops, launches: each said
-    to the guardian at once.
+    ranks: launches of gang ranks, which go first, because the launch of a gang's next attempt
+    comes with the ends of its last; and one by one, because idle cores begin with the first while
+    others are prepared. settled: ended tasks to forget, leases to renew and tasks to end. stops,
+    launches: each sent to the guardian in one write. watches: changes of watch settings. news:
+    True if any part of the answer was new.
     """
 
     ranks: Sequence[Instruction] = ()
@@ -160,7 +177,9 @@ class Instructions(msgspec.Struct, frozen=True, kw_only=True):
 def decide_answer(
     answer: SyncAnswer, known: Known, *, started_at: float, now: float, newest: bool
 ) -> Instructions:
-    """Decide what an answer asks for (SYNC-1). started_at: when its call began."""
+    """Decide which instructions an answer has for this host (SYNC-1). started_at: the instant at
+    which its sync call began (CLOCK_BOOTTIME). newest: False if a later call was answered
+    before."""
     deciding = _Deciding(known, started_at, now)
     ranks = [
         each
@@ -192,8 +211,9 @@ def decide_answer(
 def decide_fall(
     others: Iterable[tuple[TaskKey, KnownTask, float]], fallen: int
 ) -> list[Instruction]:
-    """Stop the other ranks of an attempt that falls as one (FALL-1), each with its grace. fallen: the
-    rank that fell. The controller's own order to do so, which comes later, finds it done."""
+    """Stop the other ranks of an attempt that falls as one (FALL-1), each with its own grace.
+    fallen: the rank that fell. The controller's order to stop them comes later and finds it
+    done."""
     why = f"rank {fallen} has fallen"
     return [
         StopOne(key=key, grace_seconds=grace, why=why, begun=_has_begun(task))
@@ -203,7 +223,8 @@ def decide_fall(
 
 
 class _Deciding:
-    """One answer being decided: what it has decided so far counts for the rest of it."""
+    """Decides the parts of one answer. A part that is decided changes the knowledge on which the
+    later parts are decided."""
 
     def __init__(self, known: Known, started_at: float, now: float) -> None:
         self._known = known
@@ -233,7 +254,7 @@ class _Deciding:
         if key in self._tasks:
             return []
         found: list[Instruction] = [DropPlace(key)]
-        if key in self._known.buried:  # it would be offered for ever, and its job stay reserved
+        if key in self._known.buried:  # else it is offered for ever, and its job stays reserved
             trip = make_trip(Watchdog.LOST_LEASE, _BURIED, {"source": "a launch of an ended task"})
             return [*found, *self._tell_end(key, TaskFacts(trip=trip))]
         if self._known.closing:
@@ -285,7 +306,8 @@ class _Deciding:
         return [*found, LoseLease(key=key, tick=not watched, begun=begun, watched=watched)]
 
     def _tell_end(self, key: TaskKey, facts: TaskFacts) -> list[Instruction]:
-        """Nothing for a key that is no id: the controller would not understand a report of it."""
+        """Report an end; do nothing for a key that is no id, because the controller could not
+        read its report."""
         if not is_job_id(key.job_id):
             return []
         self._tasks[key] = KnownTask(state=AgentTaskState.REPORTED)

@@ -1,16 +1,16 @@
-"""How a task ends: from the guardian's `TaskEnded` to the report, and until it can be forgotten.
+"""End tasks: from the guardian's `TaskEnded` to the report of the end to the controller.
 
 `end_task` awaits its steps in this order: the container is gone, the facts are gathered with the
-last lines of the log, the devices have been asked, the calls of an executor are told of, the
-checkpoints are uploaded, the report is due.
-`Housekeeper.settle` forgets the task once the controller has its end and its logs. No step writes the
-task's state down (KEEP-3): the guardian repeats an end until it is acknowledged, so after a kill at
-any step the next agent takes the same steps anew.
+last lines of the log, the GPUs were read for faults, the calls of an executor are reported, the
+checkpoints are uploaded, the report is due. `Housekeeper.settle` forgets the task once the
+controller has its end and its logs. No step saves the task's state (KEEP-3): the guardian repeats
+an end until it is acknowledged, so after a kill at any step the next agent takes the same steps
+anew.
 
-FALL-1  Where every rank of a gang is on this host, one that ends badly by itself has the others
-        stopped at once, as the controller's order would a call later: its decision is known
-        beforehand (`LaunchOrder.falls_together`). The end that began it is reported no later than
-        theirs, so that it alone is charged (DRAIN-2).
+FALL-1  If every rank of a gang is on this host and one of them fails by itself, the agent stops the
+        others at once. The controller would order the same with its next answer, and its launch
+        order said so beforehand (`LaunchOrder.falls_together`). The end of the rank that failed is
+        reported no later than the ends of the others, so that it alone is charged (DRAIN-2).
 """
 
 import asyncio
@@ -42,7 +42,8 @@ log = logging.getLogger("holdfast.agent.orders.ends")
 
 @dataclass(eq=False)
 class TaskEnds:
-    """Ends the tasks of this agent. commands: stops the ranks that fall with another."""
+    """Ends the tasks of this agent. commands: stops the other ranks when one rank fails
+    (FALL-1)."""
 
     table: TaskTable
     containers: ContainerTasks
@@ -58,7 +59,7 @@ class TaskEnds:
     news: News
 
     def begin(self, task: AgentTask, ended: TaskEnded) -> None:
-        """Start on an end; the guardian's repeats of it are ignored."""
+        """Begin to process a task's end; ignore the guardian's repeats of the same end."""
         if task.state.end_heard:
             return
         task.move(AgentTaskEvent.END)
@@ -68,7 +69,7 @@ class TaskEnds:
         self.table.works.begin(task.key, self.end_task(task, ended))
 
     async def end_task(self, task: AgentTask, ended: TaskEnded) -> None:
-        """Take a task in `ending` to `reported`."""
+        """Take a task from state `ending` to state `reported`."""
         facts = await self._gather_facts(task, ended)
         if task.order is not None and task.order.executor:
             facts = self.calls.apps.judge_end(task, facts)
@@ -81,7 +82,7 @@ class TaskEnds:
         if task.order is not None and task.order.executor:
             await self.calls.end(task, facts)
         alone = task.order is None or task.order.world_size == 1
-        if not (facts.succeeded and alone):  # else there is no next attempt that could use them
+        if not (facts.succeeded and alone):  # otherwise no next attempt could use them
             await self.checkpoints.upload_last(task)
         if task.saved.notices:
             notices = (*facts.notices, *task.saved.notices)
@@ -89,7 +90,7 @@ class TaskEnds:
         if together and facts.stopped:
             await self._let_fallen_go_first(task)
         task.end(AgentTaskEvent.REPORT, facts)
-        # The end itself is the guardian's to remember until it is acknowledged.
+        # The end itself is not saved here: the guardian repeats it until it is acknowledged.
         self.table.save_changed(task, read_boottime())
         how = {"exit_code": ended.exit_code, "signal": ended.signal}
         log.info("ended", extra=task.about(**how, stopped=ended.stopped or None))
@@ -101,7 +102,7 @@ class TaskEnds:
         self._tell(task)
 
     async def _let_fallen_go_first(self, task: AgentTask) -> None:
-        """Wait for the end that began this one (FALL-1)."""
+        """Wait until the end of the rank that failed first is reported (FALL-1)."""
         fallen = [o for o in self.table.list_others(task) if o.fell and o.live]
         if fallen:
             await asyncio.wait([self.table.works.find(other.key) for other in fallen])
@@ -128,7 +129,7 @@ class TaskEnds:
         return add_container_facts(facts, ended, status, task, unkillable=unkillable)
 
     def _tell(self, task: AgentTask) -> None:
-        """Have the next sync say the end, and the parts of the agent forget the task."""
+        """Have the next sync report the end, and the parts of the agent forget the task."""
         together = self.table.ends_with_others(task)
         self.news.report(within_seconds=ENDS_TOLD_SECONDS if together else 0.0)
         self.shipper.hurry()
@@ -144,8 +145,8 @@ class TaskEnds:
         self.health.note_end(task.key.job_id, task.attempt, failed=not facts.succeeded)
 
     async def report_held(self) -> None:
-        """Report now every end that waits for an upload: this host goes."""
-        await asyncio.sleep(0)  # an end that was heard just now takes its steps first
+        """Report now every end that waits for an upload, because this host is about to leave."""
+        await asyncio.sleep(0)  # an end that came just now begins its steps first
         works, saving = self.table.works, AgentTaskState.SAVING
         held = [works.find(task.key) for task in self.table if task.state is saving]
         self.checkpoints.let_go_all()

@@ -1,5 +1,5 @@
-"""The environment a task gets: the agent's own, cleaned; the user's; the secrets; then Holdfast's
-variables.
+"""Make the environment of a task: the agent's own, cleaned; the user's variables; the secrets; then
+Holdfast's variables.
 
 ENV-1  Of the agent's own environment a task gets what is named here: where programs, libraries and
        certificates are, how container engines are reached, the language, how libraries for GPUs,
@@ -11,10 +11,10 @@ ENV-2  The user cannot override Holdfast's variables, except `PYTHONUNBUFFERED` 
        `OMP_NUM_THREADS`.
 ENV-3  A task without GPUs on a host that has some sees none of them: an empty device list, never an
        absent one.
-ENV-4  Ranks of a gang with one GPU each see those of all its ranks on their host, as under
-       torchrun: a script that takes device LOCAL_RANK gets its own.
-ENV-5  `holdfast` inside of a task finds the controller, and the task's own token, in a file of its
-       folder. A task whose user names another controller or token has none of the three.
+ENV-4  Ranks of a gang with one GPU each see the GPUs of all its ranks on their host, as under
+       torchrun, so that a script that uses device LOCAL_RANK uses its own.
+ENV-5  `holdfast` inside a task finds the controller by HOLDFAST_URL, and the task's own token in a
+       file of its folder. A task whose user names a controller or a token gets neither.
 """
 
 import base64
@@ -51,20 +51,22 @@ JAX_ TPU_ MALLOC_ SLURM_ KUBERNETES_ DOCKER_ CONTAINERS_ CONTAINER_ PODMAN_
 _PASSED_PREFIXES = tuple(_PREFIX_WORDS.split())
 _PROXIES = ("http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy")
 _SECRET = re.compile(r"TOKEN|SECRET|PASS|CREDENTIAL|(^|_)KEY(_|$)|AUTH", re.IGNORECASE)
-# Variables by which a program finds its own device or rank: the task is given its own.
+# Variables by which a program finds its device or rank: Holdfast sets the task's own values.
 _TAKEN_WORDS = """
 CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES TORCHELASTIC_RESTART_COUNT
 TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE"""
 _TAKEN = frozenset(_TAKEN_WORDS.split())
-# Linux takes no variable over 128 KiB, name and all: exec would fail. 98 000 bytes are 130 668 in
-# base64. Longer checkpoints, and peers from about 1600 ranks on, are in their files alone.
+# Linux refuses to execute a program with a variable over 128 KiB, its name included. 98 000 bytes
+# are 130 668 in base64. Longer checkpoints, and peers from about 1600 ranks on, are in their files
+# alone.
 MAX_INLINE_BYTES = 98_000
 MAX_PEERS_BYTES = 98_000
 _DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def is_passed(name: str, value: str, named: Sequence[str] = ()) -> bool:
-    """Say whether tasks get this variable of the agent's. named: the operator's patterns."""
+    """Return True if tasks get this variable of the agent's. named: the operator's patterns
+    (`--pass-env`)."""
     if name.startswith("HOLDFAST_") or name in _TAKEN:
         return False
     if name in _PASSED or any(fnmatch.fnmatchcase(name, pattern) for pattern in named):
@@ -93,17 +95,18 @@ def inherit_environment(environ: Mapping[str, str], named: Sequence[str] = ()) -
 
 
 def make_inherited(environ: Mapping[str, str], config: AgentConfig) -> dict[str, str]:
-    """Return what every task of this host inherits."""
+    """Return the variables that every task of this host inherits."""
     return add_own_program(inherit_environment(environ, config.pass_env), config.state_path)
 
 
 def add_own_program(inherited: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Have tasks find `holdfast`, last in their PATH, where this agent was started by its path: by a
-    link below `folder`, because beside the program lies a Python that is not theirs."""
+    """Have tasks find `holdfast`, last in their PATH, if this agent was started by the path of
+    its program. The PATH names a link below `folder`, because beside the program lies a Python
+    that is not the tasks'."""
     own, link = Path(sys.executable).with_name("holdfast"), folder / "bin" / "holdfast"
     if shutil.which("holdfast", path=inherited["PATH"]) or not own.exists():
         return dict(inherited)
-    with contextlib.suppress(OSError):  # a full disk: tasks then lack it
+    with contextlib.suppress(OSError):  # on a full disk tasks run without `holdfast` in their PATH
         make_private_folder(link.parent)
         link.unlink(missing_ok=True)
         link.symlink_to(own)
@@ -130,8 +133,9 @@ def make_task_environment(
 
     Ranks and rendezvous are named as torchrun names them, so that a script that runs under it runs
     here unchanged. HOLDFAST_HOST is the mark by which the guardian finds the task's processes, not
-    the host's id (HOLDFAST_HOST_ID). HOLDFAST_GRACE: the seconds between TERM and KILL. host_words:
-    from `describe_host`. device_words: names of devices that have no index of their own (`Gpu.word`).
+    the host's id (HOLDFAST_HOST_ID). HOLDFAST_GRACE is the seconds between TERM and KILL.
+    host_words: the variables that `describe_host` returns. device_words: device index → name, for
+    devices that the driver knows by a name (`Gpu.word`).
     """
     key = order.key
     defaults = {"PYTHONUNBUFFERED": "1"}
@@ -165,28 +169,29 @@ def make_task_environment(
 
 
 def _name_devices(order: LaunchOrder, host_gpus: int, words: Mapping[int, str]) -> dict[str, str]:
-    """The devices it sees (ENV-3, ENV-4)."""
+    """Return the variables that limit the task to its devices (ENV-3, ENV-4)."""
     if not order.gpus and not host_gpus:
         return {}
     devices = ",".join(words.get(i, str(i)) for i in order.visible_gpus or order.gpus)
     found = {"CUDA_VISIBLE_DEVICES": devices, "HIP_VISIBLE_DEVICES": devices}
-    # NVML's order, in which `gpus` are counted.
+    # CUDA has to number the devices in NVML's order, because `gpus` are numbered so.
     return found | ({"CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if order.gpus else {})
 
 
 def describe_host(name: str, labels: Mapping[str, str]) -> dict[str, str]:
-    """The host's name as Holdfast knows it, and its labels as JSON."""
+    """Return the variables of the host's name as Holdfast knows it, and of its labels as JSON."""
     return {"HOLDFAST_HOST_NAME": name, "HOLDFAST_HOST_LABELS": json.dumps(dict(labels))}
 
 
 def describe_controller(url: str, ca_file: str | None) -> dict[str, str]:
-    """The controller's address, and the file of its authority where this host was given one."""
+    """Return the variables of the controller's address, and of the file of its certificate
+    authority if this host was given one."""
     found = {"HOLDFAST_URL": url}
     return found | ({"HOLDFAST_CA_FILE": ca_file} if ca_file else {})
 
 
 def _name_rank(order: LaunchOrder) -> dict[str, str]:
-    """Its place among the ranks and the rendezvous, under torchrun's names."""
+    """Return the variables of the task's rank and its rendezvous, under torchrun's names."""
     env = {
         "RANK": str(order.key.rank),
         "WORLD_SIZE": str(order.world_size),
@@ -207,7 +212,8 @@ def _name_rank(order: LaunchOrder) -> dict[str, str]:
 
 
 def _name_peers(peers: Peers | None) -> dict[str, str]:
-    """The other ranks: a file, and its text as well where it is small."""
+    """Return the variables of the other ranks: the path of their file, and its text as well if
+    it is short."""
     if peers is None:
         return {}
     found = {"HOLDFAST_PEERS_FILE": peers.path}
@@ -217,7 +223,8 @@ def _name_peers(peers: Peers | None) -> dict[str, str]:
 
 
 def _name_checkpoint(order: LaunchOrder, folder: str, path: Path | None) -> dict[str, str]:
-    """Where it saves, and what it starts from: a file, and its bytes if few. Raises OSError."""
+    """Return the variables of the folder to which the task saves, and of the checkpoint from
+    which it starts: the path of the file, and its bytes if they are few. Raises OSError."""
     found = {"HOLDFAST_CHECKPOINT_OUT": folder} if folder else {}
     if path is None or order.checkpoint is None:
         return found

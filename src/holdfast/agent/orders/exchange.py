@@ -1,8 +1,8 @@
-"""What this host says to the controller with each sync, and what it does with the answer.
+"""Make this host's part of each sync: the reports to the controller, and the work on its answer.
 
 AGT-4  A host that a newer incarnation has replaced, or that was terminated, ends its tasks and its
-       guardian, because the controller has given their work away. A host is replaced when its state
-       folder was copied to, or its guardian started on, a second machine.
+       guardian, because the controller has placed their work on other hosts. A host is replaced
+       when its state folder was copied to, or its guardian started on, a second machine.
 """
 
 import logging
@@ -40,9 +40,10 @@ _TAILS_PER_SYNC = 1 << 20  # characters of log tails in one call, far below the 
 
 @dataclass(eq=False)
 class SyncExchange:
-    """The host's side of a sync (`uplink.sync.SyncTaker`).
+    """Makes the host's side of a sync (`uplink.sync.SyncTaker`).
 
-    deaf_seconds: for how long the guardian may be deaf before nothing is asked for its tasks (HEAR-3).
+    deaf_seconds: the longest silence of the guardian during which this host still asks the
+    controller to renew the leases of its tasks (HEAR-3).
     """
 
     table: TaskTable
@@ -68,33 +69,36 @@ class SyncExchange:
     # ---- up
 
     def make_reports(self) -> list[TaskReport]:
-        """Every task as it is now; acknowledged ones are no longer mentioned."""
+        """Return a report of every task as it is now, without those whose end is acknowledged."""
         now = read_boottime()
         reports, room = [], _TAILS_PER_SYNC
         self._held_back = False
         frozen = self.link.deaf_seconds > self.deaf_seconds
-        # Those that were stopped come last, so that none of them is told before the one that fell.
+        # Stopped tasks come last, so that the end of the rank that failed is reported first
+        # (FALL-1).
         for task in sorted(self.table, key=lambda task: task.saved.stop_asked):
             if task.state is AgentTaskState.ACKNOWLEDGED or (frozen and not task.state.end_heard):
                 continue  # HEAR-3
             tail = len(task.facts.log_tail) if task.facts is not None else 0
             if tail > room:
-                self._held_back = True  # a burst of failures: told in the next call
+                self._held_back = True  # many failed at once: the rest is reported in the next call
                 continue
             room -= tail
             reports.append(task.report(now))
         return reports + self.commands.claims.reports(now)
 
     def list_faults(self) -> list[Hindrance]:
-        """What a part of this host cannot do now."""
+        """Return the hindrances: parts of this host's work that it cannot do now, with the
+        reasons."""
         return [*self.abilities.list_faults(), *self.apps.list_faults()]
 
     def show_gpus(self) -> list[GpuTelemetry]:
-        """The devices as they were last read."""
+        """Return the readings of the GPUs that were made last."""
         return self.telemetry.show()
 
     async def register(self, held: Collection[TaskKey] = ()) -> None:
-        """Register, or register again. held: tasks whose containers may still run."""
+        """Register this host, or register it again. held: keys of tasks whose containers may
+        still run."""
         facts = await self.facts.read()
         try:
             await self.registrar.register(facts, self.list_faults, held)
@@ -102,7 +106,8 @@ class SyncExchange:
             await self.mend(error)
 
     async def register_when_swept(self) -> None:
-        """Register again once nothing of an earlier incarnation runs, for what it had kept."""
+        """Register again once no container of an earlier incarnation runs, so that its places
+        are free."""
         await self.abilities.freed.wait()
         await self.register()
 
@@ -124,7 +129,8 @@ class SyncExchange:
         return self.commands.carry_out(answer, started_at=started_at, newest=newest) or asked
 
     async def mend(self, error: HoldfastError) -> None:
-        """Answer a refusal. Tasks are kept until their leases end, except by AGT-4."""
+        """Respond to a refusal of the controller. Tasks run on until their leases end, except by
+        AGT-4."""
         if error.code in ("stale_incarnation", "host_ended"):
             self._give_way(error)
         elif isinstance(error, _REFUSALS):
@@ -135,7 +141,7 @@ class SyncExchange:
             log.error(f"the controller does not take this host's reports: {error}")
 
     def _give_way(self, error: HoldfastError) -> None:
-        """AGT-4."""
+        """End all tasks of this host and its guardian, because its place is over (AGT-4)."""
         if self.departure.replaced:
             return
         self.departure.replaced = self.commands.closing = True

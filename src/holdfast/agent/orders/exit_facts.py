@@ -1,4 +1,4 @@
-"""The facts of a task's end, from the guardian's message to the report."""
+"""Make the facts of a task's end, from the guardian's message, for the report."""
 
 from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.facts import TaskFacts, Trip
@@ -30,10 +30,10 @@ def make_facts(
 
     END-1  A task that finished by itself with 0 before the watchdog's kill was sent did its work:
            the trip is void.
-    END-2  `stopped` is for drains. A task that a watchdog killed was not drained, with any
-           signals; an operator's stop is both. The same goes for the memory watch.
-    END-3  A task that could not be started because the host lacked something is the host's failure,
-           and no start of the job's.
+    END-2  `stopped` is for drains. A task that a watchdog or the memory watch killed was not
+           drained, with any signal; an operator's stop is a drain and a trip at once.
+    END-3  A task that could not start because the host lacked something is the host's failure, and
+           does not count as a start of the job.
     """
     if trip is not None and not kill_sent and not ended.stopped and ended.exit_code == 0:
         trip = None
@@ -67,7 +67,7 @@ def make_facts(
 
 
 def say_lost_output(ended: TaskEnded) -> list[str]:
-    """Return a sentence for each stream of which bytes are in no file."""
+    """Return a sentence for each stream of which some bytes reached no file."""
     return [
         f"{end.lost_bytes:,} bytes of its {stream} are lost: {end.reason}".replace(",", " ")
         if end.lost_bytes
@@ -78,9 +78,9 @@ def say_lost_output(ended: TaskEnded) -> list[str]:
 
 
 def say_left_running(ended: TaskEnded) -> list[str]:
-    """Return a sentence on the processes that it left in the background."""
+    """Return a sentence on the processes that the task's command left running in the background."""
     names = ended.left_running
-    if not names or ended.exit_code != 0:  # what a crash leaves behind is no news
+    if not names or ended.exit_code != 0:  # after a crash, leftovers are expected
         return []
     shown = ", ".join(names[:MAX_NAMED]) + (", …" if len(names) > MAX_NAMED else "")
     if len(names) == 1:

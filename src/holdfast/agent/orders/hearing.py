@@ -1,7 +1,7 @@
-"""The guardian's answers carried out: tasks of an earlier agent taken over, starts, ends.
+"""Carry out the guardian's answers: take over the tasks of an earlier agent, note starts and ends.
 
-Every answer may come twice, or after others were lost (HEAR-1): an answer that the task's state
-does not wait for any more is ignored.
+Every answer may come twice, or after others were lost (HEAR-1). An answer that does not fit the
+task's state any more is ignored.
 """
 
 import logging
@@ -28,7 +28,8 @@ log = logging.getLogger("holdfast.agent.orders.hearing")
 
 @dataclass(eq=False)
 class Hearing:
-    """Carries out the guardian's answers. hindrances: takes what this host lacked for a start."""
+    """Carries out the guardian's answers. hindrances: records what this host lacked to start a
+    task."""
 
     table: TaskTable
     link: GuardianLink
@@ -43,12 +44,13 @@ class Hearing:
     hindrances: Hindrances
 
     def take_over(self, snapshot: Snapshot) -> None:
-        """Go on with the tasks of an earlier agent: the states of all are derived here (KEEP-3)."""
+        """Go on with the tasks of an earlier agent. Their states are derived here, from the
+        guardian's snapshot and the saved folders (KEEP-3)."""
         now = read_boottime()
         for status in snapshot.tasks:
             task = self.table.restore(status.key, now)
             if status.ended is not None and task.saved.acked:
-                # The earlier agent was killed before the guardian heard it: only logs are left.
+                # The earlier agent was killed before its acknowledgement reached the guardian.
                 self.link.ack([status.key])
                 self.table.drop(task)
             else:
@@ -75,7 +77,7 @@ class Hearing:
             self.checkpoints.poke(task)
 
     def catch_up(self, snapshot: Snapshot) -> None:
-        """Take the starts and ends that a lost answer had told (HEAR-1)."""
+        """Process the starts and ends of the snapshot whose messages were lost (HEAR-1)."""
         missed = find_missed(snapshot, self.table, self.link.must_be_held)
         self.link.ack(missed.acked)
         for started in missed.started:
@@ -86,8 +88,8 @@ class Hearing:
             self.commands.give_up_unheld(task)
 
     def take_start(self, started: TaskStarted) -> None:
-        """The guardian's process of a task runs: the task itself, or its container's runner, whose
-        image may have to be pulled first."""
+        """Note that the guardian's process of a task runs: the task's own program, or the runner
+        of its container, which may have to pull the image first."""
         task = self.table.get(started.key)
         if task is None or task.state is not AgentTaskState.LAUNCHED:
             return
@@ -97,7 +99,7 @@ class Hearing:
             self.starts.begin(task, started.pid, started.started_at)
 
     def take_end(self, ended: TaskEnded) -> None:
-        """A task and its whole tree are gone."""
+        """Note that all processes of a task are gone, and begin its end."""
         if ended.hosts_fault and ended.start_error:
             self.hindrances.note_start(f"it cannot start tasks: {ended.start_error}")
         task = self.table.get(ended.key)

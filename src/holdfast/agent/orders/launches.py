@@ -1,4 +1,5 @@
-"""How an order becomes a message to the guardian, and what else a start takes."""
+"""Begin tasks: make a launch order into a message to the guardian, and prepare what the task
+needs."""
 
 import contextlib
 import logging
@@ -34,8 +35,13 @@ log = logging.getLogger("holdfast.agent.orders.launches")
 
 
 class TaskPlaces(msgspec.Struct, frozen=True, kw_only=True):
-    """What all tasks of this host share. host_words: from `environment.describe_host`. controller: from
-    `environment.describe_controller`."""
+    """The folders and variables that all tasks of this host share.
+
+    host_mark: the value of HOLDFAST_HOST by which the guardian finds the tasks' processes.
+    inherited: the part of the agent's environment that tasks get. host_words: the variables that
+    `environment.describe_host` returns. controller: the variables that
+    `environment.describe_controller` returns.
+    """
 
     host_mark: str
     beat_socket: str
@@ -57,8 +63,8 @@ def make_launch(
     device_words: Mapping[int, str],
     peers: Peers | None,
 ) -> LaunchTask | str:
-    """Return what the guardian is told of a task, or why its container cannot be made. Raises OSError,
-    ValidationError."""
+    """Return the message that has the guardian launch a task, or a sentence on why its container
+    cannot be made. Raises OSError, ValidationError."""
     work = places.works.make(order)
     boxed = order.image is not None
     env = make_task_environment(
@@ -77,7 +83,7 @@ def make_launch(
         controller=_name_controller(task, places.controller),
     )
     if env.get("HOLDFAST_OUT_DIR"):
-        with contextlib.suppress(OSError):  # the program says what it could not write
+        with contextlib.suppress(OSError):  # the program reports it when it fails to write there
             Path(env["HOLDFAST_OUT_DIR"]).mkdir(parents=True, exist_ok=True)
     argv, cwd = make_command(order), order.cwd or work
     if order.executor:
@@ -85,7 +91,7 @@ def make_launch(
         make_place(task.folder)
         argv, cwd = home.make_command(), home.path
         env |= home.make_environment(order, task.folder)
-    if boxed:  # the guardian holds the runner: devices and limits are the container's
+    if boxed:  # the guardian runs the container's runner; the engine sets devices and limits
         try:
             argv = containers.prepare(task, order, env, work, places.beat_socket)
         except ValidationError as error:
@@ -109,8 +115,8 @@ def make_launch(
 
 
 def _name_controller(task: AgentTask, controller: Mapping[str, str]) -> Mapping[str, str]:
-    """Leave the task's token in its folder (0600), and name it and the controller (ENV-5). Raises
-    OSError."""
+    """Write the task's token into its folder (0600), and return the variables that name its file
+    and the controller (ENV-5). Raises OSError."""
     if not (task.token and controller):
         return {}
     path = task.folder / TOKEN_FILE
@@ -120,11 +126,12 @@ def _name_controller(task: AgentTask, controller: Mapping[str, str]) -> Mapping[
 
 @dataclass(eq=False)
 class Launcher:
-    """Begins tasks: makes their folders, fetches what they need, and has the guardian launch them; or
-    reports why they cannot begin.
+    """Begins tasks: makes their folders, fetches what they need, and has the guardian launch them;
+    or reports why they cannot begin.
 
-    shipper: follows the logs of each task, whether it runs or is over already. hindrances: takes what
-    this host lacked for a start.
+    shipper: follows the logs of each task, whether it runs or has ended. hindrances: records what
+    this host lacked to start a task. host_id, host_gpus: this host's id and its number of GPUs.
+    device_words: device index → name, for devices that the driver knows by a name.
     """
 
     table: TaskTable
@@ -143,7 +150,7 @@ class Launcher:
     _unlogged: list[AgentTask] = field(default_factory=list)
 
     def learn(self, gangs: Sequence[Gang]) -> None:
-        """Note where the ranks of gangs are, before some are launched."""
+        """Note on which hosts the ranks of gangs are, before their launches begin."""
         self._peers.learn(gangs)
 
     def begin(self, order: LaunchOrder, deadline: float) -> None:
@@ -169,8 +176,8 @@ class Launcher:
             self.table.works.begin(task.key, self._fetch_and_start(task, order))
 
     def _find_port(self, order: LaunchOrder, now: float) -> int:
-        """A port for a rendezvous on this host alone: that of the gang's other ranks, whichever
-        agent launched them; of one task with itself."""
+        """Return a port for a rendezvous on this host alone: the port that other ranks of the
+        gang have here, whichever agent launched them; or a free one."""
         mine = (order.key.job_id, order.key.epoch)
         if order.world_size > 1:
             for task in self.table:
@@ -195,7 +202,7 @@ class Launcher:
             )
             self.give_up(task, TaskFacts(checkpoint_error=error[:4096]))
             return
-        self._start_or_fail(task, task.order or order)  # `task.order` names what was fetched
+        self._start_or_fail(task, task.order or order)  # with the fetched checkpoint
 
     def _start_or_fail(self, task: AgentTask, order: LaunchOrder) -> None:
         """Start a task, or report that it could not be prepared."""
@@ -230,7 +237,8 @@ class Launcher:
             self.shipper.follow(task)
 
     def log_launches(self) -> None:
-        """Write them to the journal, after the guardian was told: it has a task to start."""
+        """Log the launches after they were sent, because the guardian can start the tasks
+        meanwhile."""
         for task in self._unlogged:
             name = task.order.name if task.order else ""
             log.info(f"launching {name}", extra=task.about())
@@ -241,11 +249,11 @@ class Launcher:
     def give_up(self, task: AgentTask, facts: TaskFacts) -> None:
         """Report the end of a task that never began."""
         task.end(AgentTaskEvent.GIVE_UP, facts)
-        self.shipper.follow(task)  # its logs, too, must be known to have ended
+        self.shipper.follow(task)  # so that the controller learns that its logs, too, have ended
         self.news.report()
 
     def tell_end(self, key: TaskKey, facts: TaskFacts) -> None:
-        """Report the end of a task that is not known here; nothing for a key that is no id."""
+        """Report the end of a task that is not known here; do nothing for a key that is no id."""
         with contextlib.suppress(ValidationError):
             self.give_up(self.table.add_stub(key, read_boottime()), facts)
 

@@ -1,6 +1,7 @@
-"""The other ranks of a gang, left for each of its tasks as a file.
+"""Write the other ranks of a gang into a file for each of its tasks.
 
-An answer names them once for all orders of a gang (`SyncAnswer.gangs`); the text is made once, too.
+A sync answer names the ranks once for all orders of a gang (`SyncAnswer.gangs`); the text is made
+once, too.
 """
 
 from collections.abc import Sequence
@@ -15,27 +16,27 @@ from holdfast.wire.agent import Gang, LaunchOrder
 
 
 class Peers(NamedTuple):
-    """A file of peers, and its text."""
+    """The path of a file of peers, and its text (JSON)."""
 
     path: str
     text: str
 
 
 class GangPeers:
-    """The gangs of the answer that is being carried out."""
+    """Holds the gangs of the sync answer that is being carried out."""
 
     def __init__(self) -> None:
         self._gangs: dict[tuple[str, int], Gang] = {}
         self._texts: dict[tuple[str, int], str] = {}
 
     def learn(self, gangs: Sequence[Gang]) -> None:
-        """Take the gangs of a new answer in place of those of the one before."""
+        """Replace the gangs of the answer before by those of a new answer."""
         self._gangs = {(gang.job_id, gang.epoch): gang for gang in gangs}
         self._texts.clear()
 
     def leave(self, order: LaunchOrder, folder: Path) -> Peers | None:
-        """Write the peers of an order, where it has any, into its task's folder; return them.
-        Raises OSError."""
+        """Write the peers of an order into its task's folder and return them; return None if it
+        has none. Raises OSError."""
         text = self._text_of(order)
         if text is None:
             return None
@@ -55,7 +56,7 @@ class GangPeers:
 
 
 def find_peers(folder: Path) -> Peers | None:
-    """Return the peers in a task's folder, None where it runs alone. Raises OSError."""
+    """Return the peers that a task's folder names; None if the task runs alone. Raises OSError."""
     path = folder / PEERS_FILE
     text = path.read_text() if path.exists() else ""  # an empty one was made ahead
     return Peers(str(path), text) if text else None

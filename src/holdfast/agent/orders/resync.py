@@ -1,5 +1,5 @@
-"""The starts and ends an agent missed when a message was lost: its guardian's snapshot beside its
-own table (HEAR-1)."""
+"""Find the starts and ends of which an agent lost the messages: compare the guardian's snapshot
+with the agent's own table (HEAR-1)."""
 
 from collections.abc import Callable, Iterable
 
@@ -12,8 +12,12 @@ from holdfast.wire.guardian import Snapshot, TaskEnded, TaskStarted
 
 
 class Missed(msgspec.Struct, frozen=True, kw_only=True):
-    """acked: ends the guardian should have forgotten by now. unheld: tasks that it was told to
-    launch and does not hold, though their end was not heard."""
+    """The differences between the guardian's snapshot and the agent's table.
+
+    acked: ends that the guardian should have forgotten by now. ended, started: messages that the
+    agent did not get. unheld: tasks that the guardian was told to launch and does not know, though
+    no end of them came.
+    """
 
     acked: list[TaskKey] = []
     ended: list[TaskEnded] = []
@@ -24,8 +28,8 @@ class Missed(msgspec.Struct, frozen=True, kw_only=True):
 def find_missed(
     snapshot: Snapshot, tasks: Iterable[AgentTask], must_be_held: Callable[[TaskKey, int], bool]
 ) -> Missed:
-    """Compare. `must_be_held`: whether a task's launch was said before the hello of this number, so
-    the snapshot knows it."""
+    """Compare a snapshot with the agent's tasks. `must_be_held` returns True if the launch of a
+    task was sent before the hello of this number, so that the snapshot has to name the task."""
     known = {task.key: task for task in tasks}
     missed = Missed(acked=[], ended=[], started=[], unheld=[])
     for status in snapshot.tasks:

@@ -1,4 +1,4 @@
-"""What follows when a task's own program begins to run."""
+"""Note that a task's own program runs, and have it watched and reported."""
 
 import asyncio
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from holdfast.core.states import AgentTaskEvent
 
 @dataclass(eq=False)
 class TaskStarts:
-    """Has tasks watched from their start on, and told of soon after it."""
+    """Has tasks watched from their start on, and reported to the controller soon after it."""
 
     watching: WatchRunner
     faults: FaultLooks
     news: News
 
     def begin(self, task: AgentTask, pid: int, started_at: float) -> None:
-        """The work itself runs, as process `pid`."""
+        """Note that the task's own program runs, as process `pid`."""
         task.move(AgentTaskEvent.RUN)
         task.pid, task.started_at = pid, started_at
-        task.watch.started(started_at)  # not written down: the guardian says it again
+        task.watch.started(started_at)  # not saved, because the guardian repeats it
         self.watching.poke()
         self.faults.begin(task)
         loop = asyncio.get_running_loop()

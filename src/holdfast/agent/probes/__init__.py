@@ -1,10 +1,10 @@
-"""Probes: physical signals of tasks, three-valued. One silhouette, `Probe`, for every kind.
+"""Read physical signals of tasks: busy, idle or unknown. All probes have one interface, `Probe`.
 
 real.py       trees from /proc, GPUs through a worker process (nvidia.py, amd.py behind worker.py)
-scripted.py   readings from a file, for tests, and loud about it
+scripted.py   readings from a file, for tests, with a warning in the journal
 
-PROBE-1  No driver is ever called in the agent's own process: a call that hangs is killed with its
-         worker, and the reading is unknown.
+PROBE-1  No driver is called in the agent's own process, so that a call that hangs is killed with
+         its worker, and the reading is unknown.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ READ_SECONDS = 5.0
 
 
 class Probed(msgspec.Struct, frozen=True):
-    """A task to be read: its first process and its devices."""
+    """A task to read: its key, the pid of its first process, and the indexes of its devices."""
 
     key: TaskKey
     pid: int
@@ -30,44 +30,48 @@ class Probed(msgspec.Struct, frozen=True):
 
 
 class Sampled(msgspec.Struct, frozen=True):
-    """A reading. owns_whole_box: no other process uses the host's GPUs (SIGNAL-2)."""
+    """A reading. owns_whole_box: True if no other process uses the host's GPUs (SIGNAL-2)."""
 
     reading: Reading
     owns_whole_box: bool = False
 
 
 class Probe(Protocol):
-    """Reads tasks. Never raises, and takes little longer than `READ_SECONDS`. None: unknown."""
+    """Reads tasks. Its methods never raise, and take little longer than `READ_SECONDS`. None
+    means unknown."""
 
     kind: str  # "real" or "scripted"
 
     async def find_gpus(self) -> list[Gpu]:
-        """The devices of this host; none where no driver answers."""
+        """Return the devices of this host; an empty list if no driver answers."""
 
     async def read_devices(self) -> list[Device] | None:
-        """The devices as they are now; none where no driver answers, None where one is late."""
+        """Return the devices as they are now; an empty list if no driver answers, None if a
+        driver is late."""
 
     async def sample(self, tasks: Sequence[Probed]) -> Mapping[TaskKey, Sampled]:
-        """Read these tasks. One that is missing in the answer could not be read at all."""
+        """Read these tasks. A task that is missing in the answer could not be read at all."""
 
     async def mark_devices(self, gpus: Sequence[int]) -> DeviceMarks | None:
-        """How these devices are when a task begins, None where nothing can be said."""
+        """Return the state of these devices when a task begins; None if it is unknown."""
 
     async def find_faults(
         self, task: Probed, marks: DeviceMarks, started_at: float
     ) -> DeviceFaults:
-        """What happened to the task's devices since `marks`. started_at: CLOCK_BOOTTIME."""
+        """Return the faults of the task's devices since `marks`. started_at: the task's start
+        (CLOCK_BOOTTIME)."""
 
     async def hear_kernel(
         self, task: Probed, marks: DeviceMarks, started_at: float
     ) -> DeviceFaults:
-        """What the kernel log tells of the task's devices since `marks`; asks no driver."""
+        """Return the faults of the task's devices since `marks` that the kernel log names; call
+        no driver."""
 
     async def describe_gpus(self) -> str:
-        """The devices and the processes on them, for forensics."""
+        """Return a text on the devices and the processes on them, for forensics."""
 
     def forget(self, key: TaskKey) -> None:
-        """Drop the memory of a task that ended."""
+        """Forget a task that ended."""
 
     async def close(self) -> None:
         """End the worker, if any."""

@@ -1,9 +1,10 @@
-"""AMD devices through sysfs, or `amd-smi` where that is silent. In the worker only (PROBE-1).
+"""Read AMD devices through sysfs, or `amd-smi` if sysfs lacks a figure. In the worker only
+(PROBE-1).
 
 The kernel has figures for each process: memory in `/sys/class/kfd`, engine time in
-`/proc/PID/fdinfo`. Compute queues do not show in the latter, so a process without engine time is
-*unknown*, not idle; then only the busy figure of the whole device is left, and it counts only for a
-task that owns the box.
+`/proc/PID/fdinfo`. Engine time leaves compute queues out, so that a process without engine time is
+*unknown*, not idle; then only the busy figure of the whole device is left, which counts only for a
+task that owns the whole host.
 """
 
 import json
@@ -20,10 +21,10 @@ _SMI_SECONDS = 4.0
 
 
 class AmdReader:
-    """Reads all AMD devices. `root` is "/" except in tests."""
+    """Reads all AMD devices. root: the folder of /sys and /proc, "/" except in tests."""
 
     def __init__(self, root: str = "/") -> None:
-        """Raises FileNotFoundError where there is none."""
+        """Find the devices. Raises FileNotFoundError if there are none."""
         self._root = Path(root)
         cards = {}
         for card in (self._root / "sys/class/drm").glob("card[0-9]*"):
@@ -39,11 +40,12 @@ class AmdReader:
         self._engine_ns: dict[tuple[int, str], tuple[float, int]] = {}
 
     def read_version(self) -> str:
-        """Return the driver's version, "" for the one that is part of the kernel."""
+        """Return the driver's version; "" for the driver that is part of the kernel."""
         return _read_text(self._root / "sys/module/amdgpu/version")
 
     def read(self, deep: bool = False) -> list[Device]:
-        """Read every device; unknown values are None. deep: with PCI address and ECC."""
+        """Read every device; unknown values are None. deep: True to read PCI addresses and
+        memory errors, too."""
         asked: dict[int, tuple[float | None, int | None]] | None = None
         devices = []
         for index, (address, folder) in enumerate(self._cards):
@@ -74,7 +76,7 @@ class AmdReader:
         return devices
 
     def _find_kfd_ids(self) -> dict[str, str]:
-        """PCI address → the id under which the compute driver knows the device."""
+        """Return PCI address → the id under which the compute driver knows the device."""
         ids = {}
         for node in (self._root / "sys/class/kfd/kfd/topology/nodes").glob("*"):
             gpu_id = _read_text(node / "gpu_id")
@@ -93,7 +95,7 @@ class AmdReader:
         processes = []
         for entry in folder.iterdir():
             used = _read_int(entry / f"vram_{gpu_id}")
-            # Zero is no absence: with memory shared with the CPU a process has none of the device's.
+            # A process with 0 bytes counts, because with memory shared with the CPU all have 0.
             if entry.name.isdigit() and used is not None:
                 pid = int(entry.name)
                 percent = self._read_engine_percent(pid, address)
@@ -102,7 +104,8 @@ class AmdReader:
         return processes
 
     def _read_engine_percent(self, pid: int, address: str) -> float | None:
-        """Busy share of the engines since the last call, None for zero: queues do not count."""
+        """Return the busy share of the engines since the last call; None for zero, because
+        compute queues are not counted."""
         total = 0
         clients = set()
         try:
@@ -133,14 +136,15 @@ def _read_temperature(folder: Path) -> float | None:
 
 
 def _read_ecc(folder: Path) -> int | None:
-    """Uncorrectable errors (`ue: N`) summed over amdgpu's RAS files, one file for each block."""
+    """Return the uncorrectable errors (`ue: N`), summed over amdgpu's RAS files, one file for
+    each block."""
     found = [_read_words(file, ":").get("ue", "").strip() for file in folder.glob("*_err_count")]
     counts = [int(text) for text in found if text.isdigit()]
     return sum(counts) if counts else None
 
 
 def _ask_amd_smi() -> dict[int, tuple[float | None, int | None]]:
-    """Ask the vendor's tool: index → (busy percent, used bytes), nothing where it fails."""
+    """Ask the vendor's tool; return index → (busy percent, used bytes), nothing if it fails."""
     argv = ["amd-smi", "metric", "--usage", "--mem-usage", "--json"]
     nothing = subprocess.DEVNULL
     try:

@@ -1,4 +1,5 @@
-"""The devices as a probe's worker reads them, and their meaning for one task. Pure."""
+"""Hold the readings of devices that a probe's worker makes, and judge their meaning for one
+task. Pure."""
 
 from collections.abc import Collection, Sequence
 from typing import Literal
@@ -11,7 +12,7 @@ from holdfast.core.watchdogs import GpuReading
 
 
 class DeviceProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One process on a device. None: the driver does not say."""
+    """One process on a device. A value is None if the driver does not report it."""
 
     pid: int
     memory_bytes: int | None = None
@@ -19,11 +20,11 @@ class DeviceProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One device now. processes None: the driver lists no processes at all.
+    """One device as it is now.
 
-    lost: in the driver's words, why it cannot be used any more. xids: critical ones in NVML's
-    events since the last read. pci, ecc_errors (uncorrectable ones since the driver was loaded):
-    only in a deep read.
+    processes: None if the driver lists no processes at all. lost: the driver's words on why the
+    device cannot be used any more. xids: the critical Xids in NVML's events since the last read.
+    pci, ecc_errors (uncorrectable errors since the driver was loaded): set by a deep read only.
     """
 
     index: int
@@ -42,7 +43,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ecc_errors: int | None = None
 
     def as_gpu(self) -> Gpu:
-        """As the host describes it."""
+        """Return the device as the host registers it."""
         return Gpu(
             index=self.index,
             uuid=self.uuid[:256],
@@ -53,7 +54,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def show_telemetry(devices: Sequence[Device], age_seconds: float) -> list[GpuTelemetry]:
-    """Return the devices as the controller is told of them."""
+    """Return the devices as they are reported to the controller."""
     return [
         GpuTelemetry(
             index=device.index,
@@ -68,12 +69,12 @@ def show_telemetry(devices: Sequence[Device], age_seconds: float) -> list[GpuTel
 
 
 def read_for_task(device: Device, pids: Collection[int], *, pids_are_ours: bool) -> GpuReading:
-    """Return what `device` says about the task whose processes are `pids`.
+    """Return the reading of `device` for the task whose processes are `pids`.
 
-    pids_are_ours: the driver's pids are those of this pid namespace. In a container they are the
-    machine's, and it proves nothing that none of them is the task's; then the whole device's
-    figures are the task's, because the device is leased to it alone, and a device that is idle as a
-    whole is idle for every process.
+    pids_are_ours: True if the driver's pids are those of this pid namespace. In a container they
+    are the machine's, and no pid can be proven to be the task's; then the whole device's figures
+    are the task's, because the device is leased to it alone, and a device that is idle as a whole
+    is idle for every process.
     """
     whole_percent, whole_memory = device.utilisation_percent, device.memory_used_bytes
     mine = [process for process in device.processes or [] if process.pid in pids]
@@ -98,8 +99,8 @@ def read_for_task(device: Device, pids: Collection[int], *, pids_are_ours: bool)
 
 
 def _is_alone(device: Device, pids: Collection[int]) -> bool:
-    """Whether no other process may use the device. One with no memory there only opened it: AMD's
-    driver lists every compute process on every device."""
+    """Return True if no other process uses the device. A process with no memory there only
+    opened it: AMD's driver lists every compute process on every device."""
     others = (process for process in device.processes or [] if process.pid not in pids)
     return all(process.memory_bytes == 0 for process in others)
 
@@ -107,11 +108,12 @@ def _is_alone(device: Device, pids: Collection[int]) -> bool:
 def owns_devices(
     devices: Sequence[Device], gpus: Collection[int], pids: Collection[int], *, pids_are_ours: bool
 ) -> bool:
-    """Whether a task has all of the host's devices and no other process is on any (SIGNAL-2)."""
+    """Return True if a task has all of the host's devices and no other process is on any
+    (SIGNAL-2)."""
     if not devices or {device.index for device in devices} != set(gpus):
         return False
     if not pids_are_ours:
-        return True  # whose processes these are is unknown; by the leases these devices are its own
+        return True  # the owners of the processes are unknown; by lease the devices are the task's
     return all(_is_alone(device, pids) for device in devices)
 
 

@@ -1,7 +1,8 @@
-"""Faults of a task's devices while it ran: Xids, uncorrectable memory errors, lost devices. Pure.
+"""Find faults of a task's devices while it ran: Xids, uncorrectable memory errors, lost devices.
+Pure.
 
-FAULT-1  Unreadable is not broken: only a driver's own words, or a device that it listed before and
-         lists no more, are reported.
+FAULT-1  A device that cannot be read does not count as broken. Only a driver's own message, or a
+         device that it listed before and lists no more, is reported.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -18,7 +19,8 @@ MAX_LINES = 8
 
 
 class DeviceMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One device when a task began. ecc_errors None: it does not count them."""
+    """The state of one device when a task began. ecc_errors: its uncorrectable errors until
+    then; None if the device does not count them."""
 
     vendor: str = "nvidia"
     uuid: str = ""
@@ -27,16 +29,16 @@ class DeviceMark(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class DeviceMarks(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A task's devices when it began, by index. sequence: the kernel log's last record then, None
-    where it cannot be read."""
+    """The state of a task's devices when it began. devices: device index → its mark. sequence: the
+    number of the kernel log's last record then; None if the log cannot be read."""
 
     devices: Mapping[int, DeviceMark] = {}
     sequence: int | None = None
 
 
 class SeenEvent(msgspec.Struct, frozen=True):
-    """A critical Xid that NVML told of. at: CLOCK_BOOTTIME when it was heard, up to a sample after
-    it happened."""
+    """A critical Xid in an event of NVML. at: the instant at which it was read (CLOCK_BOOTTIME),
+    up to one sample after it happened. index: the device. code: the Xid."""
 
     at: float
     index: int
@@ -44,7 +46,8 @@ class SeenEvent(msgspec.Struct, frozen=True):
 
 
 class DeviceFaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """As `TaskFacts` has them. lines: of the kernel log, while the task runs."""
+    """The faults of a task's devices, as `TaskFacts` has them. lines: lines of the kernel log
+    while the task runs."""
 
     xids: tuple[int, ...] = ()
     ecc_errors: int = 0
@@ -55,7 +58,7 @@ class DeviceFaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 def mark_devices(
     devices: Sequence[Device], gpus: Sequence[int], kernel: KernelXids | None
 ) -> DeviceMarks:
-    """The marks to remember of a task's devices when it begins."""
+    """Return the state of a task's devices to remember when it begins."""
     marks = {
         device.index: DeviceMark(
             vendor=device.vendor, uuid=device.uuid, pci=device.pci, ecc_errors=device.ecc_errors
@@ -76,9 +79,10 @@ def judge_devices(
     *,
     silent: Collection[str] = (),
 ) -> DeviceFaults:
-    """The faults of the devices `gpus` since `marks`.
+    """Return the faults of the devices `gpus` since `marks`.
 
-    started_at: CLOCK_BOOTTIME, for lack of a sequence number. silent: vendors that did not answer.
+    started_at: the task's start (CLOCK_BOOTTIME), used if `marks` has no sequence number. silent:
+    the vendors whose drivers did not answer.
     """
     now = {
         index: found
@@ -92,7 +96,7 @@ def judge_devices(
         if device is not None and device.lost:
             lost.append(f"GPU {index}: {device.lost}")
         if mark is None:
-            continue  # never seen: it may be declared by hand
+            continue  # never read: the operator may have declared it
         if device is None and mark.vendor not in silent:
             name = mark.uuid or mark.pci or "no name"
             lost.append(
@@ -118,7 +122,8 @@ def judge_kernel(
     started_at: float,
     devices: Sequence[Device] = (),
 ) -> DeviceFaults:
-    """The faults that the kernel log tells of the devices `gpus`, or NVML where it is unreadable."""
+    """Return the faults of the devices `gpus` that the kernel log names, or NVML's events if the
+    log cannot be read."""
     if kernel is None:
         heard = [event.code for event in events if event.index in gpus and event.at >= started_at]
         return DeviceFaults(xids=tuple(dict.fromkeys(heard))[:MAX_CODES])
@@ -133,7 +138,8 @@ def judge_kernel(
 
 
 def _find_device(index: int, mark: DeviceMark | None, devices: Sequence[Device]) -> Device | None:
-    """A device by its own name: a driver that was opened anew numbers the rest from 0."""
+    """Return a device by its UUID, because a driver that was opened anew numbers the devices
+    that are left from 0."""
     found = next((device for device in devices if device.index == index), None)
     if mark is None or not mark.uuid or (found is not None and found.lost):
         return found
@@ -154,7 +160,7 @@ def _find_records(
 
 
 def add_device_faults(facts: TaskFacts, found: DeviceFaults) -> TaskFacts:
-    """The facts of an end with the faults of its devices."""
+    """Return the facts of an end with the faults of its devices."""
     return msgspec.structs.replace(
         facts, xids=found.xids, ecc_errors=found.ecc_errors, gpu_lost=found.gpu_lost
     )

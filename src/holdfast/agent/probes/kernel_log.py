@@ -1,10 +1,11 @@
-"""Faults of GPUs in the kernel log: Xids, and amdgpu's resets and hangs.
+"""Read faults of GPUs from the kernel log: Xids, and amdgpu's resets and hangs.
 
-Read in the probe's worker process only (PROBE-1): /dev/kmsg takes root, or CAP_SYSLOG.
+Only the probe's worker process reads it (PROBE-1). /dev/kmsg needs root, or CAP_SYSLOG.
 
 A record reads `PRIORITY,SEQUENCE,MICROSECONDS,FLAGS;MESSAGE` and ends with a line break; lines that
 begin with a space continue it (Linux, Documentation/ABI/testing/dev-kmsg). The sequence number only
-grows, which makes it the better clock: the microseconds drift against every other.
+grows, so that it orders records better than the microseconds, which drift against every other
+clock.
 """
 
 import errno
@@ -18,14 +19,17 @@ from holdfast.process.syscalls import read_boottime
 
 MAX_XIDS = 1024
 AMD_FAULT = 0
-"""The code of a line of amdgpu, which numbers no faults."""
+"""Code for a line of amdgpu, which numbers no faults."""
 _MAX_LINE = 500
-_CHUNK_BYTES = 8192  # a record is never longer, and a shorter buffer is refused
+_CHUNK_BYTES = 8192  # no record is longer; the kernel refuses shorter buffers
 
 
 class SeenXid(msgspec.Struct, frozen=True, kw_only=True):
-    """One Xid, or a line of amdgpu (code 0). at: CLOCK_BOOTTIME, as the kernel's own clock allows.
-    pci: domain, bus, device. line: the message."""
+    """One Xid, or a line of amdgpu (code `AMD_FAULT`), in the kernel log.
+
+    sequence: the number of its record. at: its instant (CLOCK_BOOTTIME), as exactly as the
+    kernel's log clock allows. pci: domain, bus and device. line: the message.
+    """
 
     sequence: int
     at: float
@@ -35,25 +39,25 @@ class SeenXid(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KernelXids(msgspec.Struct, frozen=True, kw_only=True):
-    """The Xids still in the log, and the sequence number of its last record, -1 for none."""
+    """The Xids still in the log. sequence: the number of the log's last record; -1 for none."""
 
     sequence: int
     xids: list[SeenXid] = []
 
 
 class KernelLog:
-    """Reads on from where it was at the last call."""
+    """Reads the log on from where the last call ended."""
 
     def __init__(self, path: str = "/dev/kmsg") -> None:
-        """Raises OSError where the log may not be read."""
+        """Open the log. Raises OSError if it may not be read."""
         self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._rest = b""
         self._sequence = -1
         self._xids: list[SeenXid] = []
 
     def read(self) -> KernelXids:
-        """All Xids up to now. Raises OSError."""
-        ahead = read_boottime() - time.monotonic()  # the log's clock stands still in suspension
+        """Return all Xids up to now. Raises OSError."""
+        ahead = read_boottime() - time.monotonic()  # its clock stops in suspension
         while True:
             try:
                 chunk = os.read(self._fd, _CHUNK_BYTES)
@@ -61,7 +65,7 @@ class KernelLog:
                 break
             except OSError as error:
                 if error.errno == errno.EPIPE:
-                    continue  # records were overwritten before they were read; the next is there
+                    continue  # records were overwritten before they were read; read the next
                 raise
             if not chunk:
                 break
@@ -76,7 +80,7 @@ class KernelLog:
         if not semicolon or len(fields) < 3 or not fields[1].isdigit() or not fields[2].isdigit():
             return
         self._sequence = max(self._sequence, int(fields[1]))
-        # Only the kernel's own records (facility 0): other writers of /dev/kmsg have others.
+        # Only the kernel's own records count (facility 0), because other processes may write, too.
         if not fields[0].isdigit() or int(fields[0]) >= 8:
             return
         text = message.decode(errors="replace")[:_MAX_LINE]

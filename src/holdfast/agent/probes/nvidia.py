@@ -1,4 +1,4 @@
-"""NVIDIA devices through NVML. In the probe's worker only (PROBE-1)."""
+"""Read NVIDIA devices through NVML. In the probe's worker only (PROBE-1)."""
 
 import contextlib
 from typing import Any
@@ -16,10 +16,10 @@ _OF_THE_CHIP = 0  # NVML_TEMPERATURE_GPU
 
 
 class NvidiaReader:
-    """Reads all NVIDIA devices. `library` is `pynvml` or its like."""
+    """Reads all NVIDIA devices. library: `pynvml`, or a module with the same functions."""
 
     def __init__(self, library: Any) -> None:
-        """Raises the library's error where there is no driver."""
+        """Open the devices. Raises the library's error if there is no driver."""
         self._nvml = library
         library.nvmlInit()
         self._count = library.nvmlDeviceGetCount()
@@ -32,14 +32,15 @@ class NvidiaReader:
         self._seen_at = [0] * self._count
 
     def read_version(self) -> str:
-        """Return the driver's version, "" where it is not told."""
+        """Return the driver's version; "" if the driver does not report it."""
         try:
             return _text(self._nvml.nvmlSystemGetDriverVersion())
         except (self._nvml.NVMLError, AttributeError):
             return ""
 
     def read(self, deep: bool = False) -> list[Device]:
-        """Read every device; unknown values are None. deep: with PCI address and ECC."""
+        """Read every device; unknown values are None. deep: True to read PCI addresses and
+        memory errors, too."""
         xids = self._drain_events()
         devices = []
         for index in range(self._count):
@@ -54,7 +55,8 @@ class NvidiaReader:
         return devices
 
     def _open_device(self, index: int) -> None:
-        """Open a device. One that was lost before has no handle, and must not hide the others."""
+        """Open a device. A device that was lost before has no handle, and must not hide the
+        others."""
         try:
             handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
         except self._nvml.NVMLError as error:
@@ -75,7 +77,8 @@ class NvidiaReader:
             return None
 
     def _drain_events(self) -> dict[int, list[int]]:
-        """Critical Xids since the last call, by device, for want of a readable kernel log."""
+        """Return the critical Xids since the last call, by device, for hosts whose kernel log
+        cannot be read."""
         found: dict[int, list[int]] = {}
         for _ in range(_MAX_EVENTS if self._events is not None else 0):
             try:
@@ -98,7 +101,7 @@ class NvidiaReader:
             model=_text(self._ask("nvmlDeviceGetName", handle)),
             memory_total_bytes=int(memory.total) if memory is not None else 0,
             memory_used_bytes=int(memory.used) if memory is not None else None,
-            # A sliced device has no utilisation: NVML refuses, or says a zero without meaning.
+            # A device with MIG has no utilisation: NVML refuses, or returns a zero without meaning.
             utilisation_percent=float(rates.gpu) if rates is not None and not sliced else None,
             temperature_celsius=self._read_temperature(handle),
             processes=self._read_processes(index, handle, sliced=sliced),
@@ -109,14 +112,15 @@ class NvidiaReader:
         )
 
     def _read_memory(self, handle: Any) -> Any:
-        """Read the memory in use. The answer's second version leaves out the driver's own; older
-        drivers have only the first."""
+        """Read the memory in use. The second version of NVML's answer leaves out the driver's
+        own memory; older drivers have only the first version."""
         second = getattr(self._nvml, "nvmlMemory_v2", None)
         found = None if second is None else self._ask("nvmlDeviceGetMemoryInfo", handle, second)
         return self._ask("nvmlDeviceGetMemoryInfo", handle) if found is None else found
 
     def _find_loss(self, handle: Any) -> str:
-        """Why a device does not answer, where NVML means that it never will again."""
+        """Return why a device does not answer, if NVML's error means that it never will again;
+        else ""."""
         try:
             self._nvml.nvmlDeviceGetMemoryInfo(handle)
         except self._nvml.NVMLError as error:
@@ -153,14 +157,14 @@ class NvidiaReader:
             DeviceProcess(
                 pid=pid,
                 memory_bytes=used,
-                # Not in the samples: it did nothing since they were last read.
+                # A process without a sample did nothing since the samples were last read.
                 utilisation_percent=None if percents is None else percents.get(pid, 0.0),
             )
             for pid, used in memory.items()
         ]
 
     def _read_percents(self, index: int, handle: Any) -> dict[int, float] | None:
-        """The highest utilisation of each process since the last call, None where unknown."""
+        """Return the highest utilisation of each process since the last call; None if unknown."""
         try:
             samples = self._nvml.nvmlDeviceGetProcessUtilization(handle, self._seen_at[index])
         except self._nvml.NVMLError as error:

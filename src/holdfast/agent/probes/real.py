@@ -1,4 +1,5 @@
-"""The probe for real work: trees from /proc, read in a thread; devices through the worker."""
+"""Read real tasks: their process trees from /proc, in a thread; their devices through the
+worker."""
 
 import asyncio
 import logging
@@ -36,7 +37,8 @@ _Trees = dict[TaskKey, tuple[float, TreeReading, list[ProcessEntry]]]
 
 
 class RealProbe:
-    """Reads processes and devices."""
+    """Reads processes and devices. pids_are_ours: True if the drivers' pids are those of this
+    pid namespace."""
 
     kind = "real"
 
@@ -44,7 +46,7 @@ class RealProbe:
         self, worker: ProbeWorker | None = None, *, guardian_pid: int | None = None
     ) -> None:
         self._worker = worker or ProbeWorker()
-        # A worker of its own, because the log must be heard while a driver hangs the other one.
+        # The log has its own worker, because it must be read while a driver hangs the other one.
         self._kernel_worker = self._worker.make_twin()
         self._guardian_pid = os.getppid() if guardian_pid is None else guardian_pid
         self._meters: dict[TaskKey, TreeMeter] = {}
@@ -54,7 +56,8 @@ class RealProbe:
         self.pids_are_ours = _is_initial_namespace()
 
     async def find_gpus(self) -> list[Gpu]:
-        """Ask the drivers. A driver that hangs costs the host its devices, and says so."""
+        """Ask the drivers for devices. If a driver hangs, the host registers without devices,
+        and the error is logged."""
         if self._worker.is_default and not may_have_devices():
             self._devices_here = False
             return []
@@ -69,7 +72,7 @@ class RealProbe:
                 where = f"GPU {device.index} of this host"
                 log.error(f"{where} is lost and is not offered: {device.lost}")
         found = {device.index: device for device in devices or []}
-        # Lost ones are counted, because the variables count them.
+        # Lost devices keep their places, because the variables count them.
         visible = choose_visible([device.as_gpu() for device in found.values()], os.environ)
         if visible.said:
             log.warning(visible.said)
@@ -77,11 +80,11 @@ class RealProbe:
         return [gpu for gpu in visible.gpus if gpu.index not in lost]
 
     async def read_devices(self) -> list[Device] | None:
-        """Ask the drivers, where there are any."""
+        """Ask the drivers for the devices' state, if this host has devices."""
         return await self._read_devices(wanted=self._devices_here)
 
     async def sample(self, tasks: Sequence[Probed]) -> Mapping[TaskKey, Sampled]:
-        """Read trees and devices side by side."""
+        """Read process trees and devices at the same time."""
         trees, devices = await asyncio.gather(
             self._read_trees(tasks), self._read_devices(wanted=any(task.gpus for task in tasks))
         )
@@ -92,7 +95,7 @@ class RealProbe:
             pids = {entry.pid for entry in members}
             mine = [device for device in devices or [] if device.index in task.gpus]
             gpus: tuple[GpuReading, ...] = ()
-            if members:  # without its tree its processes on the device are unknown
+            if members:  # without a tree, its processes on devices are unknown
                 gpus = tuple(read_for_task(device, pids, pids_are_ours=ours) for device in mine)
             owns = owns_devices(devices or [], task.gpus, pids, pids_are_ours=ours)
             found[task.key] = Sampled(Reading(at=at, gpus=gpus, tree=tree), owns)
@@ -104,7 +107,7 @@ class RealProbe:
         return devices
 
     def _take_events(self, devices: Sequence[Device]) -> None:
-        """Keep the Xids: NVML tells them only once."""
+        """Keep the Xids of devices, because NVML reports each only once."""
         now = read_boottime()
         for device in devices:
             self._events += [SeenEvent(now, device.index, code) for code in device.xids]
@@ -118,18 +121,18 @@ class RealProbe:
         return answer
 
     async def mark_devices(self, gpus: Sequence[int]) -> DeviceMarks | None:
-        """Ask the drivers and the kernel log."""
+        """Ask the drivers and the kernel log for the devices' state."""
         answer = await self._ask_deep()
         return None if answer is None else mark_devices(answer.devices, gpus, answer.kernel)
 
     async def find_faults(
         self, task: Probed, marks: DeviceMarks, started_at: float
     ) -> DeviceFaults:
-        """Ask the drivers and the kernel log again."""
+        """Ask the drivers and the kernel log again, and return the faults since `marks`."""
         answer = await self._ask_deep()
         if answer is None:
             return DeviceFaults()
-        # A driver that could not be asked lists nothing, which proves nothing (FAULT-1).
+        # A driver that did not answer lists no devices, which proves no loss (FAULT-1).
         silent = {"nvidia", "amd"} if answer.errors else set(answer.unopened)
         return judge_devices(
             marks, task.gpus, answer.devices, answer.kernel, self._events, started_at, silent=silent
@@ -138,7 +141,7 @@ class RealProbe:
     async def hear_kernel(
         self, task: Probed, marks: DeviceMarks, started_at: float
     ) -> DeviceFaults:
-        """Ask the kernel log; where it is unreadable, take the events that NVML told."""
+        """Read the kernel log; if it cannot be read, use the events of NVML."""
         answer = await self._kernel_worker.ask("kernel")
         if answer is None:
             return DeviceFaults()
@@ -147,9 +150,9 @@ class RealProbe:
         return judge_kernel(marks, task.gpus, answer.kernel, self._events, started_at)
 
     async def _read_trees(self, tasks: Sequence[Probed]) -> _Trees:
-        """Read /proc in a thread: a process stuck in the kernel may hold up its reader."""
+        """Read /proc in a thread, because a process stuck in the kernel may block its reader."""
         if self._reading_trees is not None and not self._reading_trees.done():
-            return {}  # the last look has not come back
+            return {}  # the reading before still hangs
         self._reading_trees = run_aside(lambda: self._read_trees_now(list(tasks)))
         done, _ = await asyncio.wait([self._reading_trees], timeout=READ_SECONDS)
         if not done:
@@ -167,11 +170,11 @@ class RealProbe:
         return readings
 
     def forget(self, key: TaskKey) -> None:
-        """Drop a task's meter."""
+        """Forget a task's meter."""
         self._meters.pop(key, None)
 
     async def describe_gpus(self) -> str:
-        """The devices as a table."""
+        """Return the devices as a table."""
         if not self._devices_here:
             return "no devices"
         devices = await self._read_devices()
@@ -184,7 +187,7 @@ class RealProbe:
 
 
 def may_have_devices() -> bool:
-    """Whether any driver's traces are here; saves the start of a worker on a host that has none."""
+    """Return True if this host has traces of a driver; without any, no worker has to be started."""
     nvidia = ("/dev/nvidiactl", "/dev/nvidia0", "/proc/driver/nvidia", "/dev/dxg")
     return any(os.path.exists(path) for path in (*nvidia, "/dev/kfd", "/sys/module/amdgpu"))
 

@@ -1,11 +1,11 @@
-"""A probe whose readings come from a file: for tests and demonstrations, never for real work.
+"""Read made-up samples from a file: for tests and demonstrations, never for real work.
 
-The file holds JSON lines, each
-`{"job": "<id>" | null, "tree": {…}, "gpus": [{…}], "owns_whole_box": false, "faults": {…},
-"kernel": {…}}`; the fields are those of `core.watchdogs.signals`, and of `DeviceFaults` (at the end,
-and while the task runs), of which a job's last line holds. Each sample of a task takes the next line
-for its job (or for null), the last one for ever after. The file is read anew at every sample, so
-that a test can change the readings.
+The file holds JSON lines, each `{"job": "<id>" | null, "tree": {…}, "gpus": [{…}],
+"owns_whole_box": false, "faults": {…}, "kernel": {…}}`. The fields of "tree" and "gpus" are those
+of `core.watchdogs.signals`. "faults" (read at the task's end) and "kernel" (while it runs) are
+`DeviceFaults`; the job's last line counts for both. Each sample of a task uses the next line for
+its job (or for null), and after the last line that line again. The file is read anew at every
+sample, so that a test can change the readings.
 """
 
 import logging
@@ -26,6 +26,8 @@ log = logging.getLogger("holdfast.agent.probes")
 
 
 class _Line(msgspec.Struct, frozen=True):
+    """One line of the script. job: the id of the job that the line is for; None for all jobs."""
+
     job: str | None = None
     tree: TreeReading = TreeReading()
     gpus: tuple[GpuReading, ...] = ()
@@ -39,7 +41,7 @@ def _select(lines: list[_Line], task: Probed) -> list[_Line]:
 
 
 class ScriptedProbe:
-    """Readings from a script."""
+    """Reads tasks from a script."""
 
     kind = "scripted"
 
@@ -52,15 +54,15 @@ class ScriptedProbe:
         )
 
     async def find_gpus(self) -> list[Gpu]:
-        """None: a script has no devices; declare them."""
+        """Return no devices, because a script has none; the operator declares them."""
         return []
 
     async def read_devices(self) -> list[Device] | None:
-        """None: a script has no devices."""
+        """Return no devices, because a script has none."""
         return []
 
     async def sample(self, tasks: Sequence[Probed]) -> Mapping[TaskKey, Sampled]:
-        """Take the next line of each task."""
+        """Return the reading in the next line of each task."""
         lines = self._read_lines()
         found = {}
         for task in tasks:
@@ -82,30 +84,30 @@ class ScriptedProbe:
             return []
 
     async def mark_devices(self, gpus: Sequence[int]) -> DeviceMarks | None:
-        """Nothing to mark: the script alone says what happens."""
+        """Return empty marks, because the script alone names the faults."""
         return DeviceMarks()
 
     async def find_faults(
         self, task: Probed, marks: DeviceMarks, started_at: float
     ) -> DeviceFaults:
-        """The faults in the last line for the task's job."""
+        """Return the faults at the end, in the last line for the task's job."""
         mine = _select(self._read_lines(), task)
         return mine[-1].faults if mine else DeviceFaults()
 
     async def hear_kernel(
         self, task: Probed, marks: DeviceMarks, started_at: float
     ) -> DeviceFaults:
-        """The faults in the last line for the task's job, if it is to be heard while it runs."""
+        """Return the faults while the task runs, in the last line for its job."""
         mine = _select(self._read_lines(), task)
         return mine[-1].kernel if mine else DeviceFaults()
 
     async def describe_gpus(self) -> str:
-        """A sentence: there is nothing to describe."""
+        """Return a sentence, because there are no devices to describe."""
         return "a scripted probe has no devices"
 
     def forget(self, key: TaskKey) -> None:
-        """Drop the place in a task's lines."""
+        """Forget how many lines of a task were used."""
         self._taken.pop(key, None)
 
     async def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing, because a script has no worker."""

@@ -1,9 +1,9 @@
-"""CPU time, I/O and memory of a task's process tree, from /proc.
+"""Read CPU time, I/O and memory of a task's process tree from /proc.
 
-- The counters never fall and never lose work: a process's work is added as it is done, so its exit
-  takes nothing away. A child's whole time is counted once more in its parent when it is reaped, so
-  a tree in which processes come and go looks busier than it is, never idler.
-- A living process that may not be read makes the value unknown, not smaller.
+- The counters never fall and never lose work: a process's work is added while it runs, so that its
+  exit takes nothing away. A child's whole time is counted once more in its parent when it is
+  reaped, so a tree in which processes come and go looks busier than it is, never idler.
+- If a living process may not be read, the value is unknown, not smaller.
 """
 
 import os
@@ -20,8 +20,8 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class TreeUsage(msgspec.Struct, frozen=True):
-    """One process, its reaped children's CPU time included. io_bytes None: unreadable. stopped: by a
-    signal, or by a debugger."""
+    """The usage of one process. cpu_seconds: its CPU time and that of its reaped children.
+    io_bytes: None if unreadable. stopped: True if a signal or a debugger has stopped it."""
 
     cpu_seconds: float
     rss_bytes: int
@@ -30,11 +30,12 @@ class TreeUsage(msgspec.Struct, frozen=True):
 
 
 def find_trees(roots: dict[TaskKey, int], guardian_pid: int) -> dict[TaskKey, list[ProcessEntry]]:
-    """The living processes of each task: its session, descendants, and its orphans: what is its
-    keeper's, which counts itself to none, and what is the guardian's and has its mark.
+    """Return the living processes of each task: its session, its descendants, and its orphans.
+    Orphans are children of the task's keeper (the keeper itself belongs to no task), and children
+    of the guardian that carry the task's mark.
 
-    Of a container those inside: its runner and its engine's clients bear the mark, too, and are
-    Holdfast's own. None inside is ever an orphan of the guardian.
+    A container's tree has the processes inside only. Its runner and its engine's clients carry the
+    mark, too, but are Holdfast's own; and no process inside becomes an orphan of the guardian.
     """
     table = process_table.read_table()
     by_root = {pid: key for key, pid in roots.items()}
@@ -52,6 +53,7 @@ def find_trees(roots: dict[TaskKey, int], guardian_pid: int) -> dict[TaskKey, li
     }
     by_text |= {str(key): key for key in by_keeper.values()}
     owners: dict[int, TaskKey | None] = dict.fromkeys(by_keeper)
+    # The first rule that fits names a process's task; without a rule it is in its parent's task.
     for entry in table.values():
         if entry.pid in by_root:
             owners[entry.pid] = by_root[entry.pid]
@@ -62,8 +64,8 @@ def find_trees(roots: dict[TaskKey, int], guardian_pid: int) -> dict[TaskKey, li
         elif entry.ppid in by_keeper:
             owners[entry.pid] = by_keeper[entry.ppid]
         elif entry.ppid == guardian_pid:
-            # The mark is read of the guardian's orphans only: reading an environment may block on a
-            # process that is stuck in the kernel.
+            # Only the guardian's orphans have their marks read, because reading an environment may
+            # block on a process that is stuck in the kernel.
             owners[entry.pid] = by_text.get(process_table.read_marks(entry.pid)[0] or "")
     trees: dict[TaskKey, list[ProcessEntry]] = {key: [] for key in roots}
     for entry in table.values():
@@ -87,7 +89,7 @@ def _find_owner(
 
 
 def read_usage(pid: int) -> TreeUsage | None:
-    """Read one process; None when it is gone."""
+    """Read one process; return None if it is gone."""
     try:
         stat = _read(f"/proc/{pid}/stat")
         fields = stat[stat.rfind(b")") + 2 :].split()
@@ -98,7 +100,7 @@ def read_usage(pid: int) -> TreeUsage | None:
         return None
     try:
         words = dict(line.split(b": ") for line in _read(f"/proc/{pid}/io").splitlines())
-        # rchar counts what went through read(), read_bytes what was fetched for mapped files, too.
+        # rchar counts bytes of read(); read_bytes also counts bytes fetched for mapped files.
         read_bytes = max(int(words[b"rchar"]), int(words[b"read_bytes"]))
         io_bytes: int | None = read_bytes + max(int(words[b"wchar"]), int(words[b"write_bytes"]))
     except FileNotFoundError:
@@ -117,7 +119,7 @@ def _read(path: str) -> bytes:
 
 
 class TreeMeter:
-    """Adds up what one task's tree did."""
+    """Adds up the work of one task's process tree."""
 
     def __init__(self) -> None:
         self._before: dict[tuple[int, int], TreeUsage] = {}
@@ -125,7 +127,7 @@ class TreeMeter:
         self._io_bytes = 0
 
     def read(self, members: list[ProcessEntry]) -> TreeReading:
-        """Read the members; returns counters since the first reading, and the memory now."""
+        """Read the members; return the work since the first reading, and the memory now."""
         now: dict[tuple[int, int], TreeUsage] = {}
         rss_bytes, io_known = 0, True
         for entry in members:
@@ -154,11 +156,12 @@ class TreeMeter:
 
 
 def read_own_bytes(pid: int) -> int:
-    """Read the memory that the kernel could not drop without the process: anonymous and shared memory,
-    by its share of shared pages, and swap. Pages of mapped files are the kernel's cache.
+    """Return the bytes of memory that the kernel could not drop while the process lives: anonymous
+    and shared memory, by its share of shared pages, and swap. Pages of mapped files are the
+    kernel's cache.
 
-    Where the kernel does not let it be read so, shared memory counts whole; 0 when the process is
-    gone.
+    If the kernel does not allow this reading, shared memory counts whole. A process that is gone
+    has 0.
     """
     words = _read_sizes(f"/proc/{pid}/smaps_rollup")
     own = [words.get(name) for name in (b"Pss_Anon", b"Pss_Shmem", b"SwapPss")]
@@ -169,7 +172,7 @@ def read_own_bytes(pid: int) -> int:
 
 
 def _read_sizes(path: str) -> dict[bytes, int]:
-    """Return the lines of a file in /proc that say how many kB something takes, in bytes."""
+    """Return the lines of a file in /proc that name a size in kB, as name → bytes."""
     try:
         lines = (line.split() for line in _read(path).splitlines())
         return {w[0][:-1]: int(w[1]) * 1024 for w in lines if len(w) == 3 and w[2] == b"kB"}

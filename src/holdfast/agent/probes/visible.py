@@ -1,10 +1,11 @@
-"""Which of a machine's devices are this node's: what a scheduler, or a shell, left to it. Pure.
+"""Choose which of a machine's devices this host offers, by the variables of a scheduler or shell.
+Pure.
 
-VISIBLE-1  Devices that the agent's own environment leaves out are another's, and are offered to no
-          job. A word that names no device ends its list, as it does for CUDA.
-VISIBLE-2  A list that the machine already keeps, because as many devices are there as it names, is
-          followed no second time: inside of a container or a Slurm job with confined devices the
-          driver shows these alone, and counts them anew.
+VISIBLE-1  Devices that the agent's own environment leaves out belong to other work, and no job gets
+          them. A word that names no device ends its list, as it does for CUDA.
+VISIBLE-2  A list is not applied if the machine shows no more devices than the list names, because
+          inside a container or a Slurm job with confined devices the driver shows only these
+          devices, and numbers them anew.
 """
 
 import re
@@ -15,7 +16,7 @@ import msgspec
 from holdfast.core.gpus import Gpu
 
 _NONE = frozenset({"", "none", "void", "nodevfiles", "-1"})
-# The words of each vendor's own runtime, read one after the other: HIP counts what ROCR leaves.
+# Variables of each vendor's own runtime, in order: HIP numbers the devices that ROCR leaves.
 _RUNTIMES = {
     "nvidia": (("CUDA_VISIBLE_DEVICES",),),
     "amd": (
@@ -23,21 +24,22 @@ _RUNTIMES = {
         ("HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL"),
     ),
 }
-# Said by schedulers and container runtimes, of the machine's own count (VISIBLE-2).
+# Variables of schedulers and container runtimes, by the machine's own numbers (VISIBLE-2).
 _SCHEDULERS = ("NVIDIA_VISIBLE_DEVICES", "SLURM_STEP_GPUS", "SLURM_JOB_GPUS")
 _MIG = re.compile(r"MIG-[A-Za-z0-9/-]+")
 _MIG_FROM = 512
 
 
 class VisibleGpus(msgspec.Struct, frozen=True):
-    """The devices to offer, and a sentence where they are not all that there are."""
+    """The devices to offer. said: a sentence on the devices that are left out; "" if none are."""
 
     gpus: list[Gpu]
     said: str = ""
 
 
 def choose_visible(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> VisibleGpus:
-    """Return the devices that the environment leaves to this node."""
+    """Return the devices that the agent's environment leaves to this host (VISIBLE-1,
+    VISIBLE-2)."""
     found: list[Gpu] = []
     told: list[str] = []
     for vendor, steps in _RUNTIMES.items():
@@ -71,8 +73,9 @@ def choose_visible(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> VisibleGp
 
 
 def declare_visible(count: int, environ: Mapping[str, str]) -> VisibleGpus:
-    """Return so many declared devices: of those that the environment names, where it names some. One
-    that is empty hides what a driver shows, and nothing that an operator declares."""
+    """Return `count` declared devices. If the environment names devices, they are chosen from
+    its list. An empty list hides the devices that a driver shows, but none that an operator
+    declares."""
     plain = [Gpu(index=index, vendor="declared") for index in range(count)]
     names = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", *_SCHEDULERS)
     name = next((n for n in names if _split(environ.get(n, "all")) not in ([], ["all"])), None)
@@ -102,8 +105,8 @@ def _split(value: str) -> list[str]:
 
 
 def _follow(gpus: Sequence[Gpu], value: str) -> list[Gpu]:
-    """Return the devices that a list names: by place, by UUID or its beginning, or a part of one
-    (MIG). A word that names none, or names one again, ends it."""
+    """Return the devices that a list names: by place, by UUID or its beginning, or a MIG part. A
+    word that names no device, or names one again, ends the list."""
     found: list[Gpu] = []
     for place, word in enumerate(_split(value)):
         if word.lower() == "all":
@@ -119,7 +122,7 @@ def _find(gpus: Sequence[Gpu], word: str, place: int) -> Gpu | None:
     if word.isdecimal():
         return gpus[int(word)] if int(word) < len(gpus) else None
     if _MIG.fullmatch(word):
-        # Its size is not known here; a job gets it by its own name.
+        # The part's size is not known here; a job finds the part by its own name.
         return Gpu(index=_MIG_FROM + place, uuid=word, word=word)
     alike = [gpu for gpu in gpus if gpu.uuid and gpu.uuid.startswith(word)]
     return alike[0] if len(alike) == 1 else None

@@ -1,12 +1,13 @@
-"""The process in which drivers are called: `python -m holdfast.agent.probes.worker`.
+"""Call drivers in a process of their own: `python -m holdfast.agent.probes.worker`.
 
-A line in asks, `NUMBER`, `NUMBER deep` for readings that are only wanted now and then, or `NUMBER
-kernel` for the kernel log alone, which calls no driver. A line out answers (`ProbeAnswer`). It ends
-when its input ends. A driver that hangs, crashes or leaks harms no other process.
+Each line of its input is a request: `NUMBER` for the devices, `NUMBER deep` for rare readings, too,
+or `NUMBER kernel` for the kernel log alone, without a call of a driver. Each line of its output is
+an answer (`ProbeAnswer`). The process ends when its input ends. A driver that hangs, crashes or
+leaks harms no other process.
 
-    --nvml MODULE   the module to use for NVML, `pynvml` unless said otherwise; `none` for none
-    --kmsg FILE     the kernel log, `/dev/kmsg` unless said otherwise
-    --amd-root DIR  where /sys and /proc of AMD devices are, `/` unless said otherwise
+    --nvml MODULE   the module to use for NVML, by default `pynvml`; `none` for none
+    --kmsg FILE     the kernel log, by default `/dev/kmsg`
+    --amd-root DIR  the folder of /sys and /proc of AMD devices, by default `/`
 """
 
 import argparse
@@ -22,10 +23,11 @@ from holdfast.agent.probes.kernel_log import KernelLog, KernelXids
 
 
 class ProbeAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The devices, and why there are fewer than expected.
+    """The answer to one request.
 
-    kernel: None where its log cannot be read, or was not asked for. unopened: vendor → why its
-    driver could not be opened at all, as on hosts without its devices.
+    number: the request's number. errors: why devices are missing. kernel: the Xids of the kernel
+    log; None if the log cannot be read, or was not asked for. unopened: vendor → why its driver
+    could not be opened at all, as on hosts without its devices.
     """
 
     number: int
@@ -50,7 +52,7 @@ def open_readers(nvml: str, amd_root: str) -> tuple[list[_Reader], dict[str, str
 
             library: Any = importlib.import_module(nvml)
             readers.append(NvidiaReader(library))
-        except Exception as error:  # no library, no driver, no device: all the same here
+        except Exception as error:  # no library, no driver or no device
             unopened["nvidia"] = f"{type(error).__name__}: {error}"
     try:
         from holdfast.agent.probes.amd import AmdReader
@@ -62,7 +64,7 @@ def open_readers(nvml: str, amd_root: str) -> tuple[list[_Reader], dict[str, str
 
 
 def open_kernel_log(path: str) -> KernelLog | None:
-    """The kernel log, None where it may not be read."""
+    """Open the kernel log; return None if it may not be read."""
     try:
         return KernelLog(path)
     except OSError:
@@ -72,7 +74,7 @@ def open_kernel_log(path: str) -> KernelLog | None:
 def read_devices(
     readers: list[_Reader], number: int, *, deep: bool = False, kernel_log: KernelLog | None = None
 ) -> ProbeAnswer:
-    """Ask every reader. Devices of a second vendor are counted on from the first's."""
+    """Ask every reader. The devices of a second vendor get the numbers after the first vendor's."""
     devices: list[Device] = []
     errors = []
     for reader in readers:
@@ -94,7 +96,7 @@ def read_devices(
 
 
 def main(argv: list[str]) -> int:
-    """Answer until the input ends."""
+    """Answer requests until the input ends."""
     parser = argparse.ArgumentParser(prog="holdfast.agent.probes.worker")
     parser.add_argument("--nvml", default="pynvml")
     parser.add_argument("--amd-root", default="/")
@@ -104,7 +106,7 @@ def main(argv: list[str]) -> int:
     kernel_log = open_kernel_log(options.kmsg)
     for line in sys.stdin.buffer:
         number, *how = line.split()
-        if opened is None and how != [b"kernel"]:  # to open a driver that is stuck may hang, too
+        if opened is None and how != [b"kernel"]:  # opening a stuck driver may hang, too
             opened = open_readers(options.nvml, options.amd_root)
         readers, unopened = opened or ([], {})
         readers = [] if how == [b"kernel"] else readers
@@ -120,4 +122,4 @@ def main(argv: list[str]) -> int:
 
 if __name__ == "__main__":
     exit_status = main(sys.argv[1:])
-    os._exit(exit_status)  # its answers are flushed; taking modules down costs as much as Python
+    os._exit(exit_status)  # the answers are flushed; a full exit costs as much as a start

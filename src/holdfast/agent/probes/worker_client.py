@@ -1,4 +1,4 @@
-"""The agent's side of the worker: one question at a time, and a kill after five seconds."""
+"""Ask the probe's worker process: one request at a time, and a kill after five seconds."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from holdfast.agent.probes.worker import ProbeAnswer
 log = logging.getLogger("holdfast.agent.probes")
 
 _IDLE_SECONDS = 60.0
-_AGAIN_SECONDS = 30.0  # after a worker hung, the driver gets this long before it is asked again
+_AGAIN_SECONDS = 30.0  # pause after a worker hung, before the driver is called again
 _REAP_SECONDS = 1.0
 _MAX_ANSWER_BYTES = 8 << 20
 
 
 class ProbeWorker:
-    """Asks a worker process, which is started when needed and ended after an idle minute."""
+    """Asks a worker process, which is started when needed and ended after an idle minute. hung:
+    True from a request that failed until one is answered."""
 
     def __init__(
         self, arguments: Sequence[str] = (), *, read_seconds: float = READ_SECONDS
@@ -42,7 +43,7 @@ class ProbeWorker:
 
     @property
     def pid(self) -> int | None:
-        """The worker's pid, None while there is none."""
+        """Return the worker's pid; None if there is none."""
         return self._process.pid if self._process is not None else None
 
     def make_twin(self) -> ProbeWorker:
@@ -50,15 +51,15 @@ class ProbeWorker:
         return ProbeWorker(self._arguments, read_seconds=self._read_seconds)
 
     async def read(self) -> list[Device] | None:
-        """Return the devices as they are now; None when the worker is late."""
+        """Return the devices as they are now; None if the worker is late."""
         answer = await self.ask()
         if answer is None or (answer.errors and not answer.devices):
             return None
         return answer.devices
 
     async def ask(self, how: Literal["", "deep", "kernel"] = "") -> ProbeAnswer | None:
-        """The worker's answer, None when it is late. deep: with counters and the kernel log.
-        kernel: the log alone, and no driver is called."""
+        """Return the worker's answer; None if it is late. how: "deep" for memory errors and the
+        kernel log, too; "kernel" for the log alone, without a call of a driver."""
         async with self._lock:
             loop = asyncio.get_running_loop()
             if loop.time() < self._not_before:
@@ -101,7 +102,7 @@ class ProbeWorker:
         return answer
 
     async def _give_up(self, error: Exception) -> None:
-        """Kill the worker; one that survives is stuck in the driver and is left behind."""
+        """Kill the worker. A worker that survives is stuck in the driver, and is left behind."""
         late = isinstance(error, TimeoutError)
         why = f"no answer in {self._read_seconds:g} s" if late else str(error)
         if not self.hung:
@@ -114,7 +115,7 @@ class ProbeWorker:
             log.error(f"the GPU probe {pid} survives SIGKILL: the driver of this host is stuck")
 
     async def _kill(self) -> bool:
-        """True when no worker is left."""
+        """Kill the worker; return True if none is left."""
         process, self._process = self._process, None
         if process is None:
             return True

@@ -1,1 +1,2 @@
-"""Everything the agent sends to the controller."""
+"""Send the agent's reports, logs, checkpoints and calls to the controller, and receive its
+answers."""

@@ -1,4 +1,4 @@
-"""The agent's calls to its controller, as values in and values out."""
+"""Make the agent's calls to its controller, with values as arguments and answers."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -18,7 +18,7 @@ Value = TypeVar("Value")
 _encode_calls = msgspec.msgpack.Encoder().encode
 _decode_calls = msgspec.msgpack.Decoder(CallsAnswer).decode
 
-CALL_SECONDS = 10.0  # on top of the time the call asks to wait
+CALL_SECONDS = 10.0  # beyond the time for which the call asks the controller to wait
 
 _BY_STATUS: dict[int, type[HoldfastError]] = {
     401: errors.Unauthorized,
@@ -31,20 +31,23 @@ _BY_STATUS: dict[int, type[HoldfastError]] = {
 
 
 def read_problem(answer: HttpAnswer) -> HoldfastError:
-    """Return the error in an answer, or Unavailable for an answer that is no controller's."""
+    """Return the error that an answer carries; Unavailable if the answer did not come from a
+    controller."""
     try:
         problem = msgspec.json.decode(answer.body, type=Problem)
     except UNREADABLE:
-        # A proxy's page, say: only a controller's own refusal may make the agent give anything up.
+        # A proxy may have sent it: only a controller's refusal may make the agent give work up.
         return Unavailable(f"the controller answered with status {answer.status}")
     kind = _BY_STATUS.get(answer.status, Unavailable)
     return kind(problem.detail or problem.title or f"status {answer.status}", code=problem.code)
 
 
 class ControllerCalls:
-    """Typed calls. Each raises Unavailable when its fate is unknown, or the controller's error.
+    """Makes typed calls to the controller. Each raises the controller's error, or Unavailable if
+    it is unknown whether the controller carried the call out.
 
-    answered: called at each answer, so that what waits for a controller that was away goes at once.
+    answered: called at each answer, so that senders that wait because the controller was away try
+    again at once. token: the host's key, sent with each call.
     """
 
     def __init__(self, client: HttpClient) -> None:
@@ -53,14 +56,15 @@ class ControllerCalls:
         self.answered: Callable[[], None] = lambda: None
 
     async def register(self, request: wire.RegisterRequest, token: str) -> wire.RegisterAnswer:
-        """Register with a join token or the host key."""
+        """Register this host with a join token or the host's key."""
         body = await self._post(
             "/v1/agent/register", wire.encode(request), token=token, timeout_seconds=CALL_SECONDS
         )
         return decode_body(wire.decode_register_answer, body)
 
     async def sync(self, request: wire.SyncRequest) -> wire.SyncAnswer:
-        """State up, commands down; waits for `request.wait_seconds` at most."""
+        """Send this host's state and return the controller's commands; the controller waits for
+        `request.wait_seconds` at most."""
         seconds, data = request.wait_seconds + CALL_SECONDS, wire.encode(request)
         body = await self._post("/v1/agent/sync", data, timeout_seconds=seconds)
         return decode_body(wire.decode_sync_answer, body)
@@ -68,7 +72,7 @@ class ControllerCalls:
     async def send_logs(
         self, uploads: list[wire.LogUpload], reads: list[wire.LogReadAnswer] | None = None
     ) -> wire.LogsAnswer:
-        """Ship log bytes, and answers to readers."""
+        """Send log bytes, and answers to orders of readers."""
         data = wire.encode_logs(wire.LogsRequest(uploads=uploads, reads=reads or []))
         body = await self._post(
             "/v1/agent/logs", data, kind="application/msgpack", timeout_seconds=30.0
@@ -76,7 +80,8 @@ class ControllerCalls:
         return decode_body(wire.decode_logs_answer, body) if body else wire.LogsAnswer()
 
     async def exchange_calls(self, request: CallsRequest) -> CallsAnswer:
-        """Tell of executors, and take their next batches; waits for `request.wait_seconds`."""
+        """Report on executors and return their next batches of calls; the controller waits for
+        `request.wait_seconds` at most."""
         body = await self._post(
             "/v1/agent/calls",
             _encode_calls(request),
@@ -86,7 +91,7 @@ class ControllerCalls:
         return decode_body(_decode_calls, body)
 
     async def send_forensics(self, forensics: wire.Forensics) -> None:
-        """Ship the forensics of one kill."""
+        """Send the forensics of one kill."""
         await self._post("/v1/agent/forensics", wire.encode(forensics), timeout_seconds=30.0)
 
     async def ask_health(self, request: health.HealthRequest) -> health.HealthAnswer:

@@ -1,15 +1,15 @@
-"""The agent's side of checkpoints: uploads in the background, downloads before a start.
+"""Upload checkpoints in the background, and download them before a start.
 
-SAVE-1  A task's end is reported after its checkpoints are uploaded, so that the next attempt gets
-        them; but never later than `HOLD_SECONDS`, or the length of its lease, after the end: a controller
-        that hangs must not hold a job for ever.
-SAVE-2  A file stays in the task's folder until the controller has it or refuses it for good: when
-        an agent is killed between the two, the next one finds it there.
-SAVE-3  A task that has a checkpoint never starts without it. One that cannot be fetched is a failed
-        start, with its reason.
-SAVE-4  A checkpoint whose bytes are not those on record, not as many, or gone, is not waited for:
-        the next older one is taken, and the controller puts that on record. One that can only not
-        be reached now is no reason to go back.
+SAVE-1  A task's end is reported after its checkpoints are uploaded, so that the next attempt starts
+        from them; but never later than `HOLD_SECONDS`, or the length of its lease, after the end,
+        because a controller that hangs must not delay a job for ever.
+SAVE-2  A file stays in the task's folder until the controller has stored it or has refused it for
+        good, so that the agent that follows a killed one finds it there.
+SAVE-3  A task that has a checkpoint never starts without one. A checkpoint that cannot be fetched
+        makes a failed start, with the reason.
+SAVE-4  If the bytes of a checkpoint are gone, or differ from the record in number or content, the
+        task starts from the next older checkpoint, and the controller records that. If the bytes
+        only cannot be reached now, the agent tries again and does not go back.
 """
 
 import asyncio
@@ -47,11 +47,11 @@ POLL_SECONDS = 5.0
 _AT_ONCE = 4
 _AGAIN_SECONDS = (0.2, 5.0)
 _TORN_TRIES = 3
-_LOST_CODES = ("blob_missing", "blob_spoilt")  # another try would hear the same
+_LOST_CODES = ("blob_missing", "blob_spoilt")  # errors that another try would meet again
 
 
 class CheckpointTransfers:
-    """All transfers of this agent. Disks and the network are waited for in other threads."""
+    """Makes all transfers of this agent. Threads wait for the disk and the network."""
 
     def __init__(self, table: TaskTable, transfers: Transfers) -> None:
         self._table = table
@@ -60,24 +60,24 @@ class CheckpointTransfers:
         self._uploads: dict[TaskKey, asyncio.Task[None]] = {}
         self._wires: dict[TaskKey, Wire] = {}
         self._held: dict[TaskKey, asyncio.Event] = {}
-        self._said: dict[TaskKey, str] = {}  # the last failure of each that waits
+        self._said: dict[TaskKey, str] = {}  # the last failure of each upload that waits
 
     @property
     def holding(self) -> bool:
-        """Whether ends wait for uploads."""
+        """Return True if the report of an end waits for an upload."""
         return bool(self._held)
 
     # ---- up
 
     def poke(self, task: AgentTask) -> None:
-        """Upload the checkpoints of a task, if there are any."""
+        """Begin to upload the checkpoints of a task, if there are any."""
         if task.key not in self._uploads and find_saved(out_path(task)):
             work = asyncio.create_task(self._upload_all(task))
             self._uploads[task.key] = work
             work.add_done_callback(partial(self._end_upload, task))
 
     async def run(self) -> None:
-        """Look for ever for checkpoints that no datagram announced."""
+        """Look for ever for checkpoints that no message of their task announced."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
             for task in self._table:
@@ -101,7 +101,7 @@ class CheckpointTransfers:
                     number = await run_aside(upload)
             except (Conflict, NotFound, Forbidden, TooLarge) as error:
                 log.error(f"a checkpoint is not taken: {error}", extra=extra)
-                if isinstance(error, TooLarge):  # else its attempt is over
+                if isinstance(error, TooLarge):  # after the other errors the attempt is over
                     task.note(f"{_name(saved)} was not taken, and is lost: {error}")
                 remove_up_to(folder, saved)
             except ValidationError as error:
@@ -113,7 +113,7 @@ class CheckpointTransfers:
                     torn = 0
             except (HoldfastError, OSError) as error:
                 if not task.live:
-                    return  # its end was reported without; the attempt is over
+                    return  # its end was reported without this checkpoint
                 self._note_failure(task, f"{_name(saved)} waits on its host's disk: {error}")
                 await asyncio.sleep(pause * random.uniform(0.75, 1.25))
                 pause = min(2 * pause, longest)
@@ -139,14 +139,14 @@ class CheckpointTransfers:
         if error is not None:
             log.error("checkpoints cannot be uploaded", exc_info=error, extra=task.about())
         elif task.live and not work.cancelled() and find_saved(out_path(task)):
-            self.poke(task)  # it came after the last look
+            self.poke(task)  # a checkpoint came after the last look
             return
         self._said.pop(task.key, None)
         self.let_go(task.key)
 
     async def upload_last(self, task: AgentTask) -> None:
-        """Return when the checkpoints of a task that ended are uploaded, or the wait is over
-        (SAVE-1); the task is in `saving` meanwhile."""
+        """Wait until the checkpoints of a task that ended are uploaded, or until the longest
+        wait is over (SAVE-1). The task is in state `saving` meanwhile."""
         if not find_saved(out_path(task)):
             return
         task.move(AgentTaskEvent.SAVE)
@@ -168,21 +168,22 @@ class CheckpointTransfers:
                 wire.stop()
 
     def let_go(self, key: TaskKey) -> None:
-        """Let a held end be reported now."""
+        """Have the end of a task, which waits for its upload, reported now."""
         over = self._held.get(key)
         if over is not None:
             over.set()
 
     def let_go_all(self) -> None:
-        """Let every held end be reported now: this host goes, or was replaced."""
+        """Have every end that waits for an upload reported now, because this host leaves or was
+        replaced."""
         for key in self._held:
             self.let_go(key)
 
     # ---- down
 
     async def fetch_input(self, task: AgentTask) -> str | None:
-        """Fetch what a task reads as its standard input. Returns why it cannot be had, None once it is
-        here, or where it has none."""
+        """Fetch the file that a task reads as its standard input. Return None once it is here,
+        or if the task has none; otherwise a sentence on why it cannot be fetched."""
         sha256 = task.order.stdin if task.order is not None else ""
         if not sha256:
             return None
@@ -205,8 +206,8 @@ class CheckpointTransfers:
             wire.stop()
 
     async def fetch(self, task: AgentTask) -> str | None:
-        """Fetch the checkpoint that a task starts from. Returns why it cannot be had, None once it
-        is here; a cancel breaks the transfer off."""
+        """Fetch the checkpoint that a task starts from. Return None once it is here; otherwise a
+        sentence on why it cannot be fetched. Cancelling the call breaks the transfer off."""
         wire = Wire()
         try:
             return await self._fetch_patiently(task, wire)
@@ -234,6 +235,7 @@ class CheckpointTransfers:
                 log.info(f"checkpoint {offer.number} is here", extra=extra)
                 return None
             except (OSError, HoldfastError) as error:
+                # Wrong bytes may come of one bad transfer; after three the checkpoint is bad.
                 wrong += isinstance(error, ValidationError)
                 gone = isinstance(error, HoldfastError) and error.code in _LOST_CODES
                 if gone or wrong >= _TORN_TRIES:
@@ -257,7 +259,8 @@ class CheckpointTransfers:
     async def _find_older(
         self, task: AgentTask, offer: CheckpointOffer, error: Exception, wire: Wire
     ) -> CheckpointOffer | None:
-        """The one before, None where none is kept or the controller cannot say."""
+        """Return the checkpoint before this one; None if none is kept or the controller does not
+        answer."""
         skip = partial(self._transfers.skip, task.key, offer.number, str(error), wire)
         try:
             older = await run_aside(skip)
@@ -273,7 +276,7 @@ class CheckpointTransfers:
         return older
 
     async def close(self) -> None:
-        """End all uploads; files that are not uploaded stay on disk for the next agent."""
+        """Cancel all uploads. Files that are not uploaded stay on disk for the next agent."""
         works = list(self._uploads.values())
         for wire in self._wires.values():
             wire.stop()
@@ -288,15 +291,15 @@ def _name(saved: SavedCheckpoint) -> str:
 
 
 def out_path(task: AgentTask) -> Path:
-    """The folder that the task saves into."""
+    """Return the folder into which the task saves checkpoints."""
     return task.folder / OUT_FOLDER
 
 
 def input_path(task: AgentTask) -> str:
-    """The file that the task reads as its standard input."""
+    """Return the path of the file that the task reads as its standard input."""
     return f"{task.folder}/{INPUT_FILE}"
 
 
 def in_path(task: AgentTask) -> Path:
-    """The file that the task starts from."""
+    """Return the path of the checkpoint from which the task starts."""
     return task.folder / IN_FOLDER / IN_FILE

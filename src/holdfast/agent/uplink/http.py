@@ -1,14 +1,14 @@
-"""A small HTTP/1.1 client over asyncio streams and httptools, for one controller.
+"""Make HTTP/1.1 calls to one controller, over asyncio streams and httptools.
 
 httpx costs 0.5 to 1 ms of CPU per call and 20 MB per process; an agent makes the same few calls for
 ever to one address, so the parser below uvicorn is used directly. The client follows no redirects
 and knows no proxies: put the controller's real address into the agent's config.
 
 CALL-1  A call on a kept connection that fails before the first byte of its answer is made once more
-        on a fresh one: the server may have closed it while it lay idle. Every call of the agent may
-        be repeated.
-CALL-2  Where the controller's name has several addresses, each new connection begins with the next of
-       them: a replica that takes connections and answers none is left with the call that it holds.
+        on a fresh one, because the server may have closed the idle connection. Every call of the
+        agent may be repeated.
+CALL-2  If the controller's name has several addresses, each new connection tries the next address
+       first, so that a replica that accepts connections and answers none delays one call only.
 """
 
 import asyncio
@@ -28,17 +28,19 @@ _IDLE_CONNECTIONS = 4
 
 
 class HttpAnswer(msgspec.Struct, frozen=True):
-    """A whole answer."""
+    """A whole answer of the controller."""
 
     status: int
     body: bytes
 
 
 class _Lost(Exception):
-    """The connection broke before the answer began."""
+    """Says that the connection broke before the answer began."""
 
 
 class _Connection:
+    """Makes calls on one connection, one at a time."""
+
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
@@ -68,7 +70,7 @@ class _Connection:
             raise Unavailable(f"the controller's answer broke off: {error}") from error
 
     def keep(self) -> bool:
-        """Say whether the connection is good for another call."""
+        """Return True if the connection is good for another call."""
         return self._answer.is_reusable and self.usable
 
     @property
@@ -80,11 +82,12 @@ class _Connection:
 
 
 class HttpClient:
-    """Calls to one controller, over kept connections: a waiting poll and a report beside it,
-    for the host and for its executors."""
+    """Makes calls to one controller over kept connections: a sync call that waits there and a
+    report beside it, for the host and for its executors."""
 
     def __init__(self, url: str, *, ca_file: str | None = None) -> None:
-        """Raises ValidationError for an address or a CA file that cannot be used."""
+        """Parse the address. Raises ValidationError for an address or a CA file that cannot be
+        used."""
         parts = urlsplit(url)
         try:
             port = parts.port
@@ -112,8 +115,8 @@ class HttpClient:
         headers: dict[str, str],
         timeout_seconds: float,
     ) -> HttpAnswer:
-        """Make one call. Raises Unavailable: no connection, no whole answer in `timeout_seconds`,
-        or one that broke off."""
+        """Make one call. Raises Unavailable if there is no connection, no whole answer in
+        `timeout_seconds`, or an answer that broke off."""
         words = [("Host", self._authority), ("Content-Length", str(len(body))), *headers.items()]
         request = write_head(method, f"{self._prefix}{path}", words) + body
         try:

@@ -1,15 +1,14 @@
-"""This host's identity: the join token exchanged for a key, the key kept, a new incarnation
-announced.
+"""Register this host: exchange its join token for a key, keep the key, announce each incarnation.
 
 JOIN-1  Before a join token is used a random claim is written to disk and sent with it. If the agent
         dies, or the answer is lost, between the exchange and the key being saved, the next try
         sends the same claim and gets a key again.
-JOIN-2  An incarnation is announced once. An agent that was restarted under the same guardian finds
-        it in its file and only syncs, because announcing it anew could be taken for a host that
-        lost its tasks.
+JOIN-2  An incarnation is announced once. An agent that was restarted under the same guardian reads
+        in its file that this was done and only syncs, because the controller could take a second
+        announcement for a host that lost its tasks.
 JOIN-3  A key belongs to the mark of its state folder (`agent.config.read_mark`). A copied folder has
-        another mark, so the host of the copy joins as a new one, because it would else take the
-        place of the original.
+        another mark, so the host of the copy joins as a new host, because with the key it would
+        replace the original.
 """
 
 import asyncio
@@ -35,17 +34,22 @@ log = logging.getLogger("holdfast.agent.uplink.identity")
 
 _RETRY_SECONDS = (0.2, 10.0)
 _REFUSED_SECONDS = 30.0
-_UNTIL_SILENT = ("host_name_taken", "host_lives_elsewhere")  # the other one may fall silent
+_UNTIL_SILENT = ("host_name_taken", "host_lives_elsewhere")  # refused while the other lives
 _TAKEN_SECONDS = 5.0
 
 
 class _NoToken(Unauthorized):
-    """There is no join token that can be used; the message says why."""
+    """Says that there is no join token that can be used; the message gives the reason."""
 
 
 class HostIdentity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The kept file. mark: of the state folder in which it was written. token_hash: SHA-256 of the
-    join token the key came from, so that a newer token is noticed."""
+    """The identity that a host keeps in its file.
+
+    url: the address of the controller that it joined. incarnation: the guardian's incarnation that
+    was announced last. mark: the mark of the state folder in which the file was written (JOIN-3).
+    claim: the random text that is sent with a join token (JOIN-1). token_hash: the SHA-256 of the
+    join token that the key came from, so that a newer token is noticed.
+    """
 
     url: str = ""
     host_id: str = ""
@@ -58,7 +62,7 @@ class HostIdentity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 
 def read_identity(path: Path) -> HostIdentity:
-    """Return the kept identity, an empty one where there is none or it cannot be understood."""
+    """Return the kept identity; an empty one if there is none or it cannot be read."""
     try:
         data = read_private(path)
         return msgspec.json.decode(data, type=HostIdentity) if data else HostIdentity()
@@ -68,7 +72,7 @@ def read_identity(path: Path) -> HostIdentity:
 
 
 class Registrar:
-    """Registers this incarnation, however long it takes, and keeps the identity."""
+    """Registers this incarnation, however long that takes, and keeps the host's identity."""
 
     def __init__(
         self, calls: ControllerCalls, config: AgentConfig, incarnation: str, mark: str
@@ -90,7 +94,7 @@ class Registrar:
         self._calls.token = self.identity.host_key
 
     def _read_own(self) -> HostIdentity:
-        """Return the kept identity, an empty one where it came with a copied folder (JOIN-3)."""
+        """Return the kept identity; an empty one if it came with a copied folder (JOIN-3)."""
         known = read_identity(self._path)
         if known.mark == self._mark:
             return known
@@ -102,14 +106,14 @@ class Registrar:
         return HostIdentity(mark=self._mark)
 
     def make_token(self, key: TaskKey) -> str:
-        """Return a task's own token; empty as long as this host has no key."""
+        """Return a task's own token; an empty text while this host has no key."""
         if not self.identity.host_key:
             return ""
         return make_job_token(hashlib.sha256(self.identity.host_key.encode()).digest(), key)
 
     @property
     def registered(self) -> bool:
-        """Whether the controller knows this incarnation already (JOIN-2)."""
+        """Return True if the controller knows this incarnation already (JOIN-2)."""
         return bool(self.identity.host_key) and self.identity.incarnation == self._incarnation
 
     async def register(
@@ -118,9 +122,9 @@ class Registrar:
         list_faults: Callable[[], list[Hindrance]] = list,
         held: Collection[TaskKey] = (),
     ) -> None:
-        """Announce this incarnation; return when the controller has it. Why it waits is logged once
-        per reason (SYNC-3). held: as in RegisterRequest. Raises Conflict: a newer incarnation of
-        this host serves already."""
+        """Announce this incarnation; return once the controller has recorded it. Each reason for
+        waiting is logged once (SYNC-3). held: keys of tasks whose containers may still run.
+        Raises Conflict if a newer incarnation of this host serves already."""
         pause = _RETRY_SECONDS[0]
         with_key = bool(self.identity.host_key)
         while True:
@@ -141,7 +145,8 @@ class Registrar:
                 await asyncio.sleep(_TAKEN_SECONDS if taken else _REFUSED_SECONDS)
 
     async def _handle_refusal(self, error: HoldfastError, *, with_key: bool) -> bool:
-        """Log the remedy, wait where that may help, and return whether to try the key next."""
+        """Log the remedy, wait if a token may come meanwhile, and return True to try the key
+        next."""
         token = self._look_for_token()
         if with_key and token and _hash(token) != self.identity.token_hash:
             unknown = f"the controller does not know this host's key ({error})"
@@ -205,7 +210,7 @@ class Registrar:
         log.info(f"registered as host {answer.host_id}")
 
     def _make_claim(self, token: str) -> str:
-        """JOIN-1: the same claim for the same token until the exchange is over."""
+        """Return the claim of a token: the same one until the exchange is over (JOIN-1)."""
         known = self.identity
         if not known.claim or known.token_hash != _hash(token):
             self.identity = msgspec.structs.replace(

@@ -1,7 +1,8 @@
-"""Output that a reader asked for beyond what the controller keeps: read from the task's file, masked.
+"""Read output that the controller does not keep from the task's file, for a reader, with secrets
+masked.
 
-One order is read and sent at a time, so a reader costs a host one piece of memory. An answer that
-is lost is asked for again, because orders repeat until they are answered.
+One order is read and sent at a time, so that readers cost a host the memory of one piece. The
+controller repeats an order until it is answered, so that a lost answer is sent again.
 """
 
 import asyncio
@@ -23,31 +24,32 @@ _PUNCHED = "the host keeps no more than log_disk_mb of a stream on its disk"
 
 
 class LogReader:
-    """Answers readers from the files of tasks that run here, or whose folders are kept."""
+    """Answers orders of readers from the files of tasks that run here, or whose folders are
+    kept."""
 
     def __init__(self, table: TaskTable, calls: ControllerCalls, host_name: str) -> None:
         self._table = table
         self._calls = calls
         self._host_name = host_name
         self._waiting: dict[str, LogReadOrder] = {}
-        self._sent_at: dict[str, float] = {}  # CLOCK_BOOTTIME, by the orders of the last answer
+        self._sent_at: dict[str, float] = {}  # order id → CLOCK_BOOTTIME
         self._asked = asyncio.Event()
 
     def take(self, orders: Sequence[LogReadOrder]) -> bool:
-        """Answer these soon; those that an answer no longer names are not waited for any more.
-        True when any was new."""
+        """Answer these orders soon, and forget orders that the sync answer no longer names.
+        Return True if any of them is new."""
         now = read_boottime()
         told = {order.id: self._sent_at.get(order.id, 0.0) for order in orders}
         new = bool(told.keys() - self._sent_at.keys())
         self._sent_at = told
-        # An order that was answered just now crossed its answer on the way.
+        # An order answered less than a second ago was repeated before that answer arrived.
         self._waiting = {o.id: o for o in orders if now - told[o.id] > _AGAIN_SECONDS}
         if self._waiting:
             self._asked.set()
         return new
 
     async def run(self) -> None:
-        """Answer for ever."""
+        """Answer orders for ever."""
         while True:
             while self._waiting:
                 order = self._waiting[next(iter(self._waiting))]
@@ -62,7 +64,7 @@ class LogReader:
             await self._asked.wait()
 
     def read(self, order: LogReadOrder) -> LogReadAnswer:
-        """Return what is left of an order's bytes."""
+        """Return the bytes of an order that are still on the disk."""
         try:
             tail = StreamTail(self._find_task(order), order.stream)
             length = min(order.length, MAX_LOG_CHUNK_BYTES)
@@ -77,6 +79,7 @@ class LogReader:
         return LogReadAnswer(id=order.id, offset=start, data=data, reason=reason)
 
     def _find_task(self, order: LogReadOrder) -> AgentTask:
-        """The task, or one that stands for its folder, where all was masked when it was shipped."""
+        """Return the task of an order; if it is forgotten, one that stands for its folder, where
+        all output was masked when it was shipped."""
         found = self._table.get(order.key)
         return found or AgentTask(order.key, self._table.folder_of(order.key), None, 0.0)

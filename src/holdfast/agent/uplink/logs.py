@@ -1,14 +1,14 @@
-"""Log shipping: the files of tasks, read by offset and sent in batches, redacted.
+"""Ship logs: read the files of tasks by offset, mask secrets, and send the bytes in batches.
 
-LOGS-1  An offset moves only after the controller took the bytes. A controller that is away loses
-        nothing that the disk still holds; a restarted agent goes on where the record ends, or a
-        little before.
-LOGS-2  A stream that outruns the wire is cut in the middle: its head is sent, then as much of its
-        end as the controller would keep. Offsets stay true, so the gap shows.
-LOGS-2b A byte that is in no file, because the disk took it not or the file was removed, is part of
-        the gap at its offset, and of the size that the end tells.
-LOGS-3  What the disk keeps of a stream is masked as what is sent (REDACT-1), in place and at true
-        offsets, whether it is sent or not.
+LOGS-1  An offset moves only after the controller stored the bytes, so that an outage loses nothing
+        that the disk still has; a restarted agent goes on where the record ends, or a little
+        before.
+LOGS-2  A stream that grows faster than it can be sent is cut in the middle: its head is sent, then
+        as much of its end as the controller would keep. Offsets stay true, so that the gap shows.
+LOGS-2b A byte that is in no file, because the disk was full or the file was removed, is part of the
+        gap at its offset, and counts in the size that is sent with the end of the stream.
+LOGS-3  Secrets are masked in the file on disk as in the bytes that are sent (REDACT-1), in place
+        and at true offsets, whether the bytes are sent or not.
 """
 
 import asyncio
@@ -33,19 +33,19 @@ log = logging.getLogger("holdfast.agent.uplink.logs")
 CHUNK_BYTES = 256 * 1024
 _CALL_BYTES = MAX_LOG_CHUNK_BYTES - 64 * 1024  # room for the frame around the bytes
 _POLL_SECONDS = (0.05, 0.2)
-_FAILED_SECONDS = 0.1  # at least, also where all else is answered and only logs are refused
+_FAILED_SECONDS = 0.1  # the shortest pause after a failed call, though other calls are answered
 REST_SECONDS = 0.2
-_CROWD = 100  # above so many live streams the slow poll is a second: a stat costs 2 µs
+_CROWD = 100  # with more tasks than this the slow poll is a second, because a stat costs 2 µs
 _MAX_UPLOADS = 512
 _TAIL_BYTES = {"stdout": 5_000, "stderr": 9_000}
 STREAMS = ("stdout", "stderr")
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_MASK_BYTES = 4 << 20  # looked through for secrets at one turn …
-_FINAL_TURNS = 8  # … and so many turns at once after the end: more would hold up a heartbeat
+_MASK_BYTES = 4 << 20  # searched for secrets in one turn
+_FINAL_TURNS = 8  # turns made at once after a task's end: more would delay a heartbeat
 
 
 class StreamTail:
-    """One file being followed. `offset`: everything before it is on record."""
+    """Follows one file. offset: the offset up to which the controller has its bytes on record."""
 
     def __init__(self, task: AgentTask, stream: str) -> None:
         self.task = task
@@ -55,10 +55,11 @@ class StreamTail:
         self._path = f"{task.folder}/{stream}"
         self._marked = task.order is not None and bool(task.order.executor)
         self._masked = 0
-        """Secrets before this offset are masked in the file itself."""
+        """Hold the offset up to which secrets are masked in the file itself."""
 
     def read_upload(self, limit_bytes: int) -> LogUpload | None:
-        """The next bytes to send, None for none now. A file that vanished is an empty rest."""
+        """Return the next bytes to send; None if there are none now. If the file has vanished
+        and the task has ended, return an upload that only ends the stream."""
         final = not self.task.live
         if self._has_nothing_new():
             return self._tell_end() if final else None
@@ -66,20 +67,20 @@ class StreamTail:
             fd = os.open(self._path, _READ_FLAGS)
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-                return None  # the agent is short of something; the file may well be there
+                return None  # the agent lacks descriptors or memory; the file may be there
             return self._tell_end() if final else None
         try:
             size = os.fstat(fd).st_size
             turns = range(_FINAL_TURNS if final else 1)
             masked = any(self._mask_file(fd, size, final=final) for _ in turns)
             if final and not masked:
-                return None  # its end is told when nothing of it is bare on the disk any more
+                return None  # the end is sent once the whole file is masked
             start = self._find_start(fd, size)
             if size <= start:
                 return self._tell_end(start) if final else None
             data = self._read_masked(fd, start, min(limit_bytes, size - start), final=final)
             if data is None:
-                return None  # it became a hole meanwhile: look again
+                return None  # the guardian punched a hole here meanwhile: look again
             if self._marked and not (final and start + len(data) >= size):
                 data = data[: len(data) - count_partial(data)]  # the controller sees marks whole
             ended = final and start + len(data) >= max(size, self._size_told())
@@ -94,7 +95,8 @@ class StreamTail:
             os.close(fd)
 
     def _tell_end(self, offset: int = 0) -> LogUpload:
-        """The empty rest of a stream, at the offset that its last byte had, wherever that is."""
+        """Return an upload without bytes that ends the stream, at the offset after its last
+        byte, whether or not that byte is in a file."""
         return self._upload(max(offset, self.offset, self._size_told()), b"", ended=True)
 
     def _size_told(self) -> int:
@@ -102,8 +104,8 @@ class StreamTail:
         return told.size if told is not None else 0
 
     def _has_nothing_new(self) -> bool:
-        """Whether the file is as long as what is on record, and masked as far. Most short tasks
-        print nothing, and this look at it costs a third of opening it."""
+        """Return True if the file is on record and masked up to its end. Most short tasks print
+        nothing, and this check costs a third of opening the file."""
         try:
             found = os.lstat(self._path)
         except OSError:
@@ -112,8 +114,9 @@ class StreamTail:
         return stat.S_ISREG(found.st_mode) and found.st_size == self.offset and masked
 
     def read_range(self, offset: int, length: int) -> tuple[int, bytes]:
-        """Read again what was shipped or skipped: where the first bytes are that the disk still
-        has, and those of them before `offset + length`. Raises OSError."""
+        """Read again bytes that were shipped or skipped. Return the offset of the first byte
+        that the disk still has, and the bytes from there up to `offset + length`. Raises
+        OSError."""
         fd = os.open(self._path, _READ_FLAGS)
         try:
             size = os.fstat(fd).st_size
@@ -129,7 +132,8 @@ class StreamTail:
             os.close(fd)
 
     def _mask_file(self, fd: int, size: int, *, final: bool) -> bool:
-        """Mask secrets in the next part of the file (LOGS-3). True once all of `size` was seen."""
+        """Mask secrets in the next part of the file (LOGS-3). Return True once all of `size` was
+        searched."""
         redactor = self.task.redactor
         if not redactor.overlap_bytes or self._masked >= size:
             return True
@@ -138,6 +142,7 @@ class StreamTail:
         except OSError:
             self._masked = size  # nothing but a hole
             return True
+        # The window begins a secret's length earlier, because a secret may cross the border.
         before = min(start, redactor.overlap_bytes)
         window = os.pread(fd, before + _MASK_BYTES, start - before)
         end = start - before + len(window)
@@ -152,8 +157,8 @@ class StreamTail:
         return end >= size
 
     def _write_masked(self, at: int, window: bytes, masked: bytes) -> None:
-        """Write the bytes that differ over the task's own file, and over no other that it may have
-        put in its place: neither through a link, nor into a file of two names."""
+        """Write the bytes that differ over the task's own file. Write through no link and into
+        no file with two names, because the task may have put another file in its place."""
         fd = os.open(self._path, os.O_WRONLY | (_READ_FLAGS & ~os.O_ACCMODE))
         try:
             found = os.fstat(fd)
@@ -176,8 +181,10 @@ class StreamTail:
         )
 
     def _find_start(self, fd: int, size: int) -> int:
-        """Where to read on: past bytes that would not be kept (LOGS-2) or were punched out."""
+        """Return the offset at which to read on, after bytes that would not be kept (LOGS-2) or
+        were punched out."""
         start, keep = self.offset, self.task.keep_bytes
+        # The head was sent and the rest is more than would be kept: go on with the last half.
         if start >= keep // 8 and size - start > keep // 2:
             start = size - keep // 2
         if size > start:
@@ -189,7 +196,8 @@ class StreamTail:
         return start
 
     def _read_masked(self, fd: int, start: int, length: int, *, final: bool) -> bytes | None:
-        """Read with a secret's length around it, mask, cut out the middle (REDACT-1)."""
+        """Read a range with a secret's length on each side, mask secrets, and return the range
+        (REDACT-1)."""
         redactor = self.task.redactor
         before = min(start, redactor.overlap_bytes)
         window = os.pread(fd, before + length + redactor.overlap_bytes, start - before)
@@ -208,7 +216,7 @@ class StreamTail:
 
 
 class LogShipper:
-    """Follows all streams. `finished` is called when a task's last byte is on record."""
+    """Ships all streams. `finished`: called with a task when its last byte is on record."""
 
     def __init__(self, calls: ControllerCalls, finished: Callable[[AgentTask], None]) -> None:
         self._calls = calls
@@ -216,39 +224,39 @@ class LogShipper:
         self._tails: dict[TaskKey, list[StreamTail]] = {}
         self._wake = asyncio.Event()
         self._away = False
-        self._back = asyncio.Event()  # the controller answers something
+        self._back = asyncio.Event()  # set when the controller answers any call
         self._turn = 0
         self._rest_until = 0.0
 
     def follow(self, task: AgentTask) -> None:
-        """Begin, or go on, with a task's streams."""
+        """Begin, or go on, to ship a task's streams."""
         if task.saved.shipped_whole or task.key in self._tails:
             return
         self._tails[task.key] = [StreamTail(task, stream) for stream in STREAMS]
         self._wake.set()
 
     def hurry(self) -> None:
-        """A task ended: ship its rest now."""
+        """Ship the rest of a task's streams now, because it ended."""
         self._wake.set()
 
     def note_answer(self) -> None:
-        """The controller answers: send what it did not take while it was away, because readers of
-        what has ended do not wait for long."""
+        """Send the logs that waited while the controller was away, because it answers again and
+        readers of ended tasks do not wait for long."""
         if self._away:
             self._back.set()
 
     def rest(self) -> None:
-        """Ship nothing for a moment: a gang has fallen, and its ends, the decision and the next
-        start are worth more than its last lines, which would take the cores from them."""
+        """Ship nothing for `REST_SECONDS`, because a gang has fallen: shipping would take
+        processor time from the report of its ends and from its next start."""
         self._rest_until = asyncio.get_running_loop().time() + REST_SECONDS
 
     @property
     def behind(self) -> bool:
-        """Whether streams of ended tasks are still to be shipped."""
+        """Return True if streams of ended tasks are still to be shipped."""
         return any(not tail.task.live for tails in self._tails.values() for tail in tails)
 
     async def run(self) -> None:
-        """Ship for ever."""
+        """Ship logs for ever."""
         quick, slow = _POLL_SECONDS
         pause, failed_pause = quick, 0.5
         loop = asyncio.get_running_loop()
@@ -283,7 +291,7 @@ class LogShipper:
                 pass
 
     def read_uploads(self) -> list[LogUpload]:
-        """Collect what one call can take, each stream in turn, ended tasks first."""
+        """Return uploads for one call: ended tasks first, and each stream in turn."""
         uploads: list[LogUpload] = []
         room = _CALL_BYTES
         tails = [tail for pair in self._tails.values() for tail in pair if not tail.done]
@@ -305,7 +313,7 @@ class LogShipper:
             raise
         except HoldfastError as error:
             if len(uploads) > 1:
-                for upload in uploads:  # one that cannot be taken must not hold up the others
+                for upload in uploads:  # one refused upload must not delay the others
                     if upload.key in self._tails:  # its other stream may just have been refused
                         await self._send([upload])
                 return
@@ -354,7 +362,8 @@ class LogShipper:
 
 
 def read_log_tail(task: AgentTask) -> str:
-    """The last lines of both streams, redacted, at most 16 384 characters; stderr has more room."""
+    """Return the last lines of both streams with secrets masked, at most 16 384 characters;
+    stderr has more room."""
     parts = []
     for stream in STREAMS:
         limit = _TAIL_BYTES[stream]

@@ -1,10 +1,11 @@
-"""What the controller is to be told soon: the parts of the agent say so, the sync loop hears it."""
+"""Note that the controller should soon hear news of this host: parts of the agent note it, the
+sync loop waits for it."""
 
 import asyncio
 
 
 class News:
-    """Whether something happened here that the controller does not know yet."""
+    """Holds whether something happened here that the controller does not know yet."""
 
     def __init__(self) -> None:
         self._due = asyncio.Event()
@@ -12,11 +13,11 @@ class News:
 
     @property
     def due(self) -> bool:
-        """Whether a call is to tell of it now."""
+        """Return True if a sync call is to report the news now."""
         return self._due.is_set()
 
     def report(self, *, within_seconds: float = 0.0) -> None:
-        """Something happened: tell the controller now, or this much later with what happens
+        """Have a sync call made now; or after `within_seconds`, together with what happens
         meanwhile."""
         if within_seconds <= 0.0:
             self._due.set()
@@ -29,12 +30,12 @@ class News:
         self._later = loop.call_later(within_seconds, self._due.set)
 
     def take(self) -> None:
-        """Note that a call tells all that happened until now."""
+        """Note that a call reports everything that happened until now."""
         self._due.clear()
         if self._later is not None:
             self._later.cancel()
             self._later = None
 
     async def wait(self) -> None:
-        """Wait until a call is due."""
+        """Wait until a sync call is due."""
         await self._due.wait()

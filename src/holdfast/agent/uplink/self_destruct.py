@@ -1,7 +1,8 @@
-"""The clock that ends a rented host which its controller cannot reach.
+"""End a rented host that its controller cannot reach.
 
-SELF-1  A host that has had no answer for `seconds` ends its tasks and itself. Its leases have run out
-        long before, so nothing of worth is lost, and a machine that nothing could end costs no more.
+SELF-1  A host that has had no answer for `seconds` ends its tasks and itself. Its leases ended long
+        before, so that no work is lost, and the machine, which nothing else could end, costs no
+        more.
 """
 
 import asyncio
@@ -18,9 +19,10 @@ async def end_when_alone(
     clock: Callable[[], float],
     end: Callable[[], None],
 ) -> None:
-    """Call `end` once no answer has come for `seconds` (None: never), and return never.
+    """Call `end` once no answer has come for `seconds` (never if None); do not return.
 
-    heard_at: when the last answer came, as `clock` counts, which goes on while the machine sleeps.
+    heard_at: returns the instant of the last answer, on `clock`, which goes on while the machine
+    sleeps.
     """
     while seconds is not None:
         left = heard_at() + seconds - clock()

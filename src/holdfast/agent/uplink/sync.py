@@ -1,14 +1,14 @@
-"""The sync loop: one call waits at the controller for news; news from here starts a second one.
+"""Sync with the controller: one call waits there for news; news of this host starts a second call.
 
-SYNC-1  A newer call makes the controller answer the older one at once. Of answers that come out of
-        order only the newest commands; acknowledgements and renewals of an older one still count,
-        because those are true for ever.
-SYNC-2  An outage changes only the pace: calls are tried again with back-off and jitter, tasks go
-        on, leases run.
+SYNC-1  A newer call makes the controller answer the older one at once. If answers come out of
+        order, only the newest one commands; acknowledgements and renewals of an older answer still
+        count, because they stay true.
+SYNC-2  An outage changes only the pace: calls are tried again with back-off and jitter, tasks run
+        on, and leases go on towards their ends.
 SYNC-3  The state of the connection is logged when it changes, not at every try.
-SYNC-5  A call that brings no answer for a third of the shortest lease here has another beside it, on a
-        new connection: a frozen replica, or a black hole, must not cost a lease. The first goes on,
-        because a slow controller's answer renews as well.
+SYNC-5  If a call has no answer for a third of the shortest lease here, a second one is made on a
+        new connection, because a frozen replica, or a network that drops packets, must not cost a
+        lease. The first call goes on, because the answer of a slow controller renews leases, too.
 """
 
 import asyncio
@@ -36,45 +36,54 @@ _IN_FLIGHT = 2
 # A controller repeats its commands until they are carried out, also in an answer asked for at once.
 _ECHO_SECONDS = (0.02, 0.25)
 _SUPERSEDED_SECONDS = 2.0
-_PATIENCE_SECONDS = 1.0  # beyond the wait that was asked for, however short the lease (SYNC-5)
+_PATIENCE_SECONDS = 1.0  # at least, after the call's own wait (SYNC-5)
 _LAUNCH_SECONDS = 0.03
-_GANG_SECONDS = 0.07  # after the start of its ranks is told (`GANG_TOLD_SECONDS`)
+_GANG_SECONDS = 0.07  # longer than `GANG_TOLD_SECONDS`, after which its starts are reported
 
 
 class SyncTaker(Protocol):
-    """The agent, as far as the loop needs it."""
+    """The part of the agent that the sync loop calls."""
 
     def make_reports(self) -> list[TaskReport]:
-        """Every task as it is now."""
+        """Return a report of every task as it is now."""
 
     def list_faults(self) -> list[Hindrance]:
-        """What a part of this host cannot do now."""
+        """Return the hindrances: what this host cannot do now, with the reasons."""
 
     def show_gpus(self) -> list[GpuTelemetry]:
-        """The devices as they were last read."""
+        """Return the readings of the GPUs that were made last."""
 
     def take_answer(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
-        """Carry out an answer. True when it held anything new."""
+        """Carry out an answer. Return True if any part of it was new."""
 
     async def mend(self, error: HoldfastError) -> None:
-        """The controller refused this host: register again, stop, or just go on trying."""
+        """Respond to a refusal of the controller: register again, end the host's tasks, or go on
+        trying."""
 
 
 class _Call(msgspec.Struct):
+    """A sync call under way. started_at, overdue_at: instants of CLOCK_BOOTTIME; after
+    `overdue_at` a second call is made beside it (SYNC-5)."""
+
     seq: int
     started_at: float
     overdue_at: float = math.inf
 
 
 class _Heard(msgspec.Struct):
-    """An answer that was carried out. news: it held anything new."""
+    """An answer that was carried out. news: True if any part of it was new."""
 
     answer: SyncAnswer
     news: bool
 
 
 class SyncLoop:
-    """Keeps the controller and this host in step."""
+    """Exchanges state and commands with the controller: this host's reports for the controller's
+    answers.
+
+    heard_at: the instant of the last answer (CLOCK_BOOTTIME). interval_seconds: the longest wait
+    of a call at the controller.
+    """
 
     def __init__(
         self,
@@ -92,23 +101,23 @@ class SyncLoop:
         self._incarnation = incarnation
         self.interval_seconds = interval_seconds
         self._settings_rev = settings_rev
-        # Grows over restarts of the agent, too: the controller may still hold a dead agent's call.
+        # Grows over restarts of the agent, because a dead agent's call may still wait there.
         self._seq = int(read_boottime() * 1000)
         self._newest_taken = 0
         self._flights: dict[asyncio.Task[_Heard | HoldfastError], _Call] = {}
         self._lease_seconds = math.inf  # the shortest lease here
         self._connected: bool | None = None
-        self.heard_at = read_boottime()  # the last answer
+        self.heard_at = read_boottime()
         self._retry_seconds = _FIRST_RETRY_SECONDS
         self._retry_at = 0.0
         self._echo_seconds = 0.0
 
     async def run(self) -> None:
-        """Sync for ever."""
+        """Sync with the controller for ever."""
         try:
             while True:
-                # One reading of the clock for both, or neither would wait for a retry that falls
-                # due between them.
+                # Both use one reading of the clock: with two, a retry that falls due in between
+                # would neither start nor be waited for.
                 now = read_boottime()
                 self._start_due(now)
                 await self._wait(now)
@@ -122,13 +131,13 @@ class SyncLoop:
             return
         if self._news.due and len(self._flights) >= _IN_FLIGHT:
             oldest = min(self._flights, key=lambda f: self._flights[f].seq)
-            # It should have been answered when it was superseded; a black hole holds it.
+            # The controller answers a superseded call at once, so this one is lost on the network.
             if now - max(call.started_at for call in self._flights.values()) > _SUPERSEDED_SECONDS:
                 oldest.cancel()
                 del self._flights[oldest]
         if not self._flights or (self._news.due and len(self._flights) < _IN_FLIGHT):
             self._start()
-        elif self._find_overdue() <= now:
+        elif self._find_overdue() <= now:  # SYNC-5: the second call asks for no wait
             if len(self._flights) >= _IN_FLIGHT:
                 oldest = min(self._flights, key=lambda f: self._flights[f].seq)
                 oldest.cancel()
@@ -136,7 +145,7 @@ class SyncLoop:
             self._start(wait=False)
 
     def _find_overdue(self) -> float:
-        """Return when the newest call has waited for too long (SYNC-5)."""
+        """Return the instant at which the newest call has waited for too long (SYNC-5)."""
         return max((call.overdue_at for call in self._flights.values()), default=math.inf)
 
     def _start(self, *, wait: bool = True) -> None:
@@ -162,8 +171,8 @@ class SyncLoop:
         self._flights[asyncio.create_task(self._fly(call, request))] = call
 
     async def _fly(self, call: _Call, request: SyncRequest) -> _Heard | HoldfastError:
-        """Make a call and carry its answer out at once: on an idle host each further turn of the
-        loop would be a part of what a job waits for."""
+        """Make a call and carry its answer out in the same step, because on an idle host a job
+        would wait for each further step of the loop."""
         try:
             return await self._hear(call, request)
         except HoldfastError as error:
@@ -189,7 +198,7 @@ class SyncLoop:
             self._lease_seconds = math.inf
 
     async def _wait(self, now: float) -> None:
-        """Wait until a call ends, something happens here, or a retry is due."""
+        """Wait until a call ends, news of this host comes, or a retry is due."""
         pause = self._retry_at - now
         timeout = pause if pause > 0 else (_SUPERSEDED_SECONDS if self._news.due else None)
         overdue = self._find_overdue() - now
@@ -218,7 +227,8 @@ class SyncLoop:
         answer = heard.answer
         took_seconds = read_boottime() - call.started_at
         if (answer.launch or answer.preempt) and not self._flights and not self._news.due:
-            # A call now would only say that they are being started or stopped, and slow that down.
+            # A call now would only report that tasks are being started or stopped, and slow that
+            # down.
             await self._pause(_GANG_SECONDS if answer.gangs else _LAUNCH_SECONDS)
         if heard.news or took_seconds > _ECHO_SECONDS[1]:
             self._echo_seconds = 0.0
@@ -229,7 +239,7 @@ class SyncLoop:
                 await self._pause(self._echo_seconds)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait until something happens here, at most so long."""
+        """Wait until news of this host comes, for `seconds` at most."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._news.wait(), seconds)
 
@@ -251,7 +261,8 @@ class SyncLoop:
         self._retry_seconds, self._retry_at = _FIRST_RETRY_SECONDS, 0.0
 
     async def leave(self, give_up_seconds: float) -> bool:
-        """Report every end and that this host leaves. True when the controller answered in time."""
+        """Report every end, and that this host leaves. Return True if the controller answered in
+        time."""
         await self._abandon()
         give_up_at = read_boottime() + give_up_seconds
         while read_boottime() < give_up_at:

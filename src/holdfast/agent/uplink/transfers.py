@@ -1,4 +1,4 @@
-"""Checkpoints over the wire: large bodies, on connections of their own, in threads that block
+"""Transfer checkpoints: large bodies, on connections of their own, in threads that block
 (`offload.run_aside`).
 
 A transfer may take minutes and must never delay a heartbeat, so it shares neither connections nor
@@ -32,7 +32,7 @@ from holdfast.wire.agent import (
     decode_checkpoint_stored,
 )
 
-SILENCE_SECONDS = 30.0  # for the connection, for one piece, and for the answer
+SILENCE_SECONDS = 30.0  # longest wait for the connection, for one piece, and for the answer
 PIECE_BYTES = 1 << 20
 _MAX_PROBLEM_BYTES = 64 * 1024
 _CLOSED = (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError)
@@ -40,7 +40,12 @@ _NAME = re.compile(r"checkpoint(?:\.(\d{1,15}))?")
 
 
 class SavedCheckpoint(msgspec.Struct, frozen=True):
-    """A checkpoint in a task's folder. `fd` keeps its bytes when the file is replaced."""
+    """A checkpoint in a task's folder.
+
+    fd: an open descriptor of the file, which keeps the bytes when the file is replaced. size: its
+    bytes. changed_ns: its ctime in nanoseconds. step: the training step that its name gives; None
+    if it gives none.
+    """
 
     path: Path
     fd: int
@@ -50,7 +55,8 @@ class SavedCheckpoint(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> tuple[Path, int, int]:
-        """The same for the same bytes: a write to the file changes its times."""
+        """Return a value that stays the same as long as the bytes do, because a write to the
+        file changes its ctime."""
         return self.path, self.changed_ns, self.size
 
     def close(self) -> None:
@@ -59,14 +65,15 @@ class SavedCheckpoint(msgspec.Struct, frozen=True):
 
 
 def find_saved(folder: Path) -> list[tuple[int, int, Path]]:
-    """Finished checkpoints, oldest first: (when it got its name, step or -1, path)."""
+    """Return the finished checkpoints, oldest first, as (ctime in nanoseconds, step or -1,
+    path)."""
     found = []
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 match = _NAME.fullmatch(entry.name)
                 if match is not None and entry.is_file(follow_symlinks=False):
-                    status = entry.stat(follow_symlinks=False)  # a rename changes its ctime, too
+                    status = entry.stat(follow_symlinks=False)  # a rename changes the ctime, too
                     found.append((status.st_ctime_ns, int(match[1] or -1), Path(entry.path)))
     except OSError:
         return []
@@ -74,7 +81,7 @@ def find_saved(folder: Path) -> list[tuple[int, int, Path]]:
 
 
 def open_newest(folder: Path) -> SavedCheckpoint | None:
-    """Open the newest checkpoint, None where there is none."""
+    """Open the newest checkpoint of a folder; return None if there is none."""
     while found := find_saved(folder):
         changed_ns, step, path = found[-1]
         try:
@@ -88,7 +95,7 @@ def open_newest(folder: Path) -> SavedCheckpoint | None:
 
 
 def remove_up_to(folder: Path, saved: SavedCheckpoint) -> None:
-    """Delete a checkpoint and those before it. A newer one stays, also under the same name."""
+    """Delete a checkpoint and the older ones. A newer one stays, also if it has the same name."""
     for changed_ns, _, path in find_saved(folder):
         if changed_ns <= saved.changed_ns:
             with contextlib.suppress(OSError):
@@ -96,24 +103,24 @@ def remove_up_to(folder: Path, saved: SavedCheckpoint) -> None:
 
 
 class Wire:
-    """One transfer's connection, which another thread may break off."""
+    """Holds the connection of one transfer, which another thread may break off."""
 
     def __init__(self) -> None:
         self._connection: http.client.HTTPConnection | None = None
         self._stopped = False
 
     def use(self, connection: http.client.HTTPConnection) -> None:
-        """Take a new connection."""
+        """Use a new connection."""
         self._connection = connection
         self.check()
 
     def check(self) -> None:
-        """Raise Unavailable once the transfer was broken off."""
+        """Raise Unavailable if the transfer was broken off."""
         if self._stopped:
             raise Unavailable("the transfer was broken off")
 
     def stop(self) -> None:
-        """Break off: calls that block in the socket return."""
+        """Break the transfer off, so that calls that block in the socket return."""
         self._stopped = True
         sock = self._connection.sock if self._connection is not None else None
         if sock is not None:
@@ -122,7 +129,8 @@ class Wire:
 
 
 class Transfers:
-    """Transfers of one host. All methods block, and raise the controller's error or Unavailable."""
+    """Makes the transfers of one host. All methods block, and raise the controller's error or
+    Unavailable."""
 
     def __init__(
         self, url: str, *, ca_file: str | None, incarnation: str, token: Callable[[], str]
@@ -136,10 +144,10 @@ class Transfers:
         self._token = token
 
     def upload(self, key: TaskKey, saved: SavedCheckpoint, sha256: str, wire: Wire) -> int:
-        """Send a checkpoint with that checksum; its number on record.
+        """Send a checkpoint with this checksum; return its number on record.
 
         Raises:
-            Stale, Conflict: its attempt is over. TooLarge: over the limit of its queue.
+            Stale, Conflict: its attempt is over. TooLarge: it is over the limit of its queue.
             ValidationError: the bytes changed while they were read.
         """
         query: dict[str, object] = {} if saved.step is None else {"step": saved.step}
@@ -160,8 +168,8 @@ class Transfers:
         return decode_body(decode_checkpoint_stored, body).number
 
     def download(self, key: TaskKey, offer: CheckpointOffer, path: Path, wire: Wire) -> None:
-        """Fetch a checkpoint into `path`, whole or not at all. Raises ValidationError for other
-        bytes than were offered, OSError for a disk that does not take them."""
+        """Fetch a checkpoint into `path`, whole or not at all. Raises ValidationError if other
+        bytes came than were offered, OSError if the disk cannot store them."""
         part = path.with_name(f".{path.name}.part")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         fd = os.open(part, flags, 0o600)
@@ -183,7 +191,7 @@ class Transfers:
 
     def fetch_value(self, sha256: str, path: Path, wire: Wire) -> None:
         """Fetch a value of at most `MAX_STDIN_BYTES` into `path`, whole or not at all. Raises
-        ValidationError for other bytes than those of its name, OSError for a disk that does not take
+        ValidationError if the bytes do not have this SHA-256, OSError if the disk cannot store
         them."""
         part = path.with_name(f".{path.name}.part")
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -209,7 +217,7 @@ class Transfers:
             part.unlink(missing_ok=True)
 
     def skip(self, key: TaskKey, number: int, reason: str, wire: Wire) -> CheckpointOffer:
-        """Report an unusable checkpoint; return the next older one. Raises NotFound."""
+        """Report a checkpoint that cannot be used; return the next older one. Raises NotFound."""
         incarnation, why = self._incarnation, reason[:2048]
         skip = CheckpointSkip(key=key, incarnation=incarnation, number=number, reason=why)
         body = msgspec.json.encode(skip)
@@ -245,7 +253,8 @@ class Transfers:
 
     @contextlib.contextmanager
     def _connect(self, wire: Wire, trouble: str) -> Iterator[http.client.HTTPConnection]:
-        """A connection for one call; raises Unavailable with `trouble` where that breaks off."""
+        """Open a connection for one call. Raises Unavailable with `trouble` if the call breaks
+        off."""
         connection = self._open(wire)
         try:
             yield connection
@@ -305,7 +314,8 @@ def _send_body(connection: http.client.HTTPConnection, saved: SavedCheckpoint, w
 
 
 def hash_file(fd: int, size: int) -> str:
-    """SHA-256 of the first `size` bytes of a file. Its offset stays. Raises OSError."""
+    """Return the SHA-256 of the first `size` bytes of a file, without moving its offset. Raises
+    OSError."""
     digest, at = hashlib.sha256(), 0
     while at < size and (piece := os.pread(fd, min(PIECE_BYTES, size - at), at)):
         digest.update(piece)
@@ -314,11 +324,12 @@ def hash_file(fd: int, size: int) -> str:
 
 
 def _is_answered(connection: http.client.HTTPConnection) -> bool:
-    """Whether an answer came: a controller that refuses says so at once, and the rest need not be
-    sent. (Over TLS a record of the session may look like an answer, so there all is sent.)"""
+    """Return True if an answer came, because a controller that refuses answers at once, and the
+    rest need not be sent. (Over TLS a record of the session may look like an answer, so all is
+    sent.)"""
     if isinstance(connection.sock, ssl.SSLSocket):
         return False
-    poll = select.poll()  # select() takes no descriptor from 1024 on
+    poll = select.poll()  # select() fails for descriptors from 1024 on
     poll.register(connection.sock, select.POLLIN)
     return bool(poll.poll(0))
 

@@ -1,1 +1,1 @@
-"""The watchdogs at work on one host: samples, verdicts, evidence."""
+"""Watch the tasks of one host: read samples, decide verdicts, gather evidence."""

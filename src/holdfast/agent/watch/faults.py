@@ -1,13 +1,12 @@
-"""What happened to the devices of a GPU task that ended badly, asked of the probe before the end is
-reported.
+"""Ask the probe for faults of the devices of a GPU task that failed, before its end is reported.
 
-FAULT-2  An end waits for the devices' answer, never longer than `ASK_SECONDS`; a driver that hangs
-         makes it unknown, not late.
-FAULT-4  While GPU tasks run, the kernel log is asked every `POLL_SECONDS`. A line that blames the
-         hardware of a task's own device trips the task at once, with any settings, since the
-         device is lost to it; a fault that the driver blames on the program trips nothing.
-FAULT-3  The devices are asked only about ends that they could explain: a failure by itself, or a
-         trip because nothing moved.
+FAULT-2  The report of an end waits for the devices' faults, never longer than `ASK_SECONDS`; if the
+         driver hangs, the faults are unknown, and the report is not late.
+FAULT-4  While GPU tasks run, the kernel log is read every `POLL_SECONDS`. A line that blames the
+         hardware of a task's own device trips the task at once, with any settings, because the
+         task has lost the device; a fault that the driver blames on the program trips nothing.
+FAULT-3  The devices are read only after ends that a fault could explain: the task failed by itself,
+         or a watchdog ended it because it made no progress.
 """
 
 import asyncio
@@ -37,7 +36,10 @@ POLL_SECONDS = 5.0
 
 @dataclass(eq=False)
 class FaultLooks:
-    """Notes the devices when a task begins and looks again when it ends."""
+    """Reads the state of a task's devices when it begins, and their faults when it ends.
+
+    poke: has the watch runner decide soon, after the kernel log blamed a device.
+    """
 
     probe: Probe
     table: TaskTable
@@ -46,7 +48,7 @@ class FaultLooks:
     _heard: dict[TaskKey, DeviceFaults] = field(default_factory=dict)
 
     def begin(self, task: AgentTask) -> None:
-        """Note how its devices are now."""
+        """Record the state of the task's devices as it is now."""
         if task.gpus and task.saved.devices is None:
             self._asides.start(self._note(task))
 
@@ -57,7 +59,7 @@ class FaultLooks:
             self.table.save(task, read_boottime())
 
     async def run(self) -> None:
-        """Ask for ever for faults in the kernel log while GPU tasks run (FAULT-4)."""
+        """Read for ever the kernel log for faults while GPU tasks run (FAULT-4)."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
             try:
@@ -66,7 +68,7 @@ class FaultLooks:
                 log.exception("the kernel log could not be asked")
 
     async def poll(self) -> None:
-        """Trip each task whose own device the kernel log calls broken."""
+        """Trip each task if the kernel log calls a device of it broken."""
         running = [t for t in self.table if t.state is AgentTaskState.RUNNING and t.gpus]
         for task in running:
             marks = task.saved.devices
@@ -83,7 +85,8 @@ class FaultLooks:
             self.poke()
 
     async def add_faults(self, task: AgentTask, facts: TaskFacts) -> TaskFacts:
-        """Return the facts of an end with what happened to its devices, where that can matter."""
+        """Return the facts of an end, with the faults of its devices if they can explain it
+        (FAULT-3)."""
         heard = self._heard.pop(task.key, None)
         if not _may_explain(task, facts):
             return facts
@@ -106,7 +109,7 @@ class FaultLooks:
 
 
 def _blame_hardware(found: DeviceFaults) -> str | None:
-    """Return a sentence for a fault of the hardware, None where nothing blames it."""
+    """Return a sentence on a fault of the hardware; None if no message blames it."""
     xid = find_xid(found.xids, Blame.HARDWARE)
     if xid is not None:
         return f"the driver reported a GPU fault while it ran, {xid}"

@@ -1,9 +1,9 @@
-"""The evidence gathered before a kill: stacks, states, devices, beats, the end of the log; bounded,
-redacted.
+"""Gather evidence before a kill: stacks, states, devices, beats, the end of the log; bounded, and
+with secrets masked.
 
-- Every step has its own limit and runs beside the others; a step that is late is left out, and
-  named. No step stops or harms the task: stacks are read without pausing it.
-- Everything that leaves the host is redacted: secret values, and command lines that hold them.
+- Every step runs beside the others; a step that is late is left out, and the report says so. No
+  step stops or harms the task: stacks are read without pausing it.
+- Secrets are masked in everything that leaves the host, in command lines, too.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ _STATUS_WORDS = tuple(_STATUS_NAMES.split())
 
 
 def find_py_spy() -> list[str] | None:
-    """Return how to call py-spy, None where it is not installed."""
+    """Return the command that calls py-spy; None if it is not installed."""
     beside = Path(sys.executable).parent / "py-spy"
     if os.access(beside, os.X_OK):
         return [str(beside)]
@@ -50,7 +50,7 @@ def find_py_spy() -> list[str] | None:
 
 
 def read_process_page(pid: int) -> str:
-    """All that /proc says of one process, threads included. Blocking; may hang."""
+    """Return the facts of one process and its threads that /proc shows. Blocks, and may hang."""
     lines = [f"== pid {pid}: {_read(f'/proc/{pid}/cmdline').replace(chr(0), ' ').strip()[:500]}"]
     status = _read(f"/proc/{pid}/status").splitlines()
     lines += [line for line in status if line.startswith(_STATUS_WORDS)]
@@ -88,7 +88,7 @@ def _list(path: str) -> list[str]:
 
 
 def is_python(pid: int) -> bool:
-    """Whether py-spy can read the process."""
+    """Return True if py-spy can read the process."""
     try:
         name = os.path.basename(os.readlink(f"/proc/{pid}/exe"))
     except OSError:
@@ -97,7 +97,7 @@ def is_python(pid: int) -> bool:
 
 
 class ForensicsSender:
-    """Gathers, and sends in the background until the controller has it."""
+    """Gathers evidence, and sends it in the background until the controller has it."""
 
     def __init__(self, calls: ControllerCalls, probe: Probe) -> None:
         self._calls = calls
@@ -105,7 +105,7 @@ class ForensicsSender:
         self._sending = Asides()
 
     async def gather(self, task: AgentTask, trip: Trip, seconds: float) -> Forensics:
-        """Gather within `seconds`, send in the background, return the findings."""
+        """Gather evidence within `seconds`, send it in the background, and return it."""
         began_at = read_boottime()
         give_up_at = began_at + seconds
         sections = {
@@ -146,7 +146,7 @@ class ForensicsSender:
 
     async def _read_pages(self, task: AgentTask) -> str:
         pids = await self._find_pids(task)
-        # Each in a thread of its own: one that is stuck must not hide the others.
+        # Each has its own thread, because a process whose /proc hangs must not hide the others.
         pages = [run_aside(partial(read_process_page, pid)) for pid in pids]
         if not pages:
             return "no process is left"
@@ -191,7 +191,7 @@ class ForensicsSender:
             pause = min(2 * pause, 15.0)
 
     async def settle(self, seconds: float) -> None:
-        """Wait, at most so long, for all that is being sent."""
+        """Wait until all that is being sent has arrived, for `seconds` at most."""
         await self._sending.wait(seconds)
 
 

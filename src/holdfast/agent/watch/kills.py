@@ -1,7 +1,7 @@
-"""From a watchdog's trip to the KILL.
+"""Kill a task after its watchdog tripped.
 
-AGT-2  A trip ends in the kill, even if forensics hang: the kill has a timer of its own, set before
-       forensics begin.
+AGT-2  Every trip leads to the kill, even if forensics hang, because the kill has its own timer, set
+       before forensics begin.
 """
 
 import asyncio
@@ -24,7 +24,8 @@ _NO_FORENSICS = (Watchdog.LOST_LEASE, Watchdog.OPERATOR_STOP)
 
 @dataclass(eq=False)
 class Kills:
-    """Kills the tasks whose watchdogs tripped, after a look at them where that is wanted."""
+    """Kills the tasks whose watchdogs tripped, after forensics if the task's settings ask for
+    them."""
 
     table: TaskTable
     link: GuardianLink
@@ -32,7 +33,7 @@ class Kills:
     _asides: Asides = field(default_factory=Asides)
 
     def take_trip(self, task: AgentTask, trip: Trip) -> None:
-        """End a task because of a trip."""
+        """Begin forensics if they are wanted, and kill the task."""
         if trip.watchdog is Watchdog.OPERATOR_STOP:
             return  # the order that brought it has sent the stop, with its grace
         seconds = task.watch.settings.forensics_seconds
@@ -51,7 +52,7 @@ class Kills:
             self.kill(task)
 
     def kill(self, task: AgentTask) -> None:
-        """KILL the whole tree; repeated until the end is reported."""
+        """KILL all processes of a task; repeat it until the task's end is reported."""
         if not task.live:
             return
         if not task.saved.kill_sent:

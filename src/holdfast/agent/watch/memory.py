@@ -1,12 +1,12 @@
-"""The memory watch: ends a task whose processes hold more memory than its limit, where no control
-group of the kernel does.
+"""Watch memory: end a task whose processes use more memory than its limit, if no control group of
+the kernel enforces that limit.
 
-MEM-1  A task is ended on memory that is its own: each page is counted once, one that processes share
-       (what forked data loaders inherited) by its share (PSS), and a page of a mapped file not at
-       all, because the kernel drops it where memory is short. The sum of resident memory, which is
-       cheap, only says when to measure.
-MEM-2  Nothing is ended where the kernel keeps the limit already: `/proc/PID/cgroup` names a group,
-       or one above it, whose own limit is no higher.
+MEM-1  A task is ended for memory of its own only. A page that processes share (forked data loaders
+       do) counts by each one's share (PSS), and a page of a mapped file does not count, because the
+       kernel can drop it when memory is short. The sum of resident memory, which is cheap to read,
+       only shows when to measure.
+MEM-2  No task is ended if the kernel enforces the limit already: the group that `/proc/PID/cgroup`
+       names, or a group above it, has a limit that is no higher.
 """
 
 import asyncio
@@ -32,7 +32,8 @@ _STUCK_SECONDS = 10.0
 
 @dataclass(eq=False)
 class MemoryWatch:
-    """Looks at the tasks that have a limit; `kill` ends one, whole and at once."""
+    """Measures the tasks that have a memory limit. kill: kills all processes of a task at once.
+    guardian_pid: the parent of the tasks' trees."""
 
     table: TaskTable
     guardian_pid: int
@@ -40,7 +41,7 @@ class MemoryWatch:
     _kept: dict[TaskKey, bool] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """Watch for ever. A reading that hangs in the kernel is given up, and made anew later."""
+        """Watch for ever. A reading that hangs in the kernel is abandoned, and made anew later."""
         while True:
             tasks = [task for task in self.table if self._is_watched(task)]
             self._kept = {t.key: self._kept[t.key] for t in self.table if t.key in self._kept}
@@ -61,8 +62,8 @@ class MemoryWatch:
         return not self._kept[task.key]
 
     def measure(self, tasks: list[AgentTask]) -> dict[TaskKey, int | None]:
-        """Return the memory of each tree, the cheap sum where that is within the limit (MEM-1);
-        None where the kernel keeps the limit after all."""
+        """Return the memory of each task's processes in bytes, by the cheap sum if that is
+        within the limit (MEM-1); None if the kernel enforces the limit after all."""
         trees = find_trees({task.key: task.pid for task in tasks}, self.guardian_pid)
         found: dict[TaskKey, int | None] = {}
         for task in tasks:
@@ -71,15 +72,15 @@ class MemoryWatch:
             usages = [usage for pid in pids if (usage := read_usage(pid)) is not None]
             used: int | None = sum(usage.rss_bytes for usage in usages)
             if used is not None and used > limit:
-                # A container's process may have come into its group after it was looked at. The
-                # group is read before the memory, because one that exits has neither: what still
-                # has memory then was in its group.
+                # A container's process may have entered its group after the last check. The group
+                # is read before the memory, because a process that exits has neither: if it still
+                # has memory, the group that was read was its own.
                 used = None if _is_kept(task) else sum(map(read_own_bytes, pids))
             found[task.key] = used
         return found
 
     def _judge(self, found: dict[TaskKey, int | None]) -> bool:
-        """End what is over its limit. True where a task is near it."""
+        """Kill the tasks that are over their limits. Return True if a task is near its limit."""
         near = False
         for key, used in found.items():
             task = self.table.get(key)
@@ -102,7 +103,7 @@ class MemoryWatch:
 
 
 def _is_kept(task: AgentTask) -> bool:
-    """Whether the kernel keeps the task's limit (MEM-2)."""
+    """Return True if the kernel enforces the task's limit (MEM-2)."""
     assert task.order is not None
     limit = read_memory_limit(task.pid)
     return limit is not None and limit <= task.order.memory_bytes

@@ -1,11 +1,11 @@
-"""The watchdog runner: beats in, samples in when they are wanted, trips out.
+"""Run the watchdogs: read beats, take samples when a watch wants them, report trips.
 
-The decisions are `core.watchdogs`'; here are only sockets, clocks and the order of things.
+`core.watchdogs` decides; this module reads sockets and clocks and calls it in order.
 
-- Every live task is ticked at least every 5 s, sampling or not: a probe that hangs delays no time
-  limit.
-- A watch's memory is written at once when it changes in kind (armed, in another section, tripped),
-  and every `SAVE_SECONDS` otherwise, so that the next agent goes on where this one was killed.
+- Every live task's watch decides at least every 5 s, with or without a sample, so that a probe that
+  hangs delays no time limit.
+- A watch is saved at once when it changes in kind (armed, in another section, tripped), and every
+  `SAVE_SECONDS` otherwise, so that the next agent goes on where this one was killed.
 """
 
 import asyncio
@@ -38,10 +38,13 @@ _BAD_LOG_SECONDS = 60.0
 
 
 class WatchRunner:
-    """Runs all watches. `trip` is called once per trip, `first_beat` at a task's first beat, and
-    where a rank begins to wait for another (EXCUSE-1). `look`
-    is called before a task is judged: an executor's watch may be another call's by now (True: it is
-    to be looked at often)."""
+    """Runs the watches of all tasks.
+
+    trip: called once for each trip. first_beat: called at a task's first beat, and when a rank
+    begins to wait for another (EXCUSE-1). saved: called when a task says that it saved a
+    checkpoint. look: called before a task is judged, because an executor's watch may belong to
+    another call by now; returns True if the task has to be judged often.
+    """
 
     def __init__(
         self,
@@ -67,19 +70,19 @@ class WatchRunner:
         self._bad_said_at = -math.inf
 
     def poke(self) -> None:
-        """Tick soon: something changed."""
+        """Have the watches decide soon, because something changed."""
         self._poke.set()
 
     # ---- beats
 
     def listen(self, fd: int) -> None:
-        """Read beats from the guardian's socket, which holds them while no agent lives."""
+        """Read beats from the guardian's socket, which keeps them while no agent lives."""
         os.set_blocking(fd, False)
         self._beats = socket.socket(fileno=fd)
         asyncio.get_running_loop().add_reader(fd, self.read_beats)
 
     def read_beats(self) -> None:
-        """Drain a batch; the loop calls again for the rest."""
+        """Read a batch of beats; the event loop calls again for the rest."""
         now = read_boottime()
         for _ in range(_BATCH):
             try:
@@ -92,7 +95,7 @@ class WatchRunner:
             self.take_beat(data, now)
 
     def take_beat(self, data: bytes, now: float) -> None:
-        """Take one datagram; a bad one is counted and dropped."""
+        """Process one datagram; count and drop it if it is bad."""
         if len(data) > MAX_DATAGRAM_BYTES:
             self._note_bad("a beat is over the limit of its size")
             return
@@ -157,7 +160,7 @@ class WatchRunner:
     # ---- ticks and samples
 
     async def run(self) -> None:
-        """Watch for ever."""
+        """Watch the tasks for ever."""
         try:
             while True:
                 self._poke.clear()
@@ -172,7 +175,8 @@ class WatchRunner:
                 self._sampling.cancel()
 
     def turn(self, now: float) -> float | None:
-        """Tick and sample the tasks that are due; return the pause until the next, or None."""
+        """Judge and sample the tasks that are due; return the seconds until the next turn, or
+        None."""
         next_at = math.inf
         due: list[AgentTask] = []
         self._excuse_ranks()
@@ -203,7 +207,8 @@ class WatchRunner:
         return max(0.001, min(next_at, now + 5.0) - now)
 
     def _excuse_ranks(self) -> None:
-        """Excuse ranks of a gang while another one here is in a section (EXCUSE-1)."""
+        """Excuse ranks of a gang while another of its ranks on this host is in a section
+        (EXCUSE-1)."""
         until: dict[str, float] = {}
         for task in self._table:
             if task.live and task.watch.section is not None:
@@ -214,14 +219,15 @@ class WatchRunner:
                 task.watch.excuse(until[task.key.job_id])
 
     def _ask(self, task: AgentTask, now: float) -> None:
-        """Have the controller asked at once, where a rank begins to need an excuse."""
+        """Have the controller asked at once when a rank begins to need an excuse."""
         waits = task.needs_excuse(now)
         if waits and not task.asked_excuse:
             self._first_beat()
         task.asked_excuse = waits
 
     def take_excuses(self, excused: Sequence[Excused], since: float) -> None:
-        """Excuse ranks that wait for one on another host; the seconds count from `since`."""
+        """Excuse ranks that wait for a rank on another host. The seconds of each excuse count
+        from `since`."""
         for each in excused:
             task = self._table.get(each.key)
             if task is not None and task.live:
@@ -266,7 +272,7 @@ class WatchRunner:
         self._poke.set()
 
     def forget(self, key: TaskKey) -> None:
-        """Drop the memory of a task that ended."""
+        """Forget a task that ended."""
         self._sampled_at.pop(key, None)
         self._keys.pop(str(key), None)
         self._probe.forget(key)

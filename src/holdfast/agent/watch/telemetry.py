@@ -1,4 +1,4 @@
-"""The devices of this host as they are now, for the controller's views: one reading a while."""
+"""Read the devices of this host every `INTERVAL_SECONDS`, for the controller's views."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,7 +12,8 @@ INTERVAL_SECONDS = 15.0
 
 
 class Telemetry:
-    """Keeps the last reading. A driver that is late leaves the one before, which grows old."""
+    """Keeps the last reading. If the driver is late, the reading before stays, and its age
+    grows."""
 
     def __init__(self, probe: Probe) -> None:
         self._probe = probe
@@ -24,7 +25,7 @@ class Telemetry:
         return show_telemetry(self._devices, read_boottime() - self._read_at)
 
     async def run(self) -> None:
-        """Read for ever; once where this host has no devices."""
+        """Read the devices for ever; only once if this host has none."""
         while True:
             devices = await self._probe.read_devices()
             if devices is not None:

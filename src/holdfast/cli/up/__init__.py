@@ -1,1 +1,1 @@
-"""`holdfast up` and its parts."""
+"""Run `holdfast up` and its parts."""

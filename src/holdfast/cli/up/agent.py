@@ -1,4 +1,4 @@
-"""`agent`: this machine as a host of a controller on another machine."""
+"""Run `holdfast agent`, which makes this machine a host of a controller on another machine."""
 
 import os
 from collections.abc import Sequence
@@ -106,8 +106,8 @@ def _read_token(path: str) -> str:
 
 
 def hide_argument(word: str) -> None:
-    """Write asterisks over an argument of this process, because every user of the machine can list
-    arguments. Where that cannot be done the token is shown for as long as it is good for one host."""
+    """Write asterisks over an argument of this process, because every user of the machine can
+    list arguments. If that fails, the token stays visible, but it is good for one host only."""
     hidden = word.encode()
     try:
         arguments = Path("/proc/self/cmdline").read_bytes()
@@ -121,12 +121,12 @@ def hide_argument(word: str) -> None:
         pass
 
 
-_ARGUMENTS_FIELD = 45  # arg_start, of the fields of /proc/PID/stat behind the name
+_ARGUMENTS_FIELD = 45  # arg_start, among the fields of /proc/PID/stat behind the name
 
 
 def _try_token(url: str, token: str, ca_file: str | None) -> None:
-    """Raise Unauthorized for a join token that the controller does not know. One that cannot be
-    reached is waited for later."""
+    """Raise Unauthorized for a join token that the controller does not know. If the controller
+    cannot be reached, the agent waits for it later."""
     try:
         with Client(url, token, retry_seconds=0.0, timeout_seconds=5.0, ca_file=ca_file) as client:
             client.whoami()

@@ -1,4 +1,4 @@
-"""The embedded database of a `holdfast up`, kept by a thread because its start blocks."""
+"""Run the embedded database of a `holdfast up` by a thread, because its start blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 
 class Database:
-    """Starts PostgreSQL, tells `database_ready`, `database_failed` or `database_died`, stops it."""
+    """Starts and stops PostgreSQL. tell: called with `database_ready` and the DSN,
+    `database_failed` and the error, or `database_died`."""
 
     def __init__(self, folder: DataFolder, tell: Callable[[str, Any], None]) -> None:
         self._folder = folder
@@ -24,11 +25,11 @@ class Database:
 
     @property
     def starting(self) -> bool:
-        """Whether a start is under way; it has to be finished before a stop."""
+        """Return True if a start is under way, which has to end before a stop."""
         return self._starting.is_set()
 
     def start(self) -> None:
-        """Begin a start; `tell` gets what comes of it."""
+        """Begin a start; `tell` gets its result."""
         self._starting.set()
         threading.Thread(target=self._run, daemon=True, name="database").start()
 
@@ -49,7 +50,7 @@ class Database:
         self._tell("database_died", None)
 
     def stop(self, timeout_seconds: float) -> None:
-        """Stop it, if it was started. Raises what `EmbeddedPostgres.stop` raises."""
+        """Stop PostgreSQL, if it was started. Raises the errors of `EmbeddedPostgres.stop`."""
         if self._postgres is not None:
             self._postgres.stop(timeout_seconds)
 

@@ -1,12 +1,12 @@
-"""The data folder of one `holdfast up`: its lock, its files, and the processes of an earlier `up`.
+"""Manage the data folder of one `holdfast up`: its lock, its files, an earlier `up`'s processes.
 
--     A folder has one `up`: it holds an flock, which the kernel releases however its holder dies,
-      so no lock is ever stale.
+-     A folder has one `up`, which has locked it (flock). The kernel releases the lock however the
+      process dies, so that no lock is ever stale.
 UP-2  A leftover process is known by its pid, its start time and its working folder, which is the
-      data folder, and is signalled through a pidfd. The pid alone may be another process's by now,
-      and the record of a copied folder names processes of the original.
--     `url` exists exactly while jobs can be sent there: it is written last at the start and removed
-      first at the stop.
+      data folder, and is signalled through a pidfd, because the pid alone may be another process's
+      by now, and the record of a copied folder names processes of the original.
+-     The file `url` exists exactly while jobs can be sent to its address: it is written last at the
+      start and removed first at the stop.
 """
 
 import json
@@ -29,7 +29,7 @@ _LOGS_KEPT = 3
 
 
 class DataFolder:
-    """Paths and files of one data folder."""
+    """Holds the paths of one data folder, and reads and writes its files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -49,7 +49,7 @@ class DataFolder:
         """Make the folder (0700) and its log folder.
 
         Raises:
-            ValidationError: it cannot be made or written, is no folder, or belongs to another user.
+            ValidationError: it cannot be made or written, is no folder, or is another user's.
         """
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -71,7 +71,8 @@ class DataFolder:
         return ValidationError(text, field="data")
 
     def lock(self) -> None:
-        """Take the folder. Raises Conflict, with the pid and address of the `up` that has it."""
+        """Lock the folder. Raises Conflict, with the pid and address of the `up` that has locked
+        it."""
         from holdfast.store.embedded.processes import lock_file
 
         try:
@@ -95,7 +96,7 @@ class DataFolder:
             pass  # the pid is only for the message above
 
     def unlock(self) -> None:
-        """Release the folder."""
+        """Release the lock."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -112,8 +113,9 @@ class DataFolder:
     def tell_how_to_reach(self, url: str) -> str:
         """Return the lines to type in another terminal.
 
-        Commands find a data folder of the usual name by themselves, in its parent and below; another
-        name takes two variables. The token is read from its file, so that no terminal shows it.
+        Commands find a data folder of the usual name by themselves, in its parent and below; for
+        another name two variables have to be set. The token is read from its file, so that no
+        terminal shows it.
         """
         command = "holdfast run -- echo hello"
         if self.path.name == DATA_FOLDER:
@@ -141,7 +143,7 @@ class DataFolder:
 
     # ---- parts
     def record_parts(self, pids: Mapping[str, int]) -> None:
-        """Remember the running parts by pid and start time (UP-2)."""
+        """Write down the pids and start times of the running parts (UP-2)."""
         parts = {name: {"pid": pid, "started": read_start(pid)} for name, pid in pids.items()}
         try:
             write_atomic(self._parts_file, json.dumps(parts).encode() + b"\n")
@@ -157,7 +159,7 @@ class DataFolder:
 
         Raises:
             Conflict: this folder is a copy of one whose parts run.
-            Unavailable: one of them survived SIGKILL.
+            Unavailable: a part survived SIGKILL.
         """
         try:
             parts = json.loads(self._parts_file.read_text())
@@ -172,13 +174,14 @@ class DataFolder:
         self.forget_parts()
 
     def _refuse_copy(self, name: str, pid: int, started: str | None) -> None:
-        """Raise Conflict for a part that runs in another folder: this one is a copy of that."""
+        """Raise Conflict if a part of the record runs in another folder, because this one is its
+        copy."""
         place = Path(f"/proc/{pid}/cwd")
         try:
             if started is None or read_start(pid) != started or os.path.samefile(place, self.path):
                 return
             original = os.readlink(place)
-        except OSError:  # it has ended meanwhile
+        except OSError:  # the process ended meanwhile
             return
         raise Conflict(
             f"{self.path} is a copy of {original}, whose {name} runs (pid {pid}). A database that "
@@ -247,12 +250,12 @@ def read_start(pid: int) -> str | None:
 
 
 def end_process(pid: int, started: str | None, sentence: str, say: Callable[[str], None]) -> None:
-    """End that process by TERM, then KILL; if it is gone or another, do nothing.
+    """End a process by TERM, then KILL; do nothing if it is gone, or if the pid is another's now.
 
-    `say` gets `sentence` before the first signal.
+    say: called with `sentence` before the first signal.
 
     Raises:
-        Unavailable: it survived SIGKILL.
+        Unavailable: the process survived SIGKILL.
     """
     try:
         pidfd = os.pidfd_open(pid)
@@ -266,7 +269,7 @@ def end_process(pid: int, started: str | None, sentence: str, say: Callable[[str
         poll.register(pidfd, select.POLLIN)
         for number, seconds in ((signal.SIGTERM, _TERM_SECONDS), (signal.SIGKILL, _KILL_SECONDS)):
             signal.pidfd_send_signal(pidfd, number)
-            # A stopped process takes TERM only when it is continued.
+            # A stopped process gets TERM only once it is continued.
             signal.pidfd_send_signal(pidfd, signal.SIGCONT)
             if poll.poll(seconds * 1000):
                 return

@@ -1,4 +1,4 @@
-"""The listening socket of `holdfast up`, made once and handed to every controller it starts."""
+"""Open the listening socket of `holdfast up`, once; every controller that it starts inherits it."""
 
 import errno
 import os
@@ -11,11 +11,12 @@ from holdfast.errors import Conflict, ValidationError
 def open_listener(
     host: str, port: int | None, default: int, say: Callable[[str], None]
 ) -> socket.socket:
-    """Listen on `port`; None takes `default` or, when that is taken, any free port, and says so.
+    """Listen on `port`. If it is None, listen on `default`; if that is taken, on any free port, and
+    report that by `say`.
 
     Raises:
-        Conflict: `port` was asked for and is taken; names the process that has it, if it can.
-        ValidationError: it cannot be listened on.
+        Conflict: `port` was asked for and is taken; the message names the process if it can.
+        ValidationError: no socket can listen on it.
     """
     wanted = default if port is None else port
     try:

@@ -1,4 +1,4 @@
-"""One part of `holdfast up`: its process, and when to start it again."""
+"""Run one part of `holdfast up`: its process, and the delay before it is started again."""
 
 import json
 import os
@@ -21,8 +21,12 @@ _QUICK_DEATHS = 4
 
 @dataclass
 class Restarts:
-    """The count of a part's quick deaths, and the delays that follow from it. repeats: the last two
-    quick ones had the same words, so that another start would not change them."""
+    """The count of a part's quick deaths, and the delays that follow from it.
+
+    started_at: the last start (monotonic seconds). words: the part's own words on its last death,
+    without numbers. repeats: True if the last two quick deaths had the same words, so that another
+    start would not help.
+    """
 
     quick_deaths: int = 0
     started_at: float = 0.0
@@ -34,8 +38,8 @@ class Restarts:
         self.started_at = now
 
     def die(self, now: float, words: str = "") -> float:
-        """Note a death, and return the seconds to wait before the next start. words: why it died, as
-        far as its own words say."""
+        """Note a death, and return the seconds to wait before the next start. words: the part's
+        own words on why it died; "" if it gave none."""
         told = re.sub(r"\d+", "", words)  # times, ports and process ids differ
         self.repeats, self.words = bool(told) and told == self.words, told
         self.quick_deaths = 1 if now - self.started_at >= _WELL_SECONDS else self.quick_deaths + 1
@@ -44,15 +48,15 @@ class Restarts:
 
     @property
     def keeps_dying(self) -> bool:
-        """Whether to show a person the log."""
+        """Return True if a person has to see the part's log."""
         return self.quick_deaths > 0 and self.quick_deaths % _QUICK_DEATHS == 0
 
 
 class PartProcess:
-    """One run of one part. `pidfd` is readable when it has ended.
+    """Runs one part once. `pidfd` is readable when the process has ended.
 
-    It has its own session, so that a terminal's Ctrl-C reaches `up` alone, which ends the parts in
-    order.
+    The process has its own session, so that a terminal's Ctrl-C reaches `up` alone, which ends the
+    parts in order.
     """
 
     def __init__(
@@ -84,7 +88,7 @@ class PartProcess:
         self._told = False
 
     def tell(self, options: dict[str, Any]) -> None:
-        """Give it its options, once. A part that died meanwhile is noticed by its pidfd."""
+        """Send the part its options, once. If it died meanwhile, its pidfd shows that."""
         assert self._process.stdin is not None
         if self._told:
             return
@@ -97,7 +101,7 @@ class PartProcess:
 
     @property
     def told(self) -> bool:
-        """Whether it has its options."""
+        """Return True if the part has its options."""
         return self._told
 
     def signal(self, number: int) -> None:
@@ -108,7 +112,7 @@ class PartProcess:
             pass
 
     def reap(self) -> int:
-        """Collect the exit status of the ended process; negative for a signal, as in subprocess."""
+        """Return the exit status of the ended process; negative for a signal, as in subprocess."""
         code = self._process.wait()
         if self._process.stdin is not None:
             try:

@@ -1,5 +1,5 @@
-"""When a `holdfast up` is ready: its controller answers, and its own agent has joined, or its pool
-is there."""
+"""Find when a `holdfast up` is ready: its controller answers, and its agent has joined or its pool
+exists."""
 
 import http.client
 import json
@@ -17,7 +17,7 @@ _ERRORS = (OSError, http.client.HTTPException)
 
 
 def say_lacks(host: Mapping[str, Any]) -> Iterator[str]:
-    """Say what this host cannot do, or does in another way."""
+    """Yield a sentence for each thing that this host cannot do, or does in another way."""
     if host.get("memory_limits") == "watch":
         yield (
             "no memory control group can be made here, so the agent's watch enforces --memory: it "
@@ -31,13 +31,14 @@ def say_lacks(host: Mapping[str, Any]) -> Iterator[str]:
 class Readiness:
     """Asks the controller, in a thread, until this host is active; makes the agent's join token.
 
-    A call waits in the listener's queue until the controller answers. It takes the standard library
-    alone, which is imported already.
+    A call waits in the listener's queue until the controller answers. The HTTP client is the
+    standard library's, which is imported already.
 
     Args:
-        tell: takes the news, `agent_may_join` and `ready`.
-        stopping: whether to give up.
-        pool: the pool to make where it is missing, in place of an agent that joins.
+        tell: called with the news, `agent_may_join` and `ready`.
+        say: called with sentences for the person at the terminal.
+        stopping: returns True once `up` stops.
+        pool: the pool to make if it is missing; None if an agent joins instead.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Readiness:
         self._old_incarnation = folder.read_identity().get("incarnation", "")
 
     def watch(self) -> None:
-        """Return when this host is active, or when there is no use in waiting."""
+        """Return when this host is active, or when `up` stops."""
         while not self._stopping() and not self._controller_answers():
             time.sleep(0.02)
         if self._pool is not None:
@@ -77,14 +78,15 @@ class Readiness:
                 self._tell("ready")
                 return
             if time.monotonic() - joined_at > _JOIN_SECONDS:
-                # Its key may be one of another database; a new join token lets it in again.
+                # Its key may be of another database; with a new join token the host joins again.
                 joined_at = time.monotonic() + _NEXT_JOIN_SECONDS
                 self._make_join_token()
             time.sleep(pause)
             pause = min(pause * 1.2, 0.5)
 
     def _open_pool(self, pool: Mapping[str, Any]) -> None:
-        """Make the pool, unless it is there: its user may have changed it since."""
+        """Make the pool if it is missing; leave one that exists, because its user may have
+        changed it."""
         path = f"/v1/pools/{quote(pool['name'], safe='')}"
         told = False
         while not self._stopping():
@@ -109,7 +111,7 @@ class Readiness:
             return False
 
     def _find_active_host(self) -> dict[str, Any] | None:
-        """This host as the controller shows it; None until it has joined."""
+        """Return this host as the controller shows it; None until it has joined."""
         known = self._folder.read_identity()
         incarnation = known.get("incarnation", "")
         if not incarnation or incarnation == self._old_incarnation:

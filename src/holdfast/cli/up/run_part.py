@@ -1,11 +1,11 @@
-"""The process of one part of `holdfast up`: `python -m holdfast.cli.up.run_part NAME PARENT_PID`.
+"""Run one part of `holdfast up` in a process: `python -m holdfast.cli.up.run_part NAME PARENT_PID`.
 
-It imports its modules while the database is still starting, then reads its options from stdin, as
-one line of JSON, and runs. The options hold the database's password, and any user of the machine
-could read a command line.
+The process imports its modules while the database is still starting, then reads its options from
+stdin, as one line of JSON, and runs. The options come by stdin, because they have the database's
+password, and any user of the machine could read a command line.
 
 UP-4  A part does not outlive its `up`: it gets SIGTERM when `up` is gone, and it exits if stdin
-      ends before its line.
+      ends before the line of options.
 """
 
 import json

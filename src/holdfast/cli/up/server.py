@@ -1,4 +1,4 @@
-"""`server`: a controller without the rest of `up`."""
+"""Run `holdfast server`, a controller without the other parts of `up`."""
 
 import os
 from typing import Any

@@ -1,11 +1,11 @@
-"""One run of `holdfast up`: a loop that starts the parts, restarts them, and ends them in order.
+"""Run `holdfast up`: a loop that starts the parts, restarts them, and ends them in order.
 
 The database starts in a thread while the controller and the agent are importing. The listening
-socket outlives every controller, so a client that calls while the controller is started again waits
-for a moment instead of being refused.
+socket outlives every controller, so that a client that calls while the controller is started again
+waits for a moment and is not refused.
 
 The stop has an order: agent (its tasks get TERM and their grace, and report), controller, the hosts
-of local pools, database. Each waits until the one before it is gone.
+of local pools, database. Each is stopped once the one before it is gone.
 """
 
 import os
@@ -39,8 +39,9 @@ _FOLDER_GONE = 75  # `holdfast.agent.guardian.loop.EXIT_FOLDER_GONE`
 class UpOptions:
     """The flags of `holdfast up`.
 
-    dsn: None is the embedded database; blobs: None is a folder in the data folder. pool: the local
-    pool that stands in for an agent, None without one.
+    dsn: the database; None for the embedded one. host: the address to listen on. blobs: the place
+    of checkpoints; None for a folder in the data folder. agent: fields of the agent's config. pool:
+    the local pool that is made in place of an agent; None without one.
     """
 
     dsn: str | None
@@ -51,7 +52,7 @@ class UpOptions:
 
 
 class PartsSupervisor:
-    """One run of `holdfast up`. `say` gets sentences for the person at the terminal."""
+    """Runs `holdfast up` once. `say` is called with sentences for the person at the terminal."""
 
     def __init__(
         self,
@@ -121,7 +122,7 @@ class PartsSupervisor:
         self._signals += 1
 
     def _tell(self, what: str, value: Any = None) -> None:
-        """Take news from a thread, for the loop."""
+        """Pass news from a thread on to the loop."""
         with self._news_lock:
             self._news.append((what, value))
         try:
@@ -201,7 +202,7 @@ class PartsSupervisor:
         fds = (self._listener.fileno(),) if name == "controller" else ()
         log = self._folder.log_file(name)
         try:
-            # Machines of local pools are this run's, as far as the user does not say otherwise.
+            # Machines of local pools belong to this run, unless the user names another folder.
             more = {FOLDER_VARIABLE: str(self._folder.machines_folder)}
             if self._options.agent.get("apps") and _AHEAD_VARIABLE not in os.environ:
                 more[_AHEAD_VARIABLE] = "1"  # the first call finds a warm executor
@@ -213,7 +214,7 @@ class PartsSupervisor:
         self._folder.record_parts({n: part.pid for n, part in self._parts.items()})
 
     def _feed(self, name: str) -> None:
-        """Give a part its options, unless it has to wait for the database."""
+        """Send a part its options, unless it has to wait for the database."""
         part = self._parts.get(name)
         options = self._options_of(name)
         if part is not None and options is not None:
@@ -245,7 +246,7 @@ class PartsSupervisor:
             moved = self._dsn is not None and self._dsn != value
             self._dsn = value
             if moved and "controller" in self._parts:
-                # It is started again with the new address.
+                # The controller is started again with the new address.
                 self._parts["controller"].signal(signal.SIGTERM)
             self._feed("controller")
         elif what in ("database_failed", "database_died"):
@@ -303,7 +304,7 @@ class PartsSupervisor:
                 why = (
                     f"the host's folder {self._folder.host_folder} was removed, so its agent ended"
                 )
-                self._watch_join()  # the key was in it
+                self._watch_join()  # the host's key was there
             self._start_later(name, delay, why)
 
     def _watch_join(self) -> None:
@@ -335,7 +336,7 @@ class PartsSupervisor:
         self._folder.forget_parts()
 
     def _stop_agent(self) -> None:
-        """Stop the agent, and with it its tasks, in their grace; a second Ctrl-C ends them at once."""
+        """Stop the agent and its tasks, in their grace; a second Ctrl-C ends the tasks at once."""
         part = self._parts.get("agent")
         if part is None:
             return
@@ -369,11 +370,11 @@ class PartsSupervisor:
                 part.signal(signal.SIGKILL)
 
     def _end_machines(self) -> None:
-        """End the hosts of local pools, which outlive a controller, but not this `up`."""
+        """End the hosts of local pools, which may outlive a controller, but not this `up`."""
         machines = self._folder.machines_folder
         if not machines.is_dir():
             return
-        from holdfast.providers.local import end_machines  # not for an `up` without a pool
+        from holdfast.providers.local import end_machines  # needed by an `up` with a pool only
 
         try:
             ended = end_machines(machines)

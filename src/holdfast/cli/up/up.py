@@ -1,4 +1,4 @@
-"""`up`: everything on this machine, by one command."""
+"""Run `holdfast up`, which starts everything on this machine by one command."""
 
 import importlib.util
 import os
@@ -117,7 +117,7 @@ def up(
         listener = open_listener("127.0.0.1", port, DEFAULT_PORT, say)
         with listener:
             if blobs is not None and "://" not in blobs:
-                # Parts run in the data folder, so they need the whole path.
+                # Parts run in the data folder, so that they need an absolute path.
                 blobs = os.path.abspath(os.path.expanduser(blobs))
             options = UpOptions(dsn=dsn, host="127.0.0.1", agent=agent, blobs=blobs, pool=spec)
             return PartsSupervisor(folder, options, listener, say).run()
@@ -159,8 +159,8 @@ def agent_options(
 
 
 def warn_of_absent_apps(agent: Mapping[str, Any], tell: Callable[[str], None]) -> None:
-    """Tell of apps that are no modules of the folder that calls import from, nor of this Python.
-    It is no error, because they may be written later, or be of another interpreter."""
+    """Warn of apps that are no modules of the folder that calls import from, nor of this Python.
+    They are no error, because they may be written later, or be modules of another interpreter."""
     if agent.get("app_python"):
         return
     for app in agent.get("apps", ()):
@@ -194,9 +194,9 @@ def count_gpus(worker: "ProbeWorker | None" = None) -> int:
 
 
 def pool_options(name: str, agent: dict[str, Any], count: Callable[[], int]) -> dict[str, Any]:
-    """Return the pool of `up --pool`: hosts of one slot, or one host with all GPUs, because hosts of
-    one machine would use the same ones. count: says how many there are, where no flag does. Raises
-    ValidationError."""
+    """Return the pool of `up --pool`: hosts of one slot, or one host with all GPUs, because
+    several hosts on one machine would use the same GPUs. count: returns the number of GPUs if no
+    flag gives it. Raises ValidationError."""
     if "name" in agent:
         raise click.UsageError("--name is of the host that `up` runs without --pool")
     gpus, slots = agent["gpus"] if "gpus" in agent else count(), agent["cpu_slots"]
