@@ -5,7 +5,7 @@ The environment of its agent holds HOLDFAST_GUARDIAN_FD (the line of `wire.guard
 HOLDFAST_BEAT_FD and HOLDFAST_BEAT_SOCKET (the beat socket and its path, which outlive agents so
 that beats queue meanwhile), HOLDFAST_INCARNATION, HOLDFAST_GUARDIAN_PID, HOLDFAST_KEEPERS,
 HOLDFAST_HOST_MARK and HOLDFAST_GROUPS (for `home.sweep_after_guardian`), and HOLDFAST_MEMORY_LIMITS
-(`orders.guardian_env.MemoryLimits`).
+(`guardian_env.MemoryLimits`).
 
 The guardian is one poll loop, without threads and without a GPU library. It carries out the
 requests of `wire.guardian` and decides nothing else, except:
