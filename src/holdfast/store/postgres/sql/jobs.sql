@@ -421,7 +421,7 @@ order by j.id;
 -- name: finish_jobs
 -- The ends of jobs of one task that succeeded, many at once: task, job, attempt and events in one statement. The moves take
 -- every other end (gangs, drains, failures, stale reports), and this one must equal what they write (`runs.end_task`); the
--- conformance suite compares them. What it buys stands on top of sync/ends.py.
+-- conformance suite compares them. What it buys stands on top of jobs/ends.py.
 with batch as materialized (
   select nextval('event_batches_n_seq') as n
 ), given as (
