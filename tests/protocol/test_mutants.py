@@ -499,7 +499,7 @@ def script_waits_like_a_member(p: Patch) -> None:
 
 
 def fallen_members_never_decided(p: Patch) -> None:
-    async def none(self: Any, limit: int) -> list[Any]:
+    async def none(self: Any, limit: int, *, now: Any = None) -> list[Any]:
         return []
 
     p.setattr(MemoryMembers, "list_members", none)
