@@ -266,7 +266,8 @@ def test_only_podman_is_told_to_leave_signals_alone() -> None:
         Runtime(kind="podman", program="podman"),
         Runtime(kind="docker", program="docker"),
     )
-    assert podman.start("c") == ["podman", "start", "--attach", "--sig-proxy=false", "c"]
+    start = ["start", "--attach", "--sig-proxy=false", "c"]
+    assert podman.start("c") == ["podman", "--log-level=error", *start]
     assert docker.start("c") == ["docker", "start", "--attach", "c"]
 
 

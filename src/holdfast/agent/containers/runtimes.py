@@ -40,6 +40,14 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
         """Return the argument list of one command."""
         return [self.program, *self.options, *words]
 
+    def _stream(self, *words: str) -> list[str]:
+        """Return the argument list of a command whose output is the task's own output. podman is
+        told to print no warnings, because they would stand in the task's stderr. (On a machine
+        where /sys/fs/cgroup is read-only, each start prints one.) The operator's options come
+        later, so a log level among them wins."""
+        quiet = ["--log-level=error"] if self.kind == "podman" else []
+        return [self.program, *quiet, *self.options, *words]
+
     def find_image(self, image: str) -> list[str]:
         """Print the image's id; the command fails if the image is not on this host."""
         return self.call("image", "inspect", "--format", "{{.Id}}", "--", image)
@@ -60,7 +68,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
         start` has no option to ignore signals."""
         quiet = ["--sig-proxy=false"] if self.kind == "podman" else []
         given = ["--interactive"] if fed else []
-        return self.call("start", "--attach", *given, *quiet, name)
+        return self._stream("start", "--attach", *given, *quiet, name)
 
     def inspect(self, name: str) -> list[str]:
         """Print the container's state as JSON."""
@@ -68,7 +76,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
 
     def attach(self, name: str) -> list[str]:
         """Attach to a container that runs, and print its output from now on."""
-        return self.call("attach", "--no-stdin", "--sig-proxy=false", name)
+        return self._stream("attach", "--no-stdin", "--sig-proxy=false", name)
 
     def ask_restore(self) -> list[str] | None:
         """Print "true" if containers outlive their engine; None for podman, which has no engine."""
