@@ -37,5 +37,3 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "completion": ("completion", "Print the completion script of bash, zsh or fish."),
     "version": ("version", "Print the version."),
 }
-# Commands that Holdfast's own jobs run.
-HIDDEN: dict[str, str] = {"supervised-member": "supervise"}

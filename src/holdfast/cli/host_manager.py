@@ -85,7 +85,8 @@ def host_manager(url: str, simulate: int | None, **options: Any) -> int:
         from holdfast.supervisor.host.simulated_fleet import run_simulated_fleet
 
         return run_simulated_fleet(url, key, simulate, options["name"] or "sim", patience)
-    from holdfast.supervisor.host.host_manager import ManagerConfig, run_host_manager
+    from holdfast.supervisor.host.config import ManagerConfig
+    from holdfast.supervisor.host.host_manager import run_host_manager
 
     given = {**options, "labels": labels, "gpus": gpus, "patience_seconds": patience}
     return run_host_manager(ManagerConfig(url=url, key=key, **given))

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from holdfast.cli.commands import COMMANDS, HIDDEN, PROGRAM
+from holdfast.cli.commands import COMMANDS, PROGRAM
 from holdfast.cli.endings import EXIT_NO_READER, drop_output, guard
 
 _EPILOG = """\
@@ -34,7 +34,7 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        module = HIDDEN.get(cmd_name) or COMMANDS.get(cmd_name, ("",))[0]
+        module = COMMANDS.get(cmd_name, ("",))[0]
         if not module:
             return None
         found = getattr(
@@ -46,7 +46,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in (*COMMANDS, *HIDDEN) and not args[0].startswith("-"):
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             near = difflib.get_close_matches(args[0], COMMANDS, 1)
             hint = f". Did you mean `holdfast {near[0]}`?" if near else ""
             raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx)

@@ -1,4 +1,4 @@
-"""`supervise`: a policy script and its hosts as one job, whose ranks run `supervised-member`."""
+"""`supervise`: a policy script and its hosts as one job, each of whose ranks is a host."""
 
 from __future__ import annotations
 
@@ -122,7 +122,8 @@ def make_spec(
     environ: Mapping[str, str],
     now: float,
 ) -> JobSpec:
-    """Return the job: `--hosts` ranks, spread over hosts, each of which runs `supervised-member`.
+    """Return the job: `--hosts` ranks, spread over hosts, each of which runs
+    `supervisor/member/`.
 
     `on_partial` is "restart", because a host that the script gave back is a rank that is done, and
     the job may still be retried after a later failure of the script. `now` is Unix seconds.
@@ -131,14 +132,11 @@ def make_spec(
         ValidationError: naming the flag or the field.
     """
     python = options["python"] or sys.executable
-    member = [python, "-P", "-m", "holdfast", "supervised-member"]
-    member += ["--gpus", str(options["gpus_per_host"])]
-    if options["metrics_port"] is not None:
-        member += ["--metrics-port", options["metrics_port"]]
+    member = [python, "-P", "-m", "holdfast.supervisor.member", str(options["gpus_per_host"])]
     given = {
         **_ABSENT, **options, "gpus": options["gpus_per_host"], "tasks": options["hosts"], "placement": "spread",
         "on_partial": "restart", "name": options["name"] or Path(script).name,
-        "command": [*member, "--", python, script, *args],
+        "command": [*member, options["metrics_port"] or "", python, script, *args],
     }  # fmt: skip
     spec = msgspec.structs.replace(read_spec(place, given, environ, now), supervised=True)
     _check_script(script, spec.cwd, place.is_local)
@@ -155,39 +153,3 @@ def _check_script(script: str, cwd: str | None, local: bool) -> None:
         )
     if local and not os.path.isfile(os.path.join(cwd or "/", script)):
         raise ValidationError(f"there is no policy script {script} in {cwd or '/'}", field="script")
-
-
-@click.command(
-    "supervised-member", context_settings={"allow_interspersed_args": False}, hidden=True
-)
-@click.option("--gpus", type=COUNT, default=0, help="GPUs of this rank.")
-@click.option(
-    "--metrics-port", metavar="[ADDRESS:]PORT", default="", help="The Context()'s metrics."
-)
-@click.argument("command", nargs=-1, required=True)
-def supervised_member(gpus: int, metrics_port: str, command: Sequence[str]) -> int:
-    """Run one rank of a supervised job: a host manager, and in rank 0 the script too."""
-    from holdfast.supervisor.member.member import clean_environment, read_member
-
-    member = read_member(os.environ)
-    environ = clean_environment(os.environ, gpus)
-    if member.rank == 0:
-        from holdfast.supervisor.member.first_rank import run_first_rank
-
-        return run_first_rank(member, command, environ, gpus=gpus, metrics=metrics_port)
-    from holdfast.supervisor.host.host_manager import ManagerConfig, run_host_manager
-
-    os.environ.clear()
-    os.environ.update(environ)
-    return run_host_manager(
-        ManagerConfig(
-            url=member.url,
-            key=member.make_keys().for_managers(),
-            name=member.machine,
-            address=member.own_address,
-            labels=member.labels,
-            gpus=gpus,
-            patience_seconds=float("inf"),  # the script may load for an hour before its Context()
-            term_grace_seconds=member.term_grace_seconds,
-        )
-    )

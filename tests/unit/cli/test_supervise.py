@@ -9,9 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast.cli.commands import COMMANDS, HIDDEN
 from holdfast.cli.jobs.submit import submit
-from holdfast.cli.main import cli
 from holdfast.cli.supervise import supervise
 from holdfast.client.locate import ControllerPlace
 from tests.unit.cli.stub import JOB, Answer, Stub, events, job_record
@@ -70,11 +68,9 @@ def test_the_job_is_a_gang_of_members(accepting: Stub, folder: Path) -> None:
         sys.executable,
         "-P",
         "-m",
-        "holdfast",
-        "supervised-member",
-        "--gpus",
+        "holdfast.supervisor.member",
         "8",
-        "--",
+        "",
         sys.executable,
         "policy.py",
         "--hosts",
@@ -125,19 +121,13 @@ def test_another_python_a_name_and_metrics(accepting: Stub, folder: Path) -> Non
     assert msgspec.json.decode(done.stdout)["id"] == JOB
     spec = accepting.requests[-1].spec
     assert spec.name == "llama"
-    assert spec.argv[:8] == (
+    assert spec.argv == (
         "/opt/venv/bin/python",
         "-P",
         "-m",
-        "holdfast",
-        "supervised-member",
-        "--gpus",
+        "holdfast.supervisor.member",
         "0",
-        "--metrics-port",
-    )
-    assert spec.argv[8:] == (
         "0.0.0.0:9100",
-        "--",
         "/opt/venv/bin/python",
         str(folder / "policy.py"),
     )
@@ -221,13 +211,3 @@ def test_the_help_teaches() -> None:
         "command",
     }
     assert theirs - ours == left_out
-
-
-def test_the_member_is_there_and_in_no_list(stub: Stub) -> None:
-    assert set(HIDDEN) == {"supervised-member"}
-    assert not HIDDEN.keys() & COMMANDS.keys()
-    assert "supervised-member" not in stub.run("--help").stdout
-    assert cli.get_command(None, "supervised-member") is not None  # type: ignore[arg-type]  # plain words stand for the typed value in a test
-    done = stub.run("supervised-member", "--", "true", env={"RANK": None})
-    assert done.exit_code == 2
-    assert "holdfast supervise" in done.stderr

@@ -29,7 +29,7 @@ import msgspec
 
 from holdfast.process.syscalls import set_parent_death_signal
 from holdfast.supervisor.line.keys import KEY_VARIABLE
-from holdfast.supervisor.member.member import MemberRank
+from holdfast.supervisor.member.member import MemberRank, make_manager
 from holdfast.supervisor.script.run_config import RUN_VARIABLE, GivenRun, write_given
 
 AGAIN_SECONDS = 1.0
@@ -89,15 +89,9 @@ def run_first_rank(
 
 
 def _make_manager_command(member: MemberRank, gpus: int, log_file: Path) -> list[str]:
-    command = [sys.executable, "-P", "-m", "holdfast", "host-manager", member.url]
-    command += ["--gpus", str(gpus), "--wait", "inf", "--log-file", str(log_file)]
-    for option, word in (("--name", member.machine), ("--advertise", member.own_address)):
-        command += [option, word] if word is not None else []
-    for name, value in member.labels.items():
-        command += ["--label", f"{name}={value}"]
-    if member.term_grace_seconds is not None:
-        command += ["--term-grace", str(member.term_grace_seconds)]
-    return command
+    config = make_manager(member, gpus, log_file=str(log_file))
+    text = msgspec.json.encode(config).decode()
+    return [sys.executable, "-P", "-m", "holdfast.supervisor.host", text]
 
 
 class _FirstRank:

@@ -13,10 +13,12 @@ import msgspec
 
 from holdfast.core.run_seed import SEED_VARIABLE
 from holdfast.errors import ValidationError
-from holdfast.supervisor.line.keys import RunKeys, derive_keys
+from holdfast.supervisor.host.config import ManagerConfig
+from holdfast.supervisor.line.keys import ManagerKey, RunKeys, derive_keys
 from holdfast.supervisor.script.run_config import is_loopback
 
 TERM_MARGIN_SECONDS = 2.0  # of the job's grace, for the manager to report how its processes ended
+_PATIENCE_SECONDS = 1e9  # the script may load for hours before its Context(); JSON has no infinity
 _FOR_THE_RANK = frozenset(
     (
         f"{SEED_VARIABLE} RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE "
@@ -94,7 +96,7 @@ def read_member(environ: Mapping[str, str]) -> MemberRank:
         )
     except KeyError as error:
         raise ValidationError(
-            f"{error.args[0]} is not set: `supervised-member` runs only as a rank of a job that "
+            f"{error.args[0]} is not set: this program runs only as a rank of a job that "
             "`holdfast supervise` submitted",
             field=str(error.args[0]),
         ) from None
@@ -103,6 +105,23 @@ def read_member(environ: Mapping[str, str]) -> MemberRank:
         raise ValidationError(
             "the environment of this rank cannot be read; is its agent of another version?"
         ) from error
+
+
+def make_manager(
+    member: MemberRank, gpus: int, *, key: ManagerKey | None = None, log_file: str | None = None
+) -> ManagerConfig:
+    """Make the configuration of the host manager on this rank's machine."""
+    return ManagerConfig(
+        url=member.url,
+        key=key,
+        name=member.machine,
+        address=member.own_address,
+        labels=member.labels,
+        gpus=gpus,
+        patience_seconds=_PATIENCE_SECONDS,
+        log_file=log_file,
+        term_grace_seconds=member.term_grace_seconds,
+    )
 
 
 def _find_address(environ: Mapping[str, str]) -> str | None:

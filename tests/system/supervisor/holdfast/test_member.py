@@ -155,7 +155,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
             **inherited,
             **words(port, RANK=str(rank), HOLDFAST_WORK=str(tmp_path / "work"), **more),
         }
-        line = [sys.executable, "-P", "-m", "holdfast", "supervised-member", "--"]
+        line = [sys.executable, "-P", "-m", "holdfast.supervisor.member", "0", ""]
         line += command or [sys.executable, str(script)]
         with open(tmp_path / f"rank{rank}.err", "ab") as errors:
             begun.append(subprocess.Popen(line, env=env, stderr=errors, start_new_session=True))
