@@ -23,7 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "projects": ("operate.projects", "List projects: quotas, retry defaults; change them."),
     "retries": ("operate.retries", "Show holds on retries; hold or release them."),
     "queues": ("operate.queues", "List queues; change, pause and resume them."),
-    "rules": ("operate.rules", "Show, check, try and set your rules of classification."),
+    "rules": ("operate.rules", "List, check, try and change your rules of classification."),
     "config": ("operate.config", "Show every setting and the source of its value."),
     "webhooks": ("operate.webhooks", "Send events to URLs: signed, in order, repeated."),
     "token": ("operate.token", "Make, list and revoke tokens."),

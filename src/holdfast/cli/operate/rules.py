@@ -1,4 +1,4 @@
-"""`rules`: the operators' own rules of classification: show, check, try and set them."""
+"""`rules`: the operators' own rules of classification: show, check, try, set and delete them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,54 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.face import Face, talks
-from holdfast.cli.output import facts, note, table
-from holdfast.core.endings.rules import parse_rules
-from holdfast.errors import ValidationError
+from holdfast.cli.operate.resource import Columns, draw_columns, resource
+from holdfast.cli.output import facts, note
+from holdfast.client.synchronous import Client
+from holdfast.core.endings.rules import OperatorRule, drop_rule, parse_rules
+from holdfast.errors import NotFound, ValidationError
 
 if TYPE_CHECKING:
-    from holdfast.core.endings.rules import OperatorRule
-    from holdfast.wire.api import RulesFinding
+    from holdfast.wire.api import RulesFinding, RulesView
 
 _TAIL_CHARS = 16_384  # the part of a log that an agent sends
 
 
-@click.group(invoke_without_command=True)
+COLUMNS: Columns[OperatorRule] = {
+    "RULE": lambda rule: rule.name,
+    "WHEN": lambda rule: _when(rule),
+    "CAUSE": lambda rule: str(rule.cause or "as found"),
+    "AND": lambda rule: _and(rule) or "-",
+}
+
+
+def rules_table(found: Sequence[OperatorRule]) -> str:
+    """Draw the table of `rules`."""
+    return draw_columns(COLUMNS, found, elastic=1)
+
+
+def _view_text(found: RulesView | str) -> str:
+    """Draw the rules of a cluster, or give them as they were written."""
+    if isinstance(found, str):
+        return found.removesuffix("\n")
+    nothing = "no rules of your own; the shipped ones apply"
+    return rules_table(found.rules) if found.rules else nothing
+
+
+def _rule_text(rule: OperatorRule) -> str:
+    return facts(
+        [
+            ("rule", rule.name),
+            ("when", _when(rule)),
+            ("cause", str(rule.cause or "as found")),
+            ("and", _and(rule)),
+            ("says", rule.message),
+        ]
+    )
+
+
+@resource("RULE", _view_text)
 @click.option("--text", "as_text", is_flag=True, help="Print the rules as they were written.")
-@click.pass_context
-@talks
-def rules(face: Face, context: click.Context, as_text: bool) -> None:
+def rules(client: Client, as_text: bool) -> RulesView | str:
     """Show the cluster's own rules, which find the cause of a task's end, beside the shipped rules.
 
     A rule is a few lines of TOML. The first rule that matches applies; it cannot overrule a
@@ -46,46 +78,37 @@ def rules(face: Face, context: click.Context, as_text: bool) -> None:
       holdfast rules check rules.toml
       holdfast rules try --exit-code 1 --log job.log --rules rules.toml
       holdfast rules set rules.toml
+      holdfast rules delete object-store-away
     """
-    if context.invoked_subcommand is None:
-        _list(face, as_text)
+    view = client.rules()
+    if view.problem:
+        note(f"the rules are not in force, because this version cannot read them: {view.problem}")
+    return view.text if as_text else view
 
 
-@rules.command("list")
-@click.option("--text", "as_text", is_flag=True, help="Print the rules as they were written.")
-@talks
-def list_rules(face: Face, as_text: bool) -> None:
-    """List rules.
+@rules.add("show", _rule_text)
+def show_rule(client: Client, name: str) -> OperatorRule:
+    """Show one rule.
 
     \b
     Example:
-      holdfast rules list --json
+      holdfast rules show object-store-away
     """
-    _list(face, as_text)
+    found = [rule for rule in client.rules().rules if rule.name == name]
+    if not found:
+        raise NotFound(f"there is no rule {name!r}; `holdfast rules` lists them", field="rule")
+    return found[0]
 
 
-def _list(face: Face, as_text: bool) -> None:
-    with face.client() as client:
-        view = client.rules()
-    if view.problem:
-        note(f"the rules are not in force, because this version cannot read them: {view.problem}")
-    if as_text and not face.as_json:
-        click.echo(view.text, nl=not view.text.endswith("\n"))
-        return
-    nothing = "no rules of your own; the shipped ones apply"
-    face.show(view, rules_table(view.rules) if view.rules else nothing)
+@rules.deletes()
+def delete_rule(client: Client, name: str) -> None:
+    """Delete one rule; the others and their comments stay as they were written.
 
-
-def rules_table(found: Sequence[OperatorRule]) -> str:
-    """Draw the table of `rules`."""
-    return table(
-        ("RULE", "WHEN", "CAUSE", "AND"),
-        [
-            (rule.name, _when(rule), str(rule.cause or "as found"), _and(rule) or "-")
-            for rule in found
-        ],
-        elastic=1,
-    )
+    \b
+    Example:
+      holdfast rules delete object-store-away
+    """
+    client.set_rules(drop_rule(client.rules().text, name))
 
 
 def _when(rule: OperatorRule) -> str:

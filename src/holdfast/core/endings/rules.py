@@ -11,6 +11,7 @@ the errors of the registry, the container runtime and the start.
 """
 
 import functools
+import io
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -22,7 +23,7 @@ from holdfast.core.endings.regex import MAX_LINE_CHARS, compile_pattern
 from holdfast.core.endings.toml_lines import LineMap, find_lines
 from holdfast.core.facts import TaskFacts
 from holdfast.core.logs.lines import cut_line
-from holdfast.errors import ValidationError
+from holdfast.errors import NotFound, ValidationError
 
 MAX_RULES = 100
 MAX_TEXT_BYTES = 64 * 1024
@@ -137,6 +138,29 @@ def parse_rules(text: str) -> tuple[OperatorRule, ...]:
         names[rule.name] = number
         rules.append(rule)
     return tuple(rules)
+
+
+def drop_rule(text: str, name: str) -> str:
+    """Return the text without one of its rules and the comment right above that rule.
+
+    Raises:
+        NotFound: the text has no rule of this name.
+        ValidationError: the rules cannot be read, or stand in one list instead of under [[rule]].
+    """
+    names = [rule.name for rule in parse_rules(text)]
+    if name not in names:
+        raise NotFound(f"there is no rule {name!r}", field="rule")
+    begins = [line - 1 for line, _ in find_lines(text).tables]
+    if len(begins) != len(names):
+        raise _refuse(1, "the rules stand in one list; write each as [[rule]], or set them anew")
+    lines = list(io.StringIO(text, newline="\n"))
+    for number, begin in enumerate(begins):
+        while begin and lines[begin - 1].lstrip().startswith("#"):
+            begin -= 1
+        begins[number] = begin
+    place = names.index(name)
+    del lines[begins[place] : [*begins, len(lines)][place + 1]]
+    return "".join(lines)
 
 
 def _refuse(line: int, sentence: str) -> ValidationError:

@@ -16,7 +16,7 @@ KINDS: dict[str, tuple[str, set[str]]] = {
     "projects": ("projects", set()),
     "schedules": ("schedules", set()),
     "token": ("tokens", {"set"}),  # a token is not changed
-    "rules": ("rules", {"show", "delete"}),  # all rules are one text
+    "rules": ("rules", set()),
 }
 
 

@@ -33,6 +33,23 @@ def test_showing(stub: Stub) -> None:
     assert json.loads(stub.run("rules", "--json").stdout)["text"] == RULES
 
 
+def test_one_rule_is_shown_and_one_that_is_not_there_is_refused(stub: Stub) -> None:
+    stub.on("GET /v1/rules", Answer(VIEW))
+    assert "/bad key/ and exit 64 or SIGSEGV" in stub.run("rules", "show", "config").stdout
+    assert json.loads(stub.run("rules", "show", "config", "--json").stdout)["name"] == "config"
+    for word in ("show", "delete"):
+        done = stub.run("rules", word, "other")
+        assert (done.exit_code, "there is no rule 'other'" in done.stderr) == (3, True)
+
+
+def test_a_rule_is_deleted_and_the_others_stay_as_they_were_written(stub: Stub) -> None:
+    other = '# why\n[[rule]]\nname = "other"\npattern = "x"\navoid_host = true\n'
+    stub.on("GET /v1/rules", Answer(RulesView(text=RULES + other, rules=[], revision=3)))
+    stub.on("PUT /v1/rules", Answer(VIEW))
+    assert stub.run("rules", "delete", "config").exit_code == 0
+    assert sent(stub) == {"text": other}
+
+
 def test_no_rules_and_rules_that_are_not_in_force(stub: Stub) -> None:
     stub.on("GET /v1/rules", Answer(RulesView(text="", rules=[], revision=1)))
     assert "the shipped ones apply" in stub.run("rules").stdout

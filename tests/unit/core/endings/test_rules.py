@@ -20,12 +20,13 @@ from holdfast.core.endings.rules import (
     MAX_RULES,
     MAX_TEXT_BYTES,
     OperatorRule,
+    drop_rule,
     find_match,
     parse_rules,
 )
 from holdfast.core.endings.toml_lines import find_lines
 from holdfast.core.facts import TaskFacts
-from holdfast.errors import ValidationError
+from holdfast.errors import NotFound, ValidationError
 
 GOOD = """\
 # What we know of our cluster.
@@ -295,3 +296,24 @@ def test_any_eligible_cause_may_be_concluded(cause: Cause, code: int) -> None:
 def test_what_the_reader_of_toml_cannot_hold_is_refused_like_any_other_text(text: str) -> None:
     with pytest.raises(ValidationError, match="line 1"):
         parse_rules(text)
+
+
+@given(st.sets(st.sampled_from("abcd"), min_size=1), st.booleans())
+def test_a_rule_is_dropped_with_its_comment_and_the_other_rules_stay_as_written(
+    names: set[str], commented: bool
+) -> None:
+    comment = "# [[rule]] of one\n" if commented else ""
+    rules = {
+        name: f'{comment}[[rule]]\nname = "{name}"\npattern = "\u2028{name}"\navoid_host = true\n\n'
+        for name in sorted(names)
+    }
+    text = "".join(rules.values())
+    for name in names:
+        assert drop_rule(text, name) == text.replace(rules[name], "")
+
+
+def test_a_rule_that_is_not_there_or_stands_in_a_list_is_not_dropped() -> None:
+    with pytest.raises(NotFound, match="no rule 'x'"):
+        drop_rule("", "x")
+    with pytest.raises(ValidationError, match="in one list"):
+        drop_rule('rule = [{name = "x", pattern = "y", avoid_host = true}]', "x")
