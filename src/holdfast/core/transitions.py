@@ -109,6 +109,7 @@ class Transition(NamedTuple, Generic[S]):
 
 
 Table = Mapping[tuple[S, E], Transition[S]]
+_to = Transition  # short, so that a row of a table stands on one line
 
 _RELEASE = "write_jobs: moves.leave_waiting"
 _CANCEL = "write_jobs: moves.cancel_idle"
@@ -121,55 +122,43 @@ _SUCCEED = "write_jobs, finish_jobs: runs._succeed"
 _REVIVE = "write_jobs: requests.revive"
 _J, _JE = JobState, JobEvent
 JOB: Table[JobState, JobEvent] = {
-    (_J.WAITING, _JE.RELEASE): Transition(_J.QUEUED, "its wait is over", _RELEASE),
-    (_J.WAITING, _JE.CANCEL): Transition(
-        _J.CANCELLED, "nothing runs, so nothing needs a drain", _CANCEL
-    ),
-    (_J.QUEUED, _JE.RESERVE): Transition(
+    (_J.WAITING, _JE.RELEASE): _to(_J.QUEUED, "its wait is over", _RELEASE),
+    (_J.WAITING, _JE.CANCEL): _to(_J.CANCELLED, "nothing runs, so nothing needs a drain", _CANCEL),
+    (_J.QUEUED, _JE.RESERVE): _to(
         _J.RESERVED, "a plan gave every task its place, in one transaction", _RESERVE
     ),
-    (_J.QUEUED, _JE.CANCEL): Transition(
-        _J.CANCELLED, "nothing runs, so nothing needs a drain", _CANCEL
-    ),
-    (_J.RESERVED, _JE.START): Transition(
-        _J.RUNNING, "every task was claimed and started", _START_JOB
-    ),
-    (_J.RESERVED, _JE.EXPIRE): Transition(
+    (_J.QUEUED, _JE.CANCEL): _to(_J.CANCELLED, "nothing runs, so nothing needs a drain", _CANCEL),
+    (_J.RESERVED, _JE.START): _to(_J.RUNNING, "every task was claimed and started", _START_JOB),
+    (_J.RESERVED, _JE.EXPIRE): _to(
         _J.QUEUED,
         "no host was told of it in time, or its host gave it back before it began",
         _GIVE_UP,
     ),
-    (_J.RESERVED, _JE.DRAIN): Transition(
+    (_J.RESERVED, _JE.DRAIN): _to(
         _J.DRAINING, "some tasks may have started, so they are stopped together", _DRAIN
     ),
-    (_J.RESERVED, _JE.SUCCEED): Transition(
-        _J.SUCCEEDED, "it ran and ended between two reports", _SUCCEED
-    ),
-    (_J.RUNNING, _JE.SUCCEED): Transition(_J.SUCCEEDED, "every task is done", _SUCCEED),
-    (_J.RUNNING, _JE.DRAIN): Transition(
+    (_J.RESERVED, _JE.SUCCEED): _to(_J.SUCCEEDED, "it ran and ended between two reports", _SUCCEED),
+    (_J.RUNNING, _JE.SUCCEED): _to(_J.SUCCEEDED, "every task is done", _SUCCEED),
+    (_J.RUNNING, _JE.DRAIN): _to(
         _J.DRAINING, "a task fell, or a person or a more important job needs its place", _DRAIN
     ),
-    (_J.DRAINING, _JE.REQUEUE): Transition(
+    (_J.DRAINING, _JE.REQUEUE): _to(
         _J.QUEUED, "the decision was to run it again at once", _COMPLETE
     ),
-    (_J.DRAINING, _JE.BACK_OFF): Transition(
+    (_J.DRAINING, _JE.BACK_OFF): _to(
         _J.WAITING, "the decision was to run it again later", _COMPLETE
     ),
-    (_J.DRAINING, _JE.FAIL): Transition(_J.FAILED, "the decision was to give up", _COMPLETE),
-    (_J.DRAINING, _JE.CANCEL): Transition(
+    (_J.DRAINING, _JE.FAIL): _to(_J.FAILED, "the decision was to give up", _COMPLETE),
+    (_J.DRAINING, _JE.CANCEL): _to(
         _J.CANCELLED, "a person asked, and every task is confirmed stopped", _COMPLETE
     ),
-    (_J.DRAINING, _JE.SUCCEED): Transition(
+    (_J.DRAINING, _JE.SUCCEED): _to(
         _J.SUCCEEDED, "every task finished by itself before the stop reached it", _COMPLETE
     ),
-    (_J.FAILED, _JE.REVIVE): Transition(_J.QUEUED, "a person asked for another attempt", _REVIVE),
-    (_J.CANCELLED, _JE.REVIVE): Transition(
-        _J.QUEUED, "a person asked for another attempt", _REVIVE
-    ),
-    (_J.FAILED, _JE.LINE_UP): Transition(_J.WAITING, "the same, when its array has room", _REVIVE),
-    (_J.CANCELLED, _JE.LINE_UP): Transition(
-        _J.WAITING, "the same, when its array has room", _REVIVE
-    ),
+    (_J.FAILED, _JE.REVIVE): _to(_J.QUEUED, "a person asked for another attempt", _REVIVE),
+    (_J.CANCELLED, _JE.REVIVE): _to(_J.QUEUED, "a person asked for another attempt", _REVIVE),
+    (_J.FAILED, _JE.LINE_UP): _to(_J.WAITING, "the same, when its array has room", _REVIVE),
+    (_J.CANCELLED, _JE.LINE_UP): _to(_J.WAITING, "the same, when its array has room", _REVIVE),
 }
 
 _SEAT = "rewrite_tasks: members.seat_members"
@@ -183,38 +172,34 @@ _CONFIRM = "write_tasks, rewrite_tasks: runs._confirm_task, drains.begin_drain, 
 _RESET = "rewrite_tasks: members.replace_member"
 _T, _TE = TaskState, TaskEvent
 TASK: Table[TaskState, TaskEvent] = {
-    (_T.BLOCKED, _TE.RESERVE): Transition(_T.RESERVED, "admission chose its host", _SEAT),
-    (_T.RESERVED, _TE.RELEASE): Transition(
-        _T.BLOCKED, "its job expired before it started", _RELEASE_TASK
-    ),
-    (_T.RESERVED, _TE.START): Transition(_T.RUNNING, "its agent reported the process", _START_TASK),
-    (_T.RESERVED, _TE.FINISH): Transition(
-        _T.DONE, "it started and ended between two reports", _FINISH
-    ),
-    (_T.RESERVED, _TE.FAIL): Transition(
+    (_T.BLOCKED, _TE.RESERVE): _to(_T.RESERVED, "admission chose its host", _SEAT),
+    (_T.RESERVED, _TE.RELEASE): _to(_T.BLOCKED, "its job expired before it started", _RELEASE_TASK),
+    (_T.RESERVED, _TE.START): _to(_T.RUNNING, "its agent reported the process", _START_TASK),
+    (_T.RESERVED, _TE.FINISH): _to(_T.DONE, "it started and ended between two reports", _FINISH),
+    (_T.RESERVED, _TE.FAIL): _to(
         _T.FAILED, "it could not be started, or ended between two reports", _FAIL_TASK
     ),
-    (_T.RESERVED, _TE.PREEMPT): Transition(
+    (_T.RESERVED, _TE.PREEMPT): _to(
         _T.PREEMPTING, "the agent may already have started it, so it must confirm", _PREEMPT
     ),
-    (_T.RUNNING, _TE.FINISH): Transition(_T.DONE, "exit code 0", _FINISH),
-    (_T.RUNNING, _TE.FAIL): Transition(
+    (_T.RUNNING, _TE.FINISH): _to(_T.DONE, "exit code 0", _FINISH),
+    (_T.RUNNING, _TE.FAIL): _to(
         _T.FAILED, "it ended otherwise, tripped, or its lease lapsed", _FAIL_TASK
     ),
-    (_T.RUNNING, _TE.PREEMPT): Transition(_T.PREEMPTING, "its attempt drains", _PREEMPT),
-    (_T.PREEMPTING, _TE.CONFIRM): Transition(
+    (_T.RUNNING, _TE.PREEMPT): _to(_T.PREEMPTING, "its attempt drains", _PREEMPT),
+    (_T.PREEMPTING, _TE.CONFIRM): _to(
         _T.PREEMPTED, "the agent confirmed the end, or the lease did", _CONFIRM
     ),
-    (_T.PREEMPTING, _TE.FINISH): Transition(
+    (_T.PREEMPTING, _TE.FINISH): _to(
         _T.DONE, "it ended by itself before the signal: its own outcome stands", _END_TASK
     ),
-    (_T.PREEMPTING, _TE.FAIL): Transition(
+    (_T.PREEMPTING, _TE.FAIL): _to(
         _T.FAILED, "it failed by itself before the signal: its own outcome stands", _FAIL_TASK
     ),
-    (_T.PREEMPTED, _TE.RESET): Transition(
+    (_T.PREEMPTED, _TE.RESET): _to(
         _T.BLOCKED, "a member of a supervised job waits for another host", _RESET
     ),
-    (_T.FAILED, _TE.RESET): Transition(
+    (_T.FAILED, _TE.RESET): _to(
         _T.BLOCKED, "a member of a supervised job waits for another host", _RESET
     ),
 }
@@ -226,18 +211,18 @@ _END_RUNNING = "write_attempts, finish_jobs: runs._succeed"
 _COMPLETE_ATTEMPT = "write_attempts: drains.complete_drain"
 _A, _AE = AttemptState, AttemptEvent
 ATTEMPT: Table[AttemptState, AttemptEvent] = {
-    (_A.RESERVED, _AE.START): Transition(_A.RUNNING, "every task started", _START_ATTEMPT),
-    (_A.RESERVED, _AE.DRAIN): Transition(
+    (_A.RESERVED, _AE.START): _to(_A.RUNNING, "every task started", _START_ATTEMPT),
+    (_A.RESERVED, _AE.DRAIN): _to(
         _A.DRAINING, "stopped before every task had started", _DRAIN_ATTEMPT
     ),
-    (_A.RESERVED, _AE.END): Transition(
+    (_A.RESERVED, _AE.END): _to(
         _A.ENDED, "expired, given back, or over between two reports", _END_RESERVED
     ),
-    (_A.RUNNING, _AE.DRAIN): Transition(
+    (_A.RUNNING, _AE.DRAIN): _to(
         _A.DRAINING, "a task fell, or it was told to stop", _DRAIN_ATTEMPT
     ),
-    (_A.RUNNING, _AE.END): Transition(_A.ENDED, "every task is done", _END_RUNNING),
-    (_A.DRAINING, _AE.END): Transition(
+    (_A.RUNNING, _AE.END): _to(_A.ENDED, "every task is done", _END_RUNNING),
+    (_A.DRAINING, _AE.END): _to(
         _A.ENDED, "every task is confirmed and the decision is written", _COMPLETE_ATTEMPT
     ),
 }
@@ -247,62 +232,52 @@ _PASS = "put_host, move_host"
 _MOVE_HOST = "move_host"
 _H, _HE = HostState, HostEvent
 HOST: Table[HostState, HostEvent] = {
-    (_H.SPAWNING, _HE.REGISTER): Transition(_H.PREFLIGHT, "its agent called", _REGISTER),
-    (_H.SPAWNING, _HE.FAIL): Transition(_H.ERROR, "it did not come up in time", _MOVE_HOST),
-    (_H.SPAWNING, _HE.TERMINATE): Transition(_H.TERMINATED, "no longer wanted", _MOVE_HOST),
-    (_H.PREFLIGHT, _HE.REGISTER): Transition(
-        _H.PREFLIGHT, "a new incarnation starts over", _REGISTER
-    ),
-    (_H.PREFLIGHT, _HE.PASS): Transition(_H.ACTIVE, "its checks passed", _PASS),
-    (_H.PREFLIGHT, _HE.FAIL): Transition(_H.ERROR, "a check failed", _MOVE_HOST),
-    (_H.PREFLIGHT, _HE.QUARANTINE): Transition(
+    (_H.SPAWNING, _HE.REGISTER): _to(_H.PREFLIGHT, "its agent called", _REGISTER),
+    (_H.SPAWNING, _HE.FAIL): _to(_H.ERROR, "it did not come up in time", _MOVE_HOST),
+    (_H.SPAWNING, _HE.TERMINATE): _to(_H.TERMINATED, "no longer wanted", _MOVE_HOST),
+    (_H.PREFLIGHT, _HE.REGISTER): _to(_H.PREFLIGHT, "a new incarnation starts over", _REGISTER),
+    (_H.PREFLIGHT, _HE.PASS): _to(_H.ACTIVE, "its checks passed", _PASS),
+    (_H.PREFLIGHT, _HE.FAIL): _to(_H.ERROR, "a check failed", _MOVE_HOST),
+    (_H.PREFLIGHT, _HE.QUARANTINE): _to(
         _H.QUARANTINED, "an operator or the evidence said so", _MOVE_HOST
     ),
-    (_H.PREFLIGHT, _HE.TERMINATE): Transition(_H.TERMINATED, "no longer wanted", _MOVE_HOST),
-    (_H.ACTIVE, _HE.REGISTER): Transition(
-        _H.PREFLIGHT, "a new incarnation is checked again", _REGISTER
-    ),
-    (_H.ACTIVE, _HE.DRAIN): Transition(
+    (_H.PREFLIGHT, _HE.TERMINATE): _to(_H.TERMINATED, "no longer wanted", _MOVE_HOST),
+    (_H.ACTIVE, _HE.REGISTER): _to(_H.PREFLIGHT, "a new incarnation is checked again", _REGISTER),
+    (_H.ACTIVE, _HE.DRAIN): _to(
         _H.DRAINING, "no new work; running work ends or is drained", _MOVE_HOST
     ),
-    (_H.ACTIVE, _HE.QUARANTINE): Transition(
+    (_H.ACTIVE, _HE.QUARANTINE): _to(
         _H.QUARANTINED, "an operator or the evidence said so", _MOVE_HOST
     ),
-    (_H.ACTIVE, _HE.TERMINATE): Transition(_H.TERMINATED, "gone", _MOVE_HOST),
-    (_H.ACTIVE, _HE.FAIL): Transition(
+    (_H.ACTIVE, _HE.TERMINATE): _to(_H.TERMINATED, "gone", _MOVE_HOST),
+    (_H.ACTIVE, _HE.FAIL): _to(
         _H.ERROR, "it fell silent, is stuck, or its machine is gone", _MOVE_HOST
     ),
-    (_H.DRAINING, _HE.REGISTER): Transition(
+    (_H.DRAINING, _HE.REGISTER): _to(
         _H.DRAINING, "a restart does not lift an operator's word", _REGISTER
     ),
-    (_H.DRAINING, _HE.DRAIN): Transition(
+    (_H.DRAINING, _HE.DRAIN): _to(
         _H.DRAINING,
         "another deadline, or an end to the waiting; asked twice is as asked once",
         _MOVE_HOST,
     ),
-    (_H.DRAINING, _HE.UNDRAIN): Transition(_H.ACTIVE, "an operator changed their mind", _MOVE_HOST),
-    (_H.DRAINING, _HE.QUARANTINE): Transition(
+    (_H.DRAINING, _HE.UNDRAIN): _to(_H.ACTIVE, "an operator changed their mind", _MOVE_HOST),
+    (_H.DRAINING, _HE.QUARANTINE): _to(
         _H.QUARANTINED, "an operator or the evidence said so", _MOVE_HOST
     ),
-    (_H.DRAINING, _HE.TERMINATE): Transition(
-        _H.TERMINATED, "empty, and no longer wanted", _MOVE_HOST
-    ),
-    (_H.DRAINING, _HE.FAIL): Transition(
+    (_H.DRAINING, _HE.TERMINATE): _to(_H.TERMINATED, "empty, and no longer wanted", _MOVE_HOST),
+    (_H.DRAINING, _HE.FAIL): _to(
         _H.ERROR, "it fell silent, is stuck, or its machine is gone", _MOVE_HOST
     ),
-    (_H.QUARANTINED, _HE.REGISTER): Transition(
+    (_H.QUARANTINED, _HE.REGISTER): _to(
         _H.QUARANTINED, "a restart does not lift a quarantine", _REGISTER
     ),
-    (_H.QUARANTINED, _HE.RELEASE): Transition(_H.ACTIVE, "an operator let it back", _MOVE_HOST),
-    (_H.QUARANTINED, _HE.TERMINATE): Transition(
-        _H.TERMINATED, "given back to its provider", _MOVE_HOST
-    ),
-    (_H.QUARANTINED, _HE.FAIL): Transition(
-        _H.ERROR, "it fell silent, or its machine is gone", _MOVE_HOST
-    ),
-    (_H.ERROR, _HE.REGISTER): Transition(_H.PREFLIGHT, "it called after all", _REGISTER),
-    (_H.ERROR, _HE.TERMINATE): Transition(_H.TERMINATED, "given back to its provider", _MOVE_HOST),
-    (_H.TERMINATED, _HE.REGISTER): Transition(
+    (_H.QUARANTINED, _HE.RELEASE): _to(_H.ACTIVE, "an operator let it back", _MOVE_HOST),
+    (_H.QUARANTINED, _HE.TERMINATE): _to(_H.TERMINATED, "given back to its provider", _MOVE_HOST),
+    (_H.QUARANTINED, _HE.FAIL): _to(_H.ERROR, "it fell silent, or its machine is gone", _MOVE_HOST),
+    (_H.ERROR, _HE.REGISTER): _to(_H.PREFLIGHT, "it called after all", _REGISTER),
+    (_H.ERROR, _HE.TERMINATE): _to(_H.TERMINATED, "given back to its provider", _MOVE_HOST),
+    (_H.TERMINATED, _HE.REGISTER): _to(
         _H.PREFLIGHT, "an owned machine came back under its key", _REGISTER
     ),
 }
@@ -313,71 +288,55 @@ _END = "end_instance"
 _LOSE = "lose_instance"
 _I, _IE = InstanceState, InstanceEvent
 INSTANCE: Table[InstanceState, InstanceEvent] = {
-    (_I.INTENDED, _IE.ASK): Transition(
-        _I.ASKED, "on record before the provider is asked (RENT-1)", _ASK
-    ),
-    (_I.INTENDED, _IE.END): Transition(_I.GONE, "no longer wanted, and nothing was made", _END),
-    (_I.ASKED, _IE.MAKE): Transition(
-        _I.MADE, "the provider answered, or a listing showed it", _MAKE
-    ),
-    (_I.ASKED, _IE.DENY): Transition(_I.GONE, "the provider said that it made nothing", _LOSE),
-    (_I.ASKED, _IE.MISS): Transition(
-        _I.GONE, "listings long after the question do not show it", _LOSE
-    ),
-    (_I.ASKED, _IE.END): Transition(
-        _I.ENDING, "no longer wanted; a listing may still show it", _END
-    ),
-    (_I.MADE, _IE.END): Transition(_I.ENDING, "no longer wanted, or in error", _END),
-    (_I.MADE, _IE.VANISH): Transition(_I.GONE, "the provider is believed that it is gone", _LOSE),
-    (_I.ENDING, _IE.END): Transition(_I.ENDING, "asked twice is as asked once", _END),
-    (_I.ENDING, _IE.MAKE): Transition(
+    (_I.INTENDED, _IE.ASK): _to(_I.ASKED, "on record before the provider is asked (RENT-1)", _ASK),
+    (_I.INTENDED, _IE.END): _to(_I.GONE, "no longer wanted, and nothing was made", _END),
+    (_I.ASKED, _IE.MAKE): _to(_I.MADE, "the provider answered, or a listing showed it", _MAKE),
+    (_I.ASKED, _IE.DENY): _to(_I.GONE, "the provider said that it made nothing", _LOSE),
+    (_I.ASKED, _IE.MISS): _to(_I.GONE, "listings long after the question do not show it", _LOSE),
+    (_I.ASKED, _IE.END): _to(_I.ENDING, "no longer wanted; a listing may still show it", _END),
+    (_I.MADE, _IE.END): _to(_I.ENDING, "no longer wanted, or in error", _END),
+    (_I.MADE, _IE.VANISH): _to(_I.GONE, "the provider is believed that it is gone", _LOSE),
+    (_I.ENDING, _IE.END): _to(_I.ENDING, "asked twice is as asked once", _END),
+    (_I.ENDING, _IE.MAKE): _to(
         _I.ENDING, "its id became known late, and its end is still wanted", _MAKE
     ),
-    (_I.ENDING, _IE.MISS): Transition(
-        _I.GONE, "listings long after the question do not show it", _LOSE
-    ),
-    (_I.ENDING, _IE.VANISH): Transition(_I.GONE, "the provider confirmed its end", _LOSE),
+    (_I.ENDING, _IE.MISS): _to(_I.GONE, "listings long after the question do not show it", _LOSE),
+    (_I.ENDING, _IE.VANISH): _to(_I.GONE, "the provider confirmed its end", _LOSE),
 }
 
 _MOVE = "AgentTask.move"
 _G, _GE = AgentTaskState, AgentTaskEvent
 AGENT_TASK: Table[AgentTaskState, AgentTaskEvent] = {
-    (_G.ORDERED, _GE.FETCH): Transition(_G.FETCHING, "it starts from a checkpoint (SAVE-3)", _MOVE),
-    (_G.ORDERED, _GE.LAUNCH): Transition(_G.LAUNCHED, "it starts from nothing", _MOVE),
-    (_G.ORDERED, _GE.GIVE_UP): Transition(
+    (_G.ORDERED, _GE.FETCH): _to(_G.FETCHING, "it starts from a checkpoint (SAVE-3)", _MOVE),
+    (_G.ORDERED, _GE.LAUNCH): _to(_G.LAUNCHED, "it starts from nothing", _MOVE),
+    (_G.ORDERED, _GE.GIVE_UP): _to(
         _G.REPORTED, "it cannot be started here, or was stopped or given back before", _MOVE
     ),
-    (_G.FETCHING, _GE.LAUNCH): Transition(_G.LAUNCHED, "its checkpoint is here", _MOVE),
-    (_G.FETCHING, _GE.GIVE_UP): Transition(
+    (_G.FETCHING, _GE.LAUNCH): _to(_G.LAUNCHED, "its checkpoint is here", _MOVE),
+    (_G.FETCHING, _GE.GIVE_UP): _to(
         _G.REPORTED, "its checkpoint cannot be had, or it was stopped", _MOVE
     ),
-    (_G.ORDERED, _GE.SALVAGE): Transition(
+    (_G.ORDERED, _GE.SALVAGE): _to(
         _G.ACKNOWLEDGED, "no guardian holds it: only its logs are left", _MOVE
     ),
-    (_G.LAUNCHED, _GE.RUN): Transition(
+    (_G.LAUNCHED, _GE.RUN): _to(
         _G.RUNNING, "its process, or its container's first one, is there", _MOVE
     ),
-    (_G.LAUNCHED, _GE.END): Transition(
-        _G.ENDING, "it could not be started, or is over already", _MOVE
-    ),
-    (_G.LAUNCHED, _GE.GIVE_UP): Transition(_G.REPORTED, "the guardian does not hold it", _MOVE),
-    (_G.RUNNING, _GE.END): Transition(_G.ENDING, "its whole tree is gone", _MOVE),
-    (_G.RUNNING, _GE.GIVE_UP): Transition(
-        _G.REPORTED, "the guardian does not hold it any more", _MOVE
-    ),
-    (_G.ENDING, _GE.SAVE): Transition(
+    (_G.LAUNCHED, _GE.END): _to(_G.ENDING, "it could not be started, or is over already", _MOVE),
+    (_G.LAUNCHED, _GE.GIVE_UP): _to(_G.REPORTED, "the guardian does not hold it", _MOVE),
+    (_G.RUNNING, _GE.END): _to(_G.ENDING, "its whole tree is gone", _MOVE),
+    (_G.RUNNING, _GE.GIVE_UP): _to(_G.REPORTED, "the guardian does not hold it any more", _MOVE),
+    (_G.ENDING, _GE.SAVE): _to(
         _G.SAVING, "it left checkpoints for the next attempt (SAVE-1)", _MOVE
     ),
-    (_G.ENDING, _GE.REPORT): Transition(
+    (_G.ENDING, _GE.REPORT): _to(
         _G.REPORTED, "all is known, and nothing has to be uploaded", _MOVE
     ),
-    (_G.SAVING, _GE.REPORT): Transition(
-        _G.REPORTED, "they are uploaded, or the wait is over", _MOVE
-    ),
-    (_G.REPORTED, _GE.ACKNOWLEDGE): Transition(
+    (_G.SAVING, _GE.REPORT): _to(_G.REPORTED, "they are uploaded, or the wait is over", _MOVE),
+    (_G.REPORTED, _GE.ACKNOWLEDGE): _to(
         _G.ACKNOWLEDGED, "the controller has its end, or never will", _MOVE
     ),
-    (_G.ACKNOWLEDGED, _GE.FORGET): Transition(_G.DONE, "its logs are on record as well", _MOVE),
+    (_G.ACKNOWLEDGED, _GE.FORGET): _to(_G.DONE, "its logs are on record as well", _MOVE),
 }
 
 

@@ -16,67 +16,58 @@ How they are coupled. Each line below is one transaction of the store, which hol
 from holdfast.core.transitions import Table, Transition
 from holdfast.core.workflows.values import NodeEvent, NodeState, RunEvent, RunState
 
+_to = Transition
 _FINISH, _FAIL = "advance._finish", "advance._fail"
 _CANCEL, _RESTART = "advance.cancel_run", "advance.restart_run"
 _R, _RE = RunState, RunEvent
 RUN: Table[RunState, RunEvent] = {
-    (_R.RUNNING, _RE.SUCCEED): Transition(
-        _R.SUCCEEDED, "every node succeeded or was skipped", _FINISH
-    ),
-    (_R.RUNNING, _RE.FAIL): Transition(
+    (_R.RUNNING, _RE.SUCCEED): _to(_R.SUCCEEDED, "every node succeeded or was skipped", _FINISH),
+    (_R.RUNNING, _RE.FAIL): _to(
         _R.FAILING, "a node failed for good, or its event was set aside", _FAIL
     ),
-    (_R.RUNNING, _RE.CANCEL): Transition(_R.CANCELLING, "a person asked", _CANCEL),
-    (_R.FAILING, _RE.FAIL): Transition(
-        _R.FAILING, "another node failed; the first one is named", _FAIL
-    ),
-    (_R.FAILING, _RE.CANCEL): Transition(_R.CANCELLING, "a person asked", _CANCEL),
-    (_R.FAILING, _RE.END): Transition(_R.FAILED, "every node is over", _FINISH),
-    (_R.CANCELLING, _RE.CANCEL): Transition(_R.CANCELLING, "asked again, perhaps harder", _CANCEL),
-    (_R.CANCELLING, _RE.FAIL): Transition(
-        _R.CANCELLING, "a node failed while it was told to stop", _FAIL
-    ),
-    (_R.CANCELLING, _RE.END): Transition(_R.CANCELLED, "every node is over", _FINISH),
-    (_R.FAILED, _RE.RESTART): Transition(
+    (_R.RUNNING, _RE.CANCEL): _to(_R.CANCELLING, "a person asked", _CANCEL),
+    (_R.FAILING, _RE.FAIL): _to(_R.FAILING, "another node failed; the first one is named", _FAIL),
+    (_R.FAILING, _RE.CANCEL): _to(_R.CANCELLING, "a person asked", _CANCEL),
+    (_R.FAILING, _RE.END): _to(_R.FAILED, "every node is over", _FINISH),
+    (_R.CANCELLING, _RE.CANCEL): _to(_R.CANCELLING, "asked again, perhaps harder", _CANCEL),
+    (_R.CANCELLING, _RE.FAIL): _to(_R.CANCELLING, "a node failed while it was told to stop", _FAIL),
+    (_R.CANCELLING, _RE.END): _to(_R.CANCELLED, "every node is over", _FINISH),
+    (_R.FAILED, _RE.RESTART): _to(
         _R.RUNNING, "a person asked; finished results are used again", _RESTART
     ),
-    (_R.CANCELLED, _RE.RESTART): Transition(
+    (_R.CANCELLED, _RE.RESTART): _to(
         _R.RUNNING, "a person asked; finished results are used again", _RESTART
     ),
-    (_R.SUCCEEDED, _RE.RESTART): Transition(_R.RUNNING, "a person asked, from a node on", _RESTART),
+    (_R.SUCCEEDED, _RE.RESTART): _to(_R.RUNNING, "a person asked, from a node on", _RESTART),
 }
 
 _MOVE = "Advance.move"
 _N, _NE = NodeState, NodeEvent
 NODE: Table[NodeState, NodeEvent] = {
-    (_N.WAITING, _NE.RELEASE): Transition(_N.READY, "every parent is over", _MOVE),
-    (_N.WAITING, _NE.CANCEL): Transition(
-        _N.CANCELLED, "an ancestor failed, or the run stops", _MOVE
-    ),
-    (_N.READY, _NE.START): Transition(
+    (_N.WAITING, _NE.RELEASE): _to(_N.READY, "every parent is over", _MOVE),
+    (_N.WAITING, _NE.CANCEL): _to(_N.CANCELLED, "an ancestor failed, or the run stops", _MOVE),
+    (_N.READY, _NE.START): _to(
         _N.STARTED, "its job or calls are on record, or its question is asked", _MOVE
     ),
-    (_N.READY, _NE.SKIP): Transition(_N.SKIPPED, "its `skip_if` holds", _MOVE),
-    (_N.READY, _NE.FAIL): Transition(_N.FAILED, "it could not be started", _MOVE),
-    (_N.READY, _NE.SUCCEED): Transition(
+    (_N.READY, _NE.SKIP): _to(_N.SKIPPED, "its `skip_if` holds", _MOVE),
+    (_N.READY, _NE.FAIL): _to(_N.FAILED, "it could not be started", _MOVE),
+    (_N.READY, _NE.SUCCEED): _to(
         _N.SUCCEEDED, "nothing to do, or it ended before its start was noted", _MOVE
     ),
-    (_N.READY, _NE.CANCEL): Transition(
+    (_N.READY, _NE.CANCEL): _to(
         _N.CANCELLED, "the run stops, and no work of it is on record", _MOVE
     ),
-    (_N.STARTED, _NE.SUCCEED): Transition(
-        _N.SUCCEEDED, "its work succeeded, or it was answered", _MOVE
-    ),
-    (_N.STARTED, _NE.FAIL): Transition(
+    (_N.STARTED, _NE.SUCCEED): _to(_N.SUCCEEDED, "its work succeeded, or it was answered", _MOVE),
+    (_N.STARTED, _NE.FAIL): _to(
         _N.FAILED, "its work failed for good, after its own retries", _MOVE
     ),
-    (_N.STARTED, _NE.CANCEL): Transition(_N.CANCELLED, "its work was cancelled", _MOVE),
-    (_N.FAILED, _NE.RESTART): Transition(_N.WAITING, "a person restarted the run", _MOVE),
-    (_N.CANCELLED, _NE.RESTART): Transition(_N.WAITING, "a person restarted the run", _MOVE),
-    (_N.SUCCEEDED, _NE.RESTART): Transition(
+    (_N.STARTED, _NE.CANCEL): _to(_N.CANCELLED, "its work was cancelled", _MOVE),
+    (_N.FAILED, _NE.RESTART): _to(_N.WAITING, "a person restarted the run", _MOVE),
+    (_N.CANCELLED, _NE.RESTART): _to(_N.WAITING, "a person restarted the run", _MOVE),
+    (_N.SUCCEEDED, _NE.RESTART): _to(
         _N.WAITING, "a person restarted the run from it or an ancestor", _MOVE
     ),
-    (_N.SKIPPED, _NE.RESTART): Transition(
+    (_N.SKIPPED, _NE.RESTART): _to(
         _N.WAITING, "a person restarted the run from it or an ancestor", _MOVE
     ),
 }
