@@ -95,15 +95,6 @@ class ScheduledRuns(StoreValue, frozen=True, kw_only=True):
     cancel: str | None = None
 
 
-class Settled(StoreValue, frozen=True, kw_only=True):
-    """The result of a pass over jobs that wait for others: numbers of jobs. left: another pass may
-    find more at once."""
-
-    released: int = 0
-    cancelled: int = 0
-    left: bool = False
-
-
 class NewArray(StoreValue, frozen=True, kw_only=True):
     """An array to be written. member_ids: the ids of its members, in their order. digest: a hash in
     hex by which a repeat under the same idempotency key is recognised."""
@@ -140,8 +131,8 @@ class ArrayFilter(StoreValue, frozen=True, kw_only=True):
 
 
 class Advanced(StoreValue, frozen=True, kw_only=True):
-    """The result of a pass over arrays: numbers of members. left: another pass may find more at
-    once."""
+    """The result of a pass over arrays, or over jobs that wait for others: numbers of jobs. left:
+    another pass may find more at once."""
 
     released: int = 0
     cancelled: int = 0

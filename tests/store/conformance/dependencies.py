@@ -12,12 +12,12 @@ from holdfast.core.dependencies import Wants
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState
 from holdfast.errors import ValidationError
-from holdfast.moves.values import NewJob, Settled
+from holdfast.moves.values import Advanced, NewJob
 from tests.store.conformance.shared import succeed
 from tests.store.rig import OK, START, Rig, fails
 
 
-async def _settle(rig: Rig) -> Settled:
+async def _settle(rig: Rig) -> Advanced:
     return await rig.store.dependencies.settle_dependencies(now=rig.now)
 
 
@@ -70,7 +70,7 @@ async def test_a_dependant_goes_as_its_parent_went(
         (wait,) = (await rig.store.dependencies.list_waits([child], first=9))[child]
         assert (wait.parent, wait.wants, wait.state) == (parent, wants, JobState.QUEUED)
         assert child not in await rig.admit()
-        assert await _settle(rig) == Settled()
+        assert await _settle(rig) == Advanced()
         await _end(rig, parent, end)
         settled = await _settle(rig)
         assert settled.released + settled.cancelled == 1
@@ -84,7 +84,7 @@ async def test_a_dependant_goes_as_its_parent_went(
         assert "prepare" in job.reason
         assert (await rig.kinds(child))[-1] == "job.cancelled"
     assert await rig.store.dependencies.list_waits([child], first=9) == {}
-    assert await _settle(rig) == Settled()
+    assert await _settle(rig) == Advanced()
 
 
 async def test_a_cancel_runs_down_the_chain(rig: Rig) -> None:
@@ -166,7 +166,7 @@ async def test_a_parent_retried_before_the_loop_saw_it_is_waited_for_again(rig: 
     child = await rig.submit(after=(parent,))
     await _end(rig, parent, JobState.FAILED)
     await rig.store.jobs.revive_job(parent, "again", now=rig.now)
-    assert await _settle(rig) == Settled()
+    assert await _settle(rig) == Advanced()
     await succeed(rig, parent)
     await _settle(rig)
     assert (await rig.job(child)).state is JobState.QUEUED

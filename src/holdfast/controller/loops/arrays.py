@@ -1,8 +1,6 @@
 """Arrays: members whose turn has come → released; members of cancelled arrays → cancelled."""
 
-from holdfast.controller.loops.silhouette import Loop, Summary
-
-MAX_BATCHES = 100
+from holdfast.controller.loops.silhouette import Loop, Summary, advance_waiting
 
 
 class ArraysLoop(Loop):
@@ -14,14 +12,5 @@ class ArraysLoop(Loop):
 
     async def run_once(self) -> Summary:
         controller = self._controller
-        released = cancelled = 0
-        for _ in range(MAX_BATCHES):
-            found = await controller.store.arrays.advance_arrays()
-            released += found.released
-            cancelled += found.cancelled
-            if found.released or found.cancelled:
-                controller.poke("admit", "drain", "events")
-            if not found.left:
-                break
-        counts = {"released": released, "cancelled": cancelled}
-        return {name: count for name, count in counts.items() if count}
+        advance = controller.store.arrays.advance_arrays
+        return await advance_waiting(controller, advance, "admit", "drain", "events")

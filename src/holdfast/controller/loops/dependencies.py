@@ -2,10 +2,9 @@
 
 import logging
 
-from holdfast.controller.loops.silhouette import Loop, Summary
+from holdfast.controller.loops.silhouette import Loop, Summary, advance_waiting
 
 log = logging.getLogger("holdfast.loops")
-MAX_BATCHES = 100
 
 
 class DependantsLoop(Loop):
@@ -18,16 +17,8 @@ class DependantsLoop(Loop):
 
     async def run_once(self) -> Summary:
         controller = self._controller
-        released = cancelled = 0
-        for _ in range(MAX_BATCHES):
-            found = await controller.store.dependencies.settle_dependencies()
-            released += found.released
-            cancelled += found.cancelled
-            if found.released or found.cancelled:
-                controller.poke("admit", "events")
-            if not found.left:
-                break
-        if cancelled:
+        settle = controller.store.dependencies.settle_dependencies
+        counts = await advance_waiting(controller, settle, "admit", "events")
+        if cancelled := counts.get("cancelled"):
             log.info("%d jobs cancelled, because what they waited for ended otherwise", cancelled)
-        counts = {"released": released, "cancelled": cancelled}
-        return {name: count for name, count in counts.items() if count}
+        return counts

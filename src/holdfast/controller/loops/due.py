@@ -3,12 +3,11 @@ allows."""
 
 import logging
 
-from holdfast.controller.loops.silhouette import Loop, Summary
+from holdfast.controller.loops.silhouette import MAX_BATCHES, Loop, Summary
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.leading.due_times import LOOK_SECONDS
 
 log = logging.getLogger("holdfast.loops")
-MAX_BATCHES = 100
 LEAST_SECONDS = 0.01
 PACE_SECONDS = 0.1  # the rate limit lets a few go together, because each transaction has its cost
 

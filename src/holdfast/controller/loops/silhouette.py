@@ -11,16 +11,18 @@ LOOP-3  A loop that is cancelled ends, also where the cancellation was lost on i
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.wakes import wait_any
 from holdfast.errors import Stale, Unavailable
+from holdfast.moves.values import Advanced
 
 log = logging.getLogger("holdfast.loops")
 MAX_BACK_OFF_SECONDS = 10.0
-MAX_PRUNE_BATCHES = 100
+MAX_BATCHES = 100
 Summary = Mapping[str, Any]
 
 
@@ -92,6 +94,22 @@ async def keep_running(controller: Controller, loop: Loop) -> None:
             await wait_any(seen, loop.interval_seconds)
 
 
+async def advance_waiting(
+    controller: Controller, advance: Callable[[], Awaitable[Advanced]], *topics: str
+) -> Summary:
+    """Call `advance` batch by batch until no job is left, and wake `topics` after each batch that
+    released or cancelled jobs. Return the two counts."""
+    counts: Counter[str] = Counter()
+    for _ in range(MAX_BATCHES):
+        found = await advance()
+        counts.update(released=found.released, cancelled=found.cancelled)
+        if found.released or found.cancelled:
+            controller.poke(*topics)
+        if not found.left:
+            break
+    return +counts
+
+
 async def prune_history(
     controller: Controller, prune: Callable[[float], Awaitable[int]]
 ) -> Summary:
@@ -101,7 +119,7 @@ async def prune_history(
     if not isinstance(days, (int, float)):
         return {}
     deleted = 0
-    for _ in range(MAX_PRUNE_BATCHES):
+    for _ in range(MAX_BATCHES):
         count = await prune(float(days))
         deleted += count
         if not count:

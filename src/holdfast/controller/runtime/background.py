@@ -40,6 +40,7 @@ class Background:
     def __init__(self, outages: Outages) -> None:
         self._outages = outages
         self._tasks: set[asyncio.Task[None]] = set()
+        self._readers: set[object] = set()
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run `work` beside the caller, which may wait for the returned task and must not cancel
@@ -48,6 +49,21 @@ class Background:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    def read_behind(self, owner: object, read: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+        """Run `read` after `BEHIND_SECONDS`, unless a read of the same owner has yet to end."""
+        if owner in self._readers:
+            return
+
+        async def wait_and_read() -> None:
+            try:
+                await asyncio.sleep(BEHIND_SECONDS)
+                await read()
+            finally:
+                self._readers.discard(owner)
+
+        self._readers.add(owner)
+        self.start(wait_and_read())
 
     async def close(self) -> None:
         """Cancel the work still running, and wait for its end for a moment."""

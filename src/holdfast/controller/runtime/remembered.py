@@ -4,7 +4,7 @@ import asyncio
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from holdfast.controller.runtime.background import BEHIND_SECONDS, Background
+from holdfast.controller.runtime.background import Background
 from holdfast.core.placement.possible import Size
 from holdfast.core.placement.types import Kin
 from holdfast.core.spec import JobSpec
@@ -30,7 +30,6 @@ class Sizes:
         self._store = store
         self._clock = clock
         self._background = background
-        self._behind = False
         self._known: Sequence[Size] = ()
         self._read_at = -math.inf
 
@@ -40,17 +39,9 @@ class Sizes:
         age = self._clock() - self._read_at
         if age >= _OLD_SECONDS:
             return await self.refresh()
-        if age >= _SIZES_SECONDS and not self._behind:
-            self._behind = True
-            self._background.start(self._read_behind())
+        if age >= _SIZES_SECONDS:
+            self._background.read_behind(self, self.refresh)
         return self._known
-
-    async def _read_behind(self) -> None:
-        try:
-            await asyncio.sleep(BEHIND_SECONDS)
-            await self.refresh()
-        finally:
-            self._behind = False
 
     async def refresh(self) -> Sequence[Size]:
         """Return the sizes of now."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
-from holdfast.controller.runtime.background import BEHIND_SECONDS, Background
+from holdfast.controller.runtime.background import Background
 from holdfast.core.calls.decide import pace_retries
 from holdfast.core.calls.executors import as_job, unwatched
 from holdfast.core.calls.values import ExecutorLimits, FunctionSpec
@@ -296,7 +296,6 @@ class SettingsCache:
         self._clock = clock
         self._known: Settings | None = None
         self._read_at = 0.0
-        self._behind = False
         self._lock = asyncio.Lock()
 
     async def current(self) -> Settings:
@@ -317,17 +316,9 @@ class SettingsCache:
         age = self._clock() - self._read_at
         if self._known is None or self._background is None or age >= RECENT_SECONDS:
             return await self.current()
-        if age >= FRESH_SECONDS and not self._behind:
-            self._behind = True
-            self._background.start(self._read_behind())
+        if age >= FRESH_SECONDS:
+            self._background.read_behind(self, self.current)
         return self._known
-
-    async def _read_behind(self) -> None:
-        try:
-            await asyncio.sleep(BEHIND_SECONDS)
-            await self.current()
-        finally:
-            self._behind = False
 
     async def refresh(self) -> Settings:
         """Read the settings now, at any age."""

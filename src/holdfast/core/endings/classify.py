@@ -326,8 +326,7 @@ ENDS: tuple[Rule, ...] = (
 )  # fmt: skip
 
 UNMEASURED: tuple[Rule, ...] = WORDS + ENDS
-RULES: tuple[Rule, ...] = MEASURED + UNMEASURED
-"""Every shipped rule, in order. Operators' rules are tried between `MEASURED` and `UNMEASURED`."""
+"""The shipped rules that come after `MEASURED`; operators' rules are tried between the two."""
 
 
 def kept_exit_code(facts: TaskFacts) -> int | None:

@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from holdfast.core.causes import Cause
 from holdfast.core.endings.regex import find_words
-from holdfast.core.logs.lines import cut_line
 
 
 class Pattern(NamedTuple):
@@ -325,12 +324,3 @@ CASCADE_RULES: frozenset[str] = frozenset(
 )
 """Names of the rules by which a rank is the victim of another rank's failure, and so not the
 trigger where another rank can be (DRAIN-2)."""
-
-
-def find_pattern(patterns: tuple[Pattern, ...], text: str) -> tuple[Pattern, str] | None:
-    """Return the first of `patterns` that occurs in `text`, with the line it stands in, or None."""
-    for pattern in patterns:
-        found = pattern.search(text)
-        if found is not None:
-            return pattern, cut_line(text, found.start(), found.end())
-    return None

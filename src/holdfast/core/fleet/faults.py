@@ -26,9 +26,6 @@ SPAWN_FAULTS = frozenset(
 )
 """Faults of hosts that never served: they count against the spawn breaker and the offer."""
 
-GONE_FAULTS = frozenset({HostFault.PROVIDER_GONE, HostFault.PREEMPTED})
-"""Faults that are evidence of the machine's end, so that its tasks are freed at once (LEASE-3)."""
-
 
 def find_gone_fault(lost: str) -> HostFault:
     """Return the fault of a machine that is gone, by its provider's word for why (`Machine.lost`)."""

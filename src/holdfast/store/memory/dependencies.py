@@ -12,7 +12,7 @@ from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState
 from holdfast.moves import dependencies
 from holdfast.moves.dependencies import Edge
-from holdfast.moves.values import Settled
+from holdfast.moves.values import Advanced
 from holdfast.store.memory.state import InMemory, MemoryArray, MemoryState
 from holdfast.store.port.clock import Now
 
@@ -20,7 +20,7 @@ from holdfast.store.port.clock import Now
 class MemoryDependencies(InMemory):
     """`DependencyStore` in memory."""
 
-    async def settle_dependencies(self, limit: int = 1000, *, now: Now = None) -> Settled:
+    async def settle_dependencies(self, limit: int = 1000, *, now: Now = None) -> Advanced:
         return settle(self.state, self.state.at(now), limit)
 
     async def list_waits(
@@ -41,7 +41,7 @@ class MemoryDependencies(InMemory):
 
 def settle(
     s: MemoryState, at: datetime, limit: int, parents: Collection[str] | None = None
-) -> Settled:
+) -> Advanced:
     """Release or cancel the dependants of jobs that have ended: of all, or of `parents`."""
     edges, ends = [], {}
     for (child, parent), wants in s.edges.items():
@@ -69,7 +69,7 @@ def settle(
         array.cancel_cause = Cause.DEPENDENCY
     s.commit(m)
     left = len(edges) >= limit or bool(broken)
-    return Settled(released=len(free), cancelled=len(broken), left=left)
+    return Advanced(released=len(free), cancelled=len(broken), left=left)
 
 
 def describe_parent(s: MemoryState, parent: str) -> tuple[str, JobState]:

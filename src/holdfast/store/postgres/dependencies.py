@@ -11,7 +11,7 @@ from holdfast.core.records import WaitRecord
 from holdfast.core.spec import JobSpec
 from holdfast.moves import dependencies
 from holdfast.moves.dependencies import Edge
-from holdfast.moves.values import Settled
+from holdfast.moves.values import Advanced
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.ports import OnSession
 from holdfast.store.postgres.connection.session import Tx
@@ -21,12 +21,12 @@ from holdfast.store.postgres.moves import load_moves, write_moves
 class PostgresDependencies(OnSession):
     """`DependencyStore` on PostgreSQL."""
 
-    async def settle_dependencies(self, limit: int = 1000, *, now: Now = None) -> Settled:
+    async def settle_dependencies(self, limit: int = 1000, *, now: Now = None) -> Advanced:
         found = await self.session.rows("find_ended_parents", limit=limit)
         if not found:
-            return Settled()
+            return Advanced()
 
-        async def work(tx: Tx) -> Settled:
+        async def work(tx: Tx) -> Advanced:
             return await settle_parents(tx, [row["id"] for row in found], limit, now)
 
         return await self.session.transact(work)
@@ -45,7 +45,7 @@ class PostgresDependencies(OnSession):
 
 async def settle_parents(
     tx: Tx, parents: Sequence[str], limit: int, now: datetime | None
-) -> Settled:
+) -> Advanced:
     """Release or cancel the dependants of those `parents` that have ended."""
     at = await tx.now(now)
     asked = {"parents": list(parents), "limit": limit}
@@ -82,7 +82,7 @@ async def settle_parents(
         ("forget_parents", {"ids": ended}),
         ("forget_parent_arrays", {"ids": ended}),
     )
-    return Settled(
+    return Advanced(
         released=len(freed),
         cancelled=len(decided.broken),
         left=len(edges) >= limit or len(parents) >= limit or bool(decided.broken),

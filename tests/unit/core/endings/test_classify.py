@@ -16,11 +16,18 @@ from holdfast.core.causes import (
     Watchdog,
     WatchdogExit,
 )
-from holdfast.core.endings.classify import MEASURED, RULES, classify, kept_exit_code, signal_name
+from holdfast.core.endings.classify import (
+    MEASURED,
+    UNMEASURED,
+    classify,
+    kept_exit_code,
+    signal_name,
+)
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.facts import TaskFacts, Trip, say_lost
 from holdfast.moves.registration import lost_event
 
+RULES = MEASURED + UNMEASURED
 TRIP = Trip(watchdog=Watchdog.STALL, exit_code=76, reason="no beat for 122 s")
 XID = "kernel: NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus."
 CUDA_OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"

@@ -1,14 +1,13 @@
 """Decides which executors are asked to leave, because others want their slots
 (`core.calls.leave`)."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
 
-from holdfast.controller.runtime.background import BEHIND_SECONDS, Background
+from holdfast.controller.runtime.background import Background
 from holdfast.core.calls.executors import is_ahead, is_lent
 from holdfast.core.calls.leave import (
     YIELD_GAP_SECONDS,
@@ -63,7 +62,6 @@ class WantedSlots:
         self._queues = Queues(candidates=(), hosts=(), headroom={}, quotas={})
         self._jobs: list[Candidate] = []
         self._given: dict[str, _Given] = {}
-        self._reads_behind = False
         self._lent_at = float("-inf")
         self._surplus: frozenset[str] = frozenset()
 
@@ -72,18 +70,12 @@ class WantedSlots:
         is not delayed, because it sends an end or a batch first. jobs: True to read the jobs that
         wait for room, too."""
         old = self._clock() - self._read_at >= FRESH_SECONDS
-        if (old or (jobs and not self.knows_jobs)) and not self._reads_behind:
-            self._reads_behind = True
-            background.start(self._refresh_later(jobs))
+        if old or (jobs and not self.knows_jobs):
+            background.read_behind(self, self._refresh_all if jobs else self.refresh)
 
-    async def _refresh_later(self, jobs: bool) -> None:
-        try:
-            await asyncio.sleep(BEHIND_SECONDS)
-            await self.refresh()
-            if jobs:
-                await self.refresh_jobs()
-        finally:
-            self._reads_behind = False
+    async def _refresh_all(self) -> None:
+        await self.refresh()
+        await self.refresh_jobs()
 
     async def refresh(self) -> None:
         """Read the waiting executors again, where the last read is too old."""
