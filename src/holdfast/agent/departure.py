@@ -53,7 +53,7 @@ class Departure:
         self.go()
 
     def go_when_empty(self) -> None:
-        """Leave, if the host does and no task lives any more."""
+        """Leave, if this host shuts down and no task lives any more."""
         if not (self.host_stops or self.replaced) or self._table.count_live():
             return
         if self.replaced:

@@ -117,28 +117,28 @@ class AgentTask:
 
     @property
     def gpus(self) -> tuple[int, ...]:
-        """Return the indexes of the devices that are leased to it."""
+        """Return the indexes of the devices that are leased to the task."""
         return tuple(self.order.gpus) if self.order else ()
 
     @property
     def in_container(self) -> bool:
-        """Return True if it runs in a container; if the order was lost, True if its runner wrote
-        a status file."""
+        """Return True if the task runs in a container; if its order was lost, True if a container's
+        runner wrote a status file."""
         return self.order.image is not None if self.order else (self.folder / STATUS_FILE).exists()
 
     @property
     def attempt(self) -> int:
-        """Return the attempt's number; 0 if the order was lost."""
+        """Return the number of the task's attempt; 0 if the order was lost."""
         return self.order.attempt if self.order else 0
 
     @property
     def live(self) -> bool:
-        """Return True until its end is reported."""
+        """Return True until the task's end is reported."""
         return self.state.live
 
     @property
     def told_seconds(self) -> float:
-        """Return how many seconds after its start that start is reported."""
+        """Return how many seconds after the task's start the controller is told of that start."""
         gang = self.order is not None and self.order.local_world_size > 1
         return GANG_TOLD_SECONDS if gang else START_TOLD_SECONDS
 
@@ -148,15 +148,16 @@ class AgentTask:
         return int(self.watch.settings.log_keep_mb * 1024 * 1024)
 
     def path_of(self, stream: str) -> Path:
-        """Return the path of the file of its stdout or stderr."""
+        """Return the path of the file with the task's stdout or stderr."""
         return self.folder / stream
 
     def about(self, **data: Any) -> dict[str, Any]:
-        """Return the `extra` of a log call about it."""
+        """Return the `extra` of a log call that is about the task."""
         return about(self.key, attempt=self.attempt, **data)
 
     def note(self, sentence: str) -> None:
-        """Add a notice for its owner: a line in its log at once, and a sentence with its end."""
+        """Add a notice for the task's owner: a line in the task's log at once, and a sentence in
+        the report of its end."""
         if sentence in self.saved.notices or len(self.saved.notices) >= MAX_NOTICES:
             return
         self.saved.notices = [*self.saved.notices, sentence[:MAX_NOTICE_CHARS]]
@@ -164,26 +165,26 @@ class AgentTask:
         self.say(sentence)
 
     def say(self, sentence: str) -> None:
-        """Write a line into its log while it lives."""
+        """Write a line into the task's log while the task lives."""
         if self.pid and not self.state.end_heard:
             say_in_log(self.pid, f"holdfast: {self.redactor.mask_text(sentence)}\n")
 
     # ---- its states
 
     def move(self, event: AgentTaskEvent) -> None:
-        """Move along one edge of its state machine. Raises InvalidTransition."""
+        """Move the task along one edge of its state machine. Raises InvalidTransition."""
         self.state = step(AGENT_TASK, self.state, event)
         self.began = self.began or self.state is AgentTaskState.RUNNING
         if self.state is AgentTaskState.ACKNOWLEDGED:
             self.saved.acked = True
 
     def end(self, event: AgentTaskEvent, facts: TaskFacts) -> None:
-        """Have these facts reported as its end. `event` is REPORT or GIVE_UP."""
+        """Have these facts reported as the task's end. `event` is REPORT or GIVE_UP."""
         self.move(event)
         self.facts = facts
 
     def report(self, now: float) -> TaskReport:
-        """Return its report for a sync."""
+        """Return the task's report for a sync."""
         beat = self.watch.last_beat
         told = None
         if beat is not None:
@@ -214,9 +215,9 @@ class AgentTask:
         )
 
     def _tell_section(self, now: float) -> tuple[float | None, bool]:
-        """Return for how many seconds its section excuses ranks on other hosts, and True if it
-        needs such an excuse itself (EXCUSE-1). Ranks on one host excuse each other without the
-        controller."""
+        """Return for how many seconds the task's section excuses ranks on other hosts, and True if
+        the task needs such an excuse itself (EXCUSE-1). Ranks on one host excuse each other without
+        the controller."""
         left = None
         if self._spans_hosts and self.watch.knows_sections:
             left = min(max(0.0, self.watch.excuses_until() - now), _MAX_EXCUSE_SECONDS)
@@ -227,13 +228,13 @@ class AgentTask:
         return self.order is not None and self.order.group_world_size > 1
 
     def needs_excuse(self, now: float) -> bool:
-        """Return True if the controller has to be asked whether ranks on other hosts, for which
-        it may wait, excuse it."""
+        """Return True if the controller has to be asked whether ranks on other hosts, for which the
+        task may wait, excuse it."""
         return self._spans_hosts and self.watch.waits(now)
 
     def _dated_facts(self, now: float) -> TaskFacts | None:
-        """Return its facts, with the seconds since its end, because reports wait and the
-        controller has to know the order of ends."""
+        """Return the facts of the task's end, with the seconds since that end, because reports wait
+        and the controller has to know the order of ends."""
         if self.facts is None or not self.started_at:
             return self.facts
         ago = max(0.0, now - self.started_at - self.facts.runtime_seconds)
@@ -280,7 +281,7 @@ class TaskTable:
         return sum(task.live for task in self._tasks.values())
 
     def list_others(self, task: AgentTask) -> list[AgentTask]:
-        """Return the other ranks of its attempt on this host."""
+        """Return the other ranks of the task's attempt on this host."""
         mine = (task.key.job_id, task.key.epoch)
         return [
             other
@@ -289,8 +290,8 @@ class TaskTable:
         ]
 
     def ends_with_others(self, task: AgentTask) -> bool:
-        """Return True if other ranks of its attempt are being stopped here as well, and still
-        live."""
+        """Return True if other ranks of the task's attempt are being stopped on this host as well,
+        and still live."""
         falls = task.saved.stop_asked or task.fell
         return falls and any(o.live and o.saved.stop_asked for o in self.list_others(task))
 

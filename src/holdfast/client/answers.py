@@ -45,7 +45,7 @@ class AnswerReader:
         return self.done and self._is_kept and not self._has_more
 
     def feed(self, data: bytes) -> None:
-        """Parse bytes that were read; no bytes mean the end of the connection. Raises BadAnswer."""
+        """Parse bytes that came from the connection; no bytes mean its end. Raises BadAnswer."""
         if not data:
             self._end()
             return

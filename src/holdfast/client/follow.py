@@ -68,7 +68,7 @@ class ReconnectDelays:
         return delay
 
     def succeed(self) -> None:
-        """Begin the delays anew, because the connection works."""
+        """Begin with the shortest delay again, because the connection works."""
         self.tries = 0
         self.waited_seconds = 0.0
 
@@ -78,7 +78,7 @@ class StreamFollower(Protocol[Taken]):
 
     @property
     def ended(self) -> bool:
-        """Return whether nothing more will come."""
+        """Return whether the stream is over."""
 
     def request(self) -> tuple[RestCall[Any], dict[str, str]]:
         """Return the call and the headers of the next connection."""

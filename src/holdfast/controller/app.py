@@ -64,7 +64,8 @@ class Router:
         self._templates = [node for node in nodes.values() if node.names]
 
     def find(self, raw_path: str) -> tuple[_Node, dict[str, str]]:
-        """Return the node and its parameters. Raises NotFound."""
+        """Return the node of the tree of routes that a path leads to, and the path's parameters.
+        Raises NotFound."""
         node = self._fixed.get(raw_path)
         if node is not None:
             return node, {}

@@ -80,7 +80,7 @@ def is_met(wants: Wants, end: JobState) -> bool:
 
 
 def say_wait(dependencies: Iterable[Dependency], names: Mapping[str, str], start: bool) -> str:
-    """Return the sentence of a job that waits for its parents.
+    """Return the sentence that tells of a job that waits for its parents.
 
     names: the parents' names by id. start: the job waits for its start time afterwards.
     """
@@ -91,7 +91,7 @@ def say_wait(dependencies: Iterable[Dependency], names: Mapping[str, str], start
 
 
 def say_broken(parent: str, wants: Wants, end: ParentEnd) -> str:
-    """Return the sentence of a job that can no longer start, because a parent ended otherwise."""
+    """Return the sentence that tells of a job that can no longer start, because a parent ended otherwise."""
     how = "was cancelled" if end.state is JobState.CANCELLED else str(end.state)
     waited = f"this job waited for it {SAID[wants]}"
     return f"{say_name(parent, end.name)} {how}, and {waited}"

@@ -44,7 +44,7 @@ def is_set_aside(faults: Collection[Hindrance]) -> bool:
 
 
 def list_lacking(faults: Collection[Hindrance]) -> frozenset[str]:
-    """Return the container runtimes that cannot be used there, `any` among them."""
+    """Return the container runtimes that cannot be used on the host, `any` among them."""
     return frozenset(word for fault in faults for word in fault.runtimes)
 
 
@@ -104,7 +104,7 @@ class Probation(msgspec.Struct, frozen=True, kw_only=True):
     tried: bool = False
 
     def fail(self, now: float, reason: str) -> Probation:
-        """Set it aside; several failures before the trial are one."""
+        """Set the ability aside. Several failures before its trial count as one."""
         if self.reason is not None:
             return msgspec.structs.replace(self, reason=reason)
         steady = now - self.changed_at >= STEADY_SECONDS
@@ -112,12 +112,12 @@ class Probation(msgspec.Struct, frozen=True, kw_only=True):
         return Probation(reason=reason, failures=failures, changed_at=now)
 
     def fail_trial(self, now: float, reason: str) -> Probation:
-        """Keep it set aside for another pause."""
+        """Keep the ability set aside for another pause."""
         count = max(self.failures, 1)
         return Probation(reason=reason, failures=count, changed_at=now, tried=True)
 
     def pass_trial(self, now: float) -> Probation:
-        """Take it into use again."""
+        """Take the ability into use again."""
         if self.reason is None:
             return self
         return Probation(failures=self.failures, changed_at=now)

@@ -111,15 +111,15 @@ class JobFields(msgspec.Struct, kw_only=True):
 
     @property
     def counted_retries(self) -> int:
-        """Return the failures charged to its retries; of a gang, those of the rank with the most,
-        because each rank has its own count."""
+        """Return the number of failures that were charged to the job's retries; of a gang, that of
+        the rank with the most, because each rank has its own count."""
         if self.tasks == 1:
             return self.retries_charged
         return max((charged.retries for charged in self.rank_charges.values()), default=0)
 
     @property
     def was_retried(self) -> bool:
-        """Return whether one of its attempts followed one that was charged to a budget."""
+        """Return whether one of the job's attempts followed one that was charged to a budget."""
         charged = self.retries_charged or self.watchdog_charged or self.infra_charged
         return self.attempts > 1 and charged > 0
 
@@ -191,7 +191,7 @@ class TaskRecord(TaskFields, frozen=True, kw_only=True):  # type: ignore[misc]  
 
     @property
     def is_parked(self) -> bool:
-        """Return whether it gets another host only when a person says so (MEMBER-5)."""
+        """Return whether the task gets another host only when a person says so (MEMBER-5)."""
         return self.state is TaskState.BLOCKED and self.ready_at is None
 
 
@@ -312,7 +312,7 @@ class HostRecord(Record, frozen=True, kw_only=True):
 
     @property
     def able_labels(self) -> Mapping[str, str]:
-        """Return its labels without those of apps that it cannot run now (ABLE-1)."""
+        """Return the host's labels without those of apps that it cannot run now (ABLE-1)."""
         return list_able_labels(self.labels, self.faults)
 
 
@@ -413,7 +413,7 @@ class TokenRecord(Record, frozen=True, kw_only=True):
 
     @property
     def acts_for(self) -> str:
-        """Return the user whose work it submits and may change."""
+        """Return the user whose work the token's holder submits and may change."""
         return self.user or self.name or self.id
 
 

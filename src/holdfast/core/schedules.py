@@ -49,7 +49,7 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def timing(self) -> tuple[object, ...]:
-        """Return the fields that its times follow from."""
+        """Return the fields that decide the schedule's times."""
         return self.cron, self.every_seconds, self.time_zone
 
 

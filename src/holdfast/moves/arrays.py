@@ -18,7 +18,7 @@ TURN = "its turn in its array has come"
 
 
 def say_turn(name: str, at_once: int | None) -> str:
-    """Return the sentence of a member that waits in line."""
+    """Return the sentence that tells of a member that waits in line."""
     return f"waits for its turn: array {name} runs at most {at_once} at once"
 
 

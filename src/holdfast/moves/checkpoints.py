@@ -84,7 +84,7 @@ def skipped_event(
     older: CheckpointRecord,
     reason: str,
 ) -> NewEvent:
-    """Return the event of a checkpoint that could not be used."""
+    """Return the event that reports a checkpoint that could not be used."""
     step = "" if older.step is None else f", of step {older.step}"
     return NewEvent(
         kind=SKIPPED,

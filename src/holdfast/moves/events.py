@@ -50,7 +50,7 @@ def say_hook(hook: WebhookRecord) -> str:
 def dead_letter_event(
     hook: WebhookRecord, delivery_id: str, event_id: str, tries: int, error: str
 ) -> NewEvent:
-    """Return the event of a delivery that was given up."""
+    """Return the event that reports a delivery that was given up."""
     text = (
         f"gave delivery {delivery_id} up after {tries} {'try' if tries == 1 else 'tries'}: {error}"
     )

@@ -36,14 +36,14 @@ def fill_queue(name: str, changes: Mapping[str, Value], *, created: bool) -> dic
 
 
 def settings_event(changes: Mapping[str, Value], unset: Sequence[str]) -> NewEvent:
-    """Return the event of changed cluster settings."""
+    """Return the event that reports changed cluster settings."""
     names = ", ".join(sorted({*changes, *unset}))
     text, data = f"cluster settings changed: {names}", {"set": dict(changes), "unset": list(unset)}
     return NewEvent(kind="settings.changed", message=text, data=data)
 
 
 def rules_event() -> NewEvent:
-    """Return the event of changed rules of classification."""
+    """Return the event that reports changed rules of classification."""
     text = "the rules of classification changed"
     return NewEvent(kind="settings.changed", message=text, data={"rules": True})
 
@@ -51,7 +51,7 @@ def rules_event() -> NewEvent:
 def queue_event(
     name: str, changes: Mapping[str, Value], unset: Sequence[str], *, created: bool
 ) -> NewEvent:
-    """Return the event of a queue made or changed."""
+    """Return the event that reports a queue made or changed."""
     text = f"queue {name} {_say_change(changes, unset, created)}"
     data = {"set": dict(changes), "unset": list(unset), "created": created}
     return NewEvent(kind="queue.changed", queue=name, message=text, data=data)
@@ -62,24 +62,24 @@ def _say_change(changes: Mapping[str, Value], unset: Sequence[str], created: boo
 
 
 def deleted_event(name: str) -> NewEvent:
-    """Return the event of a deleted queue."""
+    """Return the event that reports a deleted queue."""
     text, data = f"queue {name} deleted", {"deleted": True}
     return NewEvent(kind="queue.changed", queue=name, message=text, data=data)
 
 
 def paused_event(name: str, reason: str, hard: bool) -> NewEvent:
-    """Return the event of a paused queue."""
+    """Return the event that reports a paused queue."""
     text, data = pause_reason(name, reason), {"hard": hard}
     return NewEvent(kind="queue.paused", queue=name, message=text, data=data)
 
 
 def resumed_event(name: str) -> NewEvent:
-    """Return the event of a resumed queue."""
+    """Return the event that reports a resumed queue."""
     return NewEvent(kind="queue.resumed", queue=name, message=f"queue {name} resumed")
 
 
 def pause_reason(name: str, reason: str) -> str:
-    """Return the sentence of a pause."""
+    """Return the sentence that tells of a pause."""
     return f"queue {name} was paused" + (f": {reason}" if reason else "")
 
 
@@ -97,14 +97,14 @@ def queue_in_use(name: str) -> Conflict:
 def project_event(
     name: str, changes: Mapping[str, Value], unset: Sequence[str], *, created: bool
 ) -> NewEvent:
-    """Return the event of a project whose own settings changed."""
+    """Return the event that reports a project whose own settings changed."""
     text = f"project {name} {_say_change(changes, unset, created)}"
     data = {"set": dict(changes), "unset": list(unset), "created": created}
     return NewEvent(kind="project.changed", project=name, message=text, data=data)
 
 
 def forgotten_event(name: str) -> NewEvent:
-    """Return the event of a project whose own settings were dropped."""
+    """Return the event that reports a project whose own settings were dropped."""
     text, data = f"project {name} deleted", {"deleted": True}
     return NewEvent(kind="project.changed", project=name, message=text, data=data)
 

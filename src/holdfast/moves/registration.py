@@ -203,7 +203,7 @@ def no_host(host: str) -> NotFound:
 
 
 def dead_event(host: HostRecord, at: datetime) -> NewEvent:
-    """Return the event of a host that is flagged dead."""
+    """Return the event that reports a host that is flagged dead."""
     silent = (at - host.heartbeat_at).total_seconds() if host.heartbeat_at else 0.0
     return NewEvent(
         kind="host.dead",
@@ -214,14 +214,14 @@ def dead_event(host: HostRecord, at: datetime) -> NewEvent:
 
 
 def registered_event(host_id: str, name: str, incarnation: str, state: HostState) -> NewEvent:
-    """Return the event of a host's new incarnation."""
+    """Return the event that reports a host's new incarnation."""
     data = {"name": name, "incarnation": incarnation, "state": str(state)}
     text = f"host {name} registered"
     return NewEvent(kind="host.registered", host_id=host_id, message=text, data=data)
 
 
 def lost_event(host_id: str, name: str, why: str, jobs: list[str]) -> list[NewEvent]:
-    """Return the event of a host whose tasks were freed, if any were."""
+    """Return the event that reports a host whose tasks were freed, if any were."""
     if not jobs:
         return []
     text = f"host {name} lost the tasks of {len(jobs)} job{'s' * (len(jobs) != 1)}: {say_lost(why)}"
@@ -246,8 +246,8 @@ def moved_event(
     *,
     scaled: bool = False,
 ) -> NewEvent:
-    """Return the event of a host whose state an operator or evidence changed. scaled: it is scaled
-    down."""
+    """Return the event that reports a host whose state an operator or evidence changed. scaled: the
+    host is scaled down."""
     data = {"name": name, "event": event, "from": str(before), "to": str(after), "hard": hard}
     if scaled:
         data["cause"] = str(Cause.SCALED_DOWN)
@@ -259,7 +259,7 @@ def moved_event(
 def faults_event(
     host_id: str, name: str, before: Collection[Hindrance], after: Collection[Hindrance]
 ) -> list[NewEvent]:
-    """Return the event of a host whose faults changed; none where they did not."""
+    """Return the event that reports a host whose faults changed; none where they did not."""
     if tuple(before) == tuple(after):
         return []
     text, kind = f"host {name} can start everything again", "host.able"

@@ -31,7 +31,7 @@ def schedule_event(
 
 
 def run_event(row: Mapping[str, str], run: ScheduledRun) -> NewEvent:
-    """Return the event of one run; `row` has the schedule's name, project and queue."""
+    """Return the event that reports one run; `row` has the schedule's name, project and queue."""
     said = {
         "submitted": "has run" if run.job is None else f"submitted job {run.job.id}",
         "skipped": "was skipped",

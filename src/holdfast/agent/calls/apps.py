@@ -41,7 +41,8 @@ class AppTrial(msgspec.Struct, frozen=True):
     reason: str | None = None
 
     def fail(self, reason: str) -> "AppTrial":
-        """Count a failure. After a pause the first failure takes the app off again."""
+        """Count a failure of the app. An app that is back after a pause is off this host again at
+        its first failure."""
         failures = self.failures + 1
         if failures < TRIES and not self.aside:
             return AppTrial(failures)
@@ -49,7 +50,7 @@ class AppTrial(msgspec.Struct, frozen=True):
         return AppTrial(failures, aside, reason[:MAX_REASON])
 
     def try_again(self) -> "AppTrial":
-        """List the app again, on trial."""
+        """Offer the app to the controller again, after its pause."""
         return AppTrial(self.failures, self.aside)
 
     @property

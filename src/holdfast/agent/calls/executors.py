@@ -360,7 +360,8 @@ class Executors:
             log.warning("a cancelled call did not end in its grace", extra=task.about())
 
     def _end_call(self, key: TaskKey, call: tuple[int, int], phases: Collection[int]) -> bool:
-        """Kill an executor if it is at this call, in one of these phases. Return True if it was."""
+        """Kill an executor if it runs this call, and is in one of these phases of it. Return True
+        if the executor was killed."""
         task = self.table.get(key)
         place = None if task is None else read_place(task.folder)
         if task is None or place is None or place.phase not in phases:
@@ -379,8 +380,8 @@ class Executors:
 
 
 def add_room(report: ExecutorReport, room: ModelRoom) -> ExecutorReport:
-    """Return a report with the memory for a model. The report asks for no calls before that
-    memory was read (ROOM-3)."""
+    """Return an executor's report, with the GPU memory that a model may use. The report asks for no
+    calls before that memory was read (ROOM-3)."""
     if room == UNBOUND:
         return report
     want = report.want if room.read else 0

@@ -219,5 +219,6 @@ class ExecutorLines:
         return 0.0 if line is None else line.declared_gb
 
     def wake(self) -> None:
-        """Have the controller called anew, beside the call that waits."""
+        """Have another request sent to the controller now, beside the one that waits for an
+        answer."""
         self.news.set()

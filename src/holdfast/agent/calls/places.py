@@ -57,8 +57,8 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def read_place(task_folder: Path) -> Place | None:
-    """Read an executor's place; return None if there is none, or if the executor was killed
-    while it wrote."""
+    """Read from an executor's place file which call it runs. Return None if there is no such file,
+    or if the executor was killed while it wrote."""
     try:
         fd = os.open(task_folder / PLACE_FILE, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

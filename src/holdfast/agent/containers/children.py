@@ -44,13 +44,14 @@ class Program:
 
     @property
     def code(self) -> int:
-        """Return the exit code as a shell has it: 128 and the signal's number after a signal."""
+        """Return the program's exit code as a shell gives it: 128 and the signal's number after a
+        signal."""
         assert self.exit is not None
         code = self.exit.exit_code
         return 128 + (self.exit.signal or 0) if code is None else code
 
     def read(self) -> str:
-        """Return its output so far; only the end if the output is long."""
+        """Return the program's output so far; only the end if the output is long."""
         if self.out is None:
             return ""
         try:

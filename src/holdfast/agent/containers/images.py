@@ -101,8 +101,8 @@ def is_engine_away(text: str) -> bool:
 
 
 def qualify(image: str, text: str) -> str | None:
-    """Return the full name to try if podman knows no registry for a short one; it is docker's.
-    Return None for other errors."""
+    """Return an image's full name at docker's registry, if this error of podman says that no
+    registry is known for the short name; None for other errors."""
     if not _UNRESOLVED.search(text):
         return None
     return f"docker.io/{image}" if "/" in image else f"docker.io/library/{image}"

@@ -66,7 +66,7 @@ class RunnerStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     @property
     def failed(self) -> bool:
-        """Return True if an error says why nothing ran."""
+        """Return True if the container's program never ran, because of an error."""
         return (self.pull_error, self.runtime_error, self.start_error) != (None, None, None)
 
 

@@ -24,8 +24,8 @@ class NeverRan(Exception):
 
 
 def make_failure(sentence: str) -> RunnerStatus:
-    """Return the status of a runtime's error, which is the job's; if its engine is away, the
-    failure is the host's."""
+    """Return the status for a runtime's error. The job is at fault; only where the runtime's engine
+    is away, the host is."""
     if images.is_engine_away(sentence):
         return RunnerStatus(phase="ended", lost=sentence)
     return RunnerStatus(phase="ended", runtime_error=sentence)

@@ -49,7 +49,7 @@ class Runtime(msgspec.Struct, frozen=True, kw_only=True):
         return [self.program, *quiet, *self.options, *words]
 
     def find_image(self, image: str) -> list[str]:
-        """Print the image's id; the command fails if the image is not on this host."""
+        """Print an image's id. The command fails if the image is not on this host."""
         return self.call("image", "inspect", "--format", "{{.Id}}", "--", image)
 
     def pull(self, image: str) -> list[str]:

@@ -442,13 +442,15 @@ def _end_of(task: _Task) -> float:
 
 
 def _may_be_told(found: Exit | None) -> bool:
-    """Return True if a first process died of a signal by which hosts are ended."""
+    """Return True if a task's first process died of a signal that a host sends to all processes
+    when it shuts down."""
     if found is None:
         return False
     return found.signal in _TOLD or (found.exit_code or 0) - 128 in _TOLD
 
 
 def _name_output(task: _Task, run: ProgramRun) -> dict[str, StreamEnd]:
-    """Return the ends of the streams that were written to, or that lost bytes."""
+    """Return how many bytes of stdout and stderr were written, and how many were lost; a stream
+    without either is left out."""
     names = {task.stdout: "stdout", task.stderr: "stderr"}
     return {names[path]: end for path, end in run.output.items() if end != StreamEnd()}

@@ -169,7 +169,7 @@ def make_task_environment(
 
 
 def _name_devices(order: LaunchOrder, host_gpus: int, words: Mapping[int, str]) -> dict[str, str]:
-    """Return the variables that limit the task to its devices (ENV-3, ENV-4)."""
+    """Return the environment variables that limit the task to its devices (ENV-3, ENV-4)."""
     if not order.gpus and not host_gpus:
         return {}
     devices = ",".join(words.get(i, str(i)) for i in order.visible_gpus or order.gpus)
@@ -179,19 +179,20 @@ def _name_devices(order: LaunchOrder, host_gpus: int, words: Mapping[int, str]) 
 
 
 def describe_host(name: str, labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of the host's name as Holdfast knows it, and of its labels as JSON."""
+    """Return the environment variables that tell a task its host's name and labels (as JSON)."""
     return {"HOLDFAST_HOST_NAME": name, "HOLDFAST_HOST_LABELS": json.dumps(dict(labels))}
 
 
 def describe_controller(url: str, ca_file: str | None) -> dict[str, str]:
-    """Return the variables of the controller's address, and of the file of its certificate
-    authority if this host was given one."""
+    """Return the environment variables that tell a task the controller's address, and the file of
+    its certificate authority if this host was given one."""
     found = {"HOLDFAST_URL": url}
     return found | ({"HOLDFAST_CA_FILE": ca_file} if ca_file else {})
 
 
 def _name_rank(order: LaunchOrder) -> dict[str, str]:
-    """Return the variables of the task's rank and its rendezvous, under torchrun's names."""
+    """Return the environment variables that tell a task its rank and the rendezvous of its gang,
+    under torchrun's names."""
     env = {
         "RANK": str(order.key.rank),
         "WORLD_SIZE": str(order.world_size),
@@ -212,8 +213,8 @@ def _name_rank(order: LaunchOrder) -> dict[str, str]:
 
 
 def _name_peers(peers: Peers | None) -> dict[str, str]:
-    """Return the variables of the other ranks: the path of their file, and its text as well if
-    it is short."""
+    """Return the environment variables that name the other ranks of the gang: the path of the file
+    that lists them, and its text as well if it is short."""
     if peers is None:
         return {}
     found = {"HOLDFAST_PEERS_FILE": peers.path}
@@ -223,8 +224,9 @@ def _name_peers(peers: Peers | None) -> dict[str, str]:
 
 
 def _name_checkpoint(order: LaunchOrder, folder: str, path: Path | None) -> dict[str, str]:
-    """Return the variables of the folder to which the task saves, and of the checkpoint from
-    which it starts: the path of the file, and its bytes if they are few. Raises OSError."""
+    """Return the environment variables that name the folder to which the task saves, and the
+    checkpoint from which it starts: the path of the file, and its bytes if they are few. Raises
+    OSError."""
     found = {"HOLDFAST_CHECKPOINT_OUT": folder} if folder else {}
     if path is None or order.checkpoint is None:
         return found

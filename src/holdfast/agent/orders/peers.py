@@ -30,7 +30,8 @@ class GangPeers:
         self._texts: dict[tuple[str, int], str] = {}
 
     def learn(self, gangs: Sequence[Gang]) -> None:
-        """Replace the gangs of the answer before by those of a new answer."""
+        """Keep the gangs that a new sync answer describes, and forget those of the answer
+        before."""
         self._gangs = {(gang.job_id, gang.epoch): gang for gang in gangs}
         self._texts.clear()
 

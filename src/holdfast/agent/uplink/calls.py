@@ -72,7 +72,7 @@ class ControllerCalls:
     async def send_logs(
         self, uploads: list[wire.LogUpload], reads: list[wire.LogReadAnswer] | None = None
     ) -> wire.LogsAnswer:
-        """Send log bytes, and answers to orders of readers."""
+        """Send log bytes, and the bytes of logs that readers asked for."""
         data = wire.encode_logs(wire.LogsRequest(uploads=uploads, reads=reads or []))
         body = await self._post(
             "/v1/agent/logs", data, kind="application/msgpack", timeout_seconds=30.0

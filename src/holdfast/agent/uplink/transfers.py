@@ -110,7 +110,7 @@ class Wire:
         self._stopped = False
 
     def use(self, connection: http.client.HTTPConnection) -> None:
-        """Use a new connection."""
+        """Remember the connection of the call that begins, so that `stop` can break it off."""
         self._connection = connection
         self.check()
 

@@ -218,7 +218,8 @@ class Results:
         self._refused = self._refused or error
 
     def show(self, *, as_list: bool) -> None:
-        """Print the list of all outcomes. Raises the first refusal."""
+        """Print the outcomes as JSON, if the user asked for it: a list, or without `as_list` the
+        only one. Raises the first refusal."""
         if self._face.as_json and self._done:
             self._face.show_json(self._done if as_list else self._done[0])
         if self._refused is not None:

@@ -67,7 +67,7 @@ class OperateMethods:
 
     @gives_one
     def resume_queue(self, name: str) -> RestCall[QueueRecord]:
-        """Start the queue's jobs again."""
+        """Let jobs of the queue start again."""
         return send("POST", path_of("queues", name, "resume"), QueueRecord)
 
     # ---- projects and retries

@@ -59,13 +59,13 @@ class ScheduleMethods:
 
     @gives_one
     def pause_schedule(self, name: str, reason: str = "") -> RestCall[ScheduleRecord]:
-        """Let no time of it come until it is resumed."""
+        """Pause a schedule: none of its times submits a job until it is resumed."""
         path = path_of("schedules", name, "pause")
         return send("POST", path, ScheduleRecord, {"reason": reason})
 
     @gives_one
     def resume_schedule(self, name: str) -> RestCall[ScheduleRecord]:
-        """Let its times come again, from now on."""
+        """Resume a schedule: its times submit jobs again, from now on."""
         return send("POST", path_of("schedules", name, "resume"), ScheduleRecord)
 
     @gives_one
@@ -76,10 +76,11 @@ class ScheduleMethods:
 
     @gives_one
     def schedule_times(self, name: str, count: int = 5) -> RestCall[ScheduleTimes]:
-        """Return its times to come."""
+        """Return the schedule's next times."""
         return get(path_of("schedules", name, "next"), ScheduleTimes, count=count)
 
     @gives_list
     def schedule_runs(self, name: str, limit: int = 100) -> PageCall[ScheduleRunRecord]:
-        """Return what became of its times, newest first."""
+        """Return the schedule's past times, newest first: each with its job, or with the reason why
+        there is none."""
         return get_pages(path_of("schedules", name, "runs"), ScheduleRunRecord, limit=limit)

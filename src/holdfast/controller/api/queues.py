@@ -50,7 +50,8 @@ async def pause_queue(call: ApiCall) -> Response:
 
 
 async def resume_queue(call: ApiCall) -> Response:
-    """Start the queue's jobs again. The answer counts the jobs that were in it before."""
+    """Let jobs of the queue start again. The answer counts the queue's jobs as they were before the
+    call."""
     name = _name(call)
     # Counted first, because counting many jobs later would delay their start.
     queue = await call.store.settings.get_queue(name)

@@ -28,7 +28,7 @@ from holdfast.wire.api import (
 
 
 async def get_policy(call: ApiCall) -> Response:
-    """Return its retry policy, and where each field comes from."""
+    """Return a job's retry policy, and where each field comes from."""
     job = await find_job(call)
     settings = await call.controller.settings.current()
     effective = settings.effective(job.queue, job.spec)

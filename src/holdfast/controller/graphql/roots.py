@@ -72,8 +72,8 @@ class EventPage:
 
 
 def _fill(query: type[Q], words: Mapping[str, str], values: Mapping[str, Any]) -> Q:
-    """Return REST's query struct made from a field's arguments, with REST's checks. words: REST's
-    parameter name → the argument's name, where the two differ."""
+    """Make the struct of the REST route's query from the arguments of a GraphQL field, with REST's
+    checks. words: REST's parameter name → the argument's name, where the two differ."""
     given = {name: value for name, value in values.items() if value not in (None, [], ())}
     for name, value in given.items():
         refuse_nul(words.get(name, name), value)

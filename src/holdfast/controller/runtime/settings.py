@@ -100,7 +100,7 @@ class Settings:
         return Effective(TIME_LIMIT, find_call_limit(queue, spec.gpus), "calls")
 
     def number(self, name: str, queue: str | None = None, spec: JobSpec | None = None) -> float:
-        """Return one number in force. The setting must be one that cannot be off."""
+        """Return the value in force of a setting that is a number and cannot be off."""
         value = self.value(name, queue, spec)
         assert isinstance(value, (int, float))
         return float(value)
@@ -177,7 +177,7 @@ class Settings:
         )
 
     def _off(self, name: str, queue: str) -> float:
-        """Return a number in force, 0 where it is off."""
+        """Return the value in force of a setting that is a number, and 0 where it is off."""
         value = self.value(name, queue)
         return float(value) if isinstance(value, (int, float)) else 0.0
 

@@ -50,8 +50,8 @@ class Wakes(msgspec.Struct, frozen=True):
 
 
 def begin_poll(report: HostSync, *, newest: bool, now: float, seconds: float) -> Poll:
-    """Return the call that has just come. newest: as in `Moment`. seconds: how long it may wait at
-    most; a host that leaves, and a call that came out of turn, waits for nothing."""
+    """Return the state of a sync call that has just come. newest: as in `Moment`. seconds: how long
+    it may wait at most; a host that leaves, and a call that came out of turn, waits for nothing."""
     again = HostSync(
         host_id=report.host_id,
         incarnation=report.incarnation,

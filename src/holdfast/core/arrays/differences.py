@@ -9,8 +9,8 @@ MOST_NAMED = 5
 
 
 def say_differences(before: Any, after: Any) -> str:
-    """Return the fields in which two specs differ, by name and never by value, as `argv[1], env.LR`.
-    Values of secrets are not compared, because only their names are kept."""
+    """Return the fields in which two specs differ, by the fields' names and never by their values,
+    as `argv[1], env.LR`. Values of secrets are not compared, because only their names are kept."""
     kept = [msgspec.to_builtins(spec) for spec in (before, after)]
     found = list(dict.fromkeys(_walk(kept[0], kept[1], "")))
     named = ", ".join(found[:MOST_NAMED])

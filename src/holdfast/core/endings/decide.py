@@ -358,7 +358,8 @@ class _EndCase:
         return self.make(event, outcome, charges, reason, retry=retry)
 
     def requeue(self, charges: Charges, reason: str, *, avoid: bool) -> Decision:
-        """Queue at the front, at once; a charged attempt waits while retries are held (RETRY-5)."""
+        """Queue the job at the front, at once; a charged attempt waits while retries are held
+        (RETRY-5)."""
         if self.policy.held is not None and self.budget is not Budget.NOTHING:
             return self._back_off(charges, reason, 0.0, avoid=avoid, retry="scheduled")
         again = (JobEvent.REQUEUE, Outcome.REQUEUED)
@@ -366,12 +367,13 @@ class _EndCase:
         return self.make(*again, charges, reason, front=True, avoid_host=avoid, retry=retry)
 
     def back_off(self, charges: Charges, reason: str, delay_seconds: float) -> Decision:
-        """Back off for a retry. It keeps its old place in the queue, because it has waited already."""
+        """Let the job back off for a retry. The job keeps its old place in the queue, because it
+        has waited already."""
         kept: Any = {"avoid": True, "front": False, "retry": "scheduled"}
         return self._back_off(charges, reason, delay_seconds, **kept)
 
     def pause(self, charges: Charges, reason: str, delay_seconds: float) -> Decision:
-        """Back off away from the host, for a failure that was not the job's own."""
+        """Let the job back off and avoid the host, after a failure that was not the job's own."""
         return self._back_off(charges, reason, delay_seconds, avoid=True, retry="scheduled")
 
     def _back_off(

@@ -193,7 +193,7 @@ def _has_choice(items: list[Any]) -> bool:
 
 
 def _may_overlap(body: list[Any], rest: list[Any], ignore_case: bool) -> bool:
-    """Return whether what follows a repeat can begin with what it repeats."""
+    """Return whether the part after a repeat can begin with a character that the repeat matches."""
     if _may_be_empty(rest) and any(code is op.AT for code, _ in rest):
         return True  # `$` may refuse every place but the end of the line
     return bool(_first(body, ignore_case) & _first(rest, ignore_case))

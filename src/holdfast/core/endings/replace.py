@@ -122,7 +122,8 @@ class _MemberCase:
             self._ran = max(self._ran, (task.ended_at - task.started_at).total_seconds())
 
     def charge(self, budget: Budget, policy: Policy) -> Replacement:
-        """Charge a failure; it is forgiven while its budget lasts."""
+        """Charge the member's failure to its budget, and replace the member while the budget
+        lasts."""
         reset = policy.budget_reset_seconds
         if reset is not None and self._ran >= reset:
             self._charges = RankCharges()
@@ -140,7 +141,8 @@ class _MemberCase:
         return self.go_on(budget, f"{ends} {spent + 1} of at most {cap} times")
 
     def go_on(self, budget: Budget, why: str, *, bar_host: bool = False) -> Replacement:
-        """Replace it, ever later (MEMBER-3), but at once where the script gave its host up."""
+        """Replace the member, with a longer delay each time (MEMBER-3), but at once where the
+        script gave its host up."""
         delay = 0.0 if bar_host else self._pace()
         text = f"it is replaced{_say_delay(delay)}, {why}"
         return self._make(True, budget, text, delay, bar_host)
@@ -151,7 +153,8 @@ class _MemberCase:
         return 0.0 if steady else min(2.0 ** min(count - 1, 10), MAX_DELAY_SECONDS)
 
     def try_again(self, limit: int) -> Replacement:
-        """Try a failed start again: at once, ever later, then only by hand (MEMBER-5)."""
+        """Try the member's failed start again: at once, then with a longer delay each time, then
+        only by hand (MEMBER-5)."""
         never_ran = self._found.rule in _NEVER_RAN
         failures = (self._task.start_failures if never_ran else 0) + 1
         delay = max(start_delay_seconds(failures), self._pace())

@@ -73,33 +73,34 @@ class FleetHost(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_starting(self) -> bool:
-        """Return whether it is on its way to serve."""
+        """Return whether the host is on its way to serve."""
         coming = self.state in (HostState.SPAWNING, HostState.PREFLIGHT)
         return coming and self.instance in _LIVE
 
     @property
     def is_serving(self) -> bool:
-        """Return whether admission gives it work now."""
+        """Return whether admission gives the host work now."""
         return self.state is HostState.ACTIVE and not self.passed_over
 
     @property
     def is_idle(self) -> bool:
-        """Return whether it is active and runs nothing."""
+        """Return whether the host is active and runs nothing."""
         return self.state is HostState.ACTIVE and not self.leases
 
     @property
     def is_over(self) -> bool:
-        """Return whether it never serves again."""
+        """Return whether the host never serves again."""
         return self.state in (HostState.ERROR, HostState.TERMINATED)
 
     @property
     def is_lost(self) -> bool:
-        """Return whether the work on it will have to run elsewhere, once its leases have ended."""
+        """Return whether the work on the host will have to run elsewhere, once its leases have
+        ended."""
         return self.leases > 0 and (self.state is HostState.ERROR or self.passed_over)
 
     @property
     def is_paid(self) -> bool:
-        """Return whether its machine may be charged for."""
+        """Return whether the host's machine may be charged for."""
         return self.instance is not InstanceState.GONE
 
 
@@ -174,7 +175,7 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def usd_per_hour(self) -> float:
-        """Return what its machines cost now."""
+        """Return what the pool's machines cost now."""
         return sum(count * host.usd_per_hour for host, count in self.shapes if host.is_paid)
 
     @property
@@ -189,7 +190,8 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def present(self) -> int:
-        """Return how many hosts count to `max`: all that are not over, whether they serve or not."""
+        """Return how many hosts count to the pool's `max`: all that are not over, whether they
+        serve or not."""
         return sum(count for host, count in self.shapes if not host.is_over)
 
     @property

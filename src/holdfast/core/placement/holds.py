@@ -62,7 +62,8 @@ class Holds:
         return job_id in self._draining
 
     def release_at(self, task: RunningTask) -> float:
-        """Return in how many seconds the task's room is back at the latest, or infinity."""
+        """Return in how many seconds, at the latest, the task's room is free again; infinity where
+        that is not known."""
         if task.job_id in self._draining:
             return DRAIN_SECONDS
         return math.inf if task.ends_in_seconds is None else max(0.0, task.ends_in_seconds)
@@ -182,8 +183,8 @@ class _Hold:
         self.spare = spare
 
     def sees_end_of(self, job: Candidate, starts_in: float) -> bool:
-        """Return whether the job, started in `starts_in` seconds, will have ended when the room is
-        needed."""
+        """Return whether the job will have ended when the held room is needed, if the job starts in
+        `starts_in` seconds."""
         limit = job.span_seconds
         return limit is not None and starts_in + limit <= self.at < math.inf
 

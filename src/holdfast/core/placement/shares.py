@@ -54,7 +54,8 @@ class Shares:
         return borrowed and self.owns(job)
 
     def spare(self, job: Candidate, victims: Iterable[str]) -> bool:
-        """Return whether every other project keeps its share when these jobs go (SHARE-2)."""
+        """Return whether every other project keeps its share when these jobs are stopped
+        (SHARE-2)."""
         going: Counter[_Loan] = Counter()
         for victim in victims:
             going.update(self._sizes[victim])

@@ -60,7 +60,7 @@ class Alike(msgspec.Struct, frozen=True):
     epochs: Sequence[int]
 
     def split(self, count: int) -> tuple["Alike", "Alike"]:
-        """Return the first `count` of them, and the others."""
+        """Return the first `count` candidates of the group, and the others."""
         return (
             Alike(self.job, self.ids[:count], self.epochs[:count]),
             Alike(self.job, self.ids[count:], self.epochs[count:]),

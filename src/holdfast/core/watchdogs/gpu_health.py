@@ -109,7 +109,8 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
     def _begin(
         self, reading: Reading, interval: float, gpus: int, owns_whole_box: bool
     ) -> GpuHealth:
-        """Open a window, from the reset if the first reading came promptly, else from it."""
+        """Open a window: from the reset, if the first reading came promptly, else from that
+        reading."""
         prompt = self.window is None and reading.at - self.reset_at <= max(2 * interval, 1.0)
         since = self.reset_at if prompt else reading.at
         window = open_window(reading, gpus, owns_whole_box, since)
@@ -124,7 +125,7 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
         return make_trip(Watchdog.GPU_HEALTH, reason, judged.evidence)
 
     def sample_at(self, settings: WatchSettings, gpus: int) -> float:
-        """Return when the next reading is wanted, infinity for never. Beats put it off."""
+        """Return when the next reading is wanted, infinity for never. A beat makes that later."""
         if self.started_at is None or not watches_health(settings, gpus):
             return math.inf
         last = self.window.at if self.window is not None else self.reset_at

@@ -17,11 +17,11 @@ class LostLease(msgspec.Struct, frozen=True):
     source: str = ""
 
     def lose(self, now: float, source: str) -> LostLease:
-        """Note the loss; a later note changes nothing."""
+        """Note that the lease is lost; a later call changes nothing."""
         return self if self.lost_at is not None else LostLease(now, source)
 
     def check(self) -> Trip | None:
-        """Trip at once: this is a fact and needs no confirmation."""
+        """Trip at once, because a lost lease is a fact that needs no confirmation."""
         if self.lost_at is None:
             return None
         reason = f"the controller no longer knows this task and epoch on this host ({self.source})"

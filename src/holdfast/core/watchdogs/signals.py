@@ -174,8 +174,8 @@ def _take_differences(window: SignalWindow, reading: Reading) -> SignalWindow:
 
 
 def _grow(before: float | None, now: float | None) -> float | None:
-    """Return by how much a counter grew. None: it was unreadable, or it fell because a process
-    ended and its share is missing."""
+    """Return by how much a counter grew. None: the counter was unreadable, or it fell because a
+    process ended and its share is missing."""
     before, now = _known(before), _known(now)
     return None if before is None or now is None or now < before else now - before
 

@@ -30,7 +30,7 @@ class RunRecord(Record, frozen=True, kw_only=True):
 
     @property
     def stopping(self) -> bool:
-        """Return whether none of its nodes may begin any more."""
+        """Return whether none of the run's nodes may begin any more."""
         failing = self.state is RunState.FAILING and self.on_failure != "continue"
         return failing or self.state is RunState.CANCELLING or self.state.terminal
 

@@ -65,7 +65,7 @@ class NodeState(StrEnum):
 
     @property
     def passes(self) -> bool:
-        """Return whether its children may start after it."""
+        """Return whether the children of a node in this state may start."""
         return self in (NodeState.SUCCEEDED, NodeState.SKIPPED)
 
 
@@ -168,7 +168,7 @@ class NodeSpec(
 
     @property
     def kind(self) -> NodeKind:
-        """Return the kind of its work."""
+        """Return the kind of the node's work."""
         if self.call is not None:
             return NodeKind.CALL if self.call.over is UNSET else NodeKind.MAP
         return NodeKind.JOB if self.job is not None else NodeKind.ASK

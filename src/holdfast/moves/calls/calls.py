@@ -71,7 +71,7 @@ class OpenBatch(msgspec.Struct, kw_only=True):
 
     @property
     def size(self) -> int:
-        """Return the number of calls with which it was handed out."""
+        """Return the number of calls with which the batch was handed out."""
         return count_calls(self.pieces)
 
     @property

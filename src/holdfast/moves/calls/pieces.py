@@ -27,16 +27,16 @@ class Piece(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def size(self) -> int:
-        """Return how many calls it has."""
+        """Return how many calls the piece has."""
         return self.last - self.first
 
     @property
     def place(self) -> tuple[int, int, int, int]:
-        """Return its place in its feed, to sort by."""
+        """Return the piece's place in its feed, to sort by."""
         return (self.rank, self.ord, self.set_n, self.last)
 
     def cut(self, first: int, last: int) -> "Piece":
-        """Return the part of it with these indices."""
+        """Return the part of the piece with these indices."""
         return msgspec.structs.replace(self, first=first, last=last)
 
 
@@ -62,7 +62,7 @@ def cut_heads(heads: Sequence[Piece], want: int) -> tuple[list[Piece], list[Piec
 
 
 def add_ranges(ranges: Sequence[tuple[int, int]], more: Iterable[tuple[int, int]]) -> Ranges:
-    """Return the union, neighbours joined."""
+    """Return the union of two lists of ranges, neighbours joined."""
     found: Ranges = []
     for first, last in sorted([*ranges, *more]):
         if found and first <= found[-1][1]:

@@ -120,7 +120,8 @@ _texts = msgspec.json.Decoder(list[str])
 
 
 def split_pieces(pieces: Iterable[Piece], asked: Ranges | None) -> tuple[list[Piece], list[Piece]]:
-    """Return the parts of `pieces` at the asked indices (None: all), and the rest."""
+    """Return the parts of `pieces` at the asked indices (None: all), and the parts that are
+    left."""
     found: list[Piece] = []
     rest: list[Piece] = []
     for piece in pieces:
@@ -196,13 +197,14 @@ def stand_call(
 
 
 def name_running(batch: OpenBatch, names: Mapping[int, str]) -> str:
-    """Return the name of the call of a batch that runs, or is next. names: number → id of a set."""
+    """Return the name, `SET.INDEX`, of the call that an executor runs of a batch, or will run next.
+    names: number → id of a set."""
     found = find_position(batch.pieces, batch.left[0][0]) if batch.left else None
     return "" if found is None else f"{names.get(found[0].set_n, '')}.{found[1]}"
 
 
 def tell_end(view: CallSetView, queue: str) -> NewEvent:
-    """Return the event of a set's end."""
+    """Return the event that reports a set's end."""
     failed = view.failed or view.cut
     what = "failed" if failed else "cancelled" if view.cancelled else "succeeded"
     return NewEvent(

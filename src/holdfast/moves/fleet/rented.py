@@ -28,7 +28,7 @@ class RentedHost(Row, kw_only=True):
 
     @property
     def ends(self) -> bool:
-        """Return whether its end was requested, or has come."""
+        """Return whether the machine's end was requested, or has come."""
         return self.state in (InstanceState.ENDING, InstanceState.GONE)
 
 
@@ -122,7 +122,7 @@ def say_stuck(spec: PoolSpec, job_id: str | None, overdue_seconds: float | None)
 
 
 def intended_event(host_id: str, name: str, pool: str, offer: str, reason: str) -> NewEvent:
-    """Return the event of a host that is to be rented."""
+    """Return the event that reports a host that is to be rented."""
     return NewEvent(
         kind="host.intended",
         host_id=host_id,
@@ -132,7 +132,7 @@ def intended_event(host_id: str, name: str, pool: str, offer: str, reason: str) 
 
 
 def made_event(rental: RentedHost, ref: str) -> NewEvent:
-    """Return the event of a machine that its provider made."""
+    """Return the event that reports a machine that its provider made."""
     return NewEvent(
         kind="host.made",
         host_id=rental.host_id,
@@ -142,7 +142,7 @@ def made_event(rental: RentedHost, ref: str) -> NewEvent:
 
 
 def ended_event(rental: RentedHost, event: InstanceEvent, reason: str) -> NewEvent:
-    """Return the event of a machine that is gone, or was never made."""
+    """Return the event that reports a machine that is gone, or was never made."""
     return NewEvent(
         kind="host.gone",
         host_id=rental.host_id,
@@ -158,7 +158,7 @@ def ended_event(rental: RentedHost, event: InstanceEvent, reason: str) -> NewEve
 
 
 def failed_event(rental: RentedHost, before: HostState, fault: str, reason: str) -> NewEvent:
-    """Return the event of a pool's host that is in error."""
+    """Return the event that reports a pool's host that is in error."""
     return NewEvent(
         kind="host.failed",
         host_id=rental.host_id,

@@ -33,7 +33,7 @@ class Switches:
         self.projects_off = sorted(projects_off)
 
     def held_by(self, project: str) -> str | None:
-        """Return the name of the switch that holds the project's retries, or None."""
+        """Return the name of the kill switch that holds the project's retries back, or None."""
         return self.everywhere or (f"project {project}" if project in self.projects_off else None)
 
 

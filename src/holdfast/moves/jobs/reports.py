@@ -295,7 +295,7 @@ def order_preempt(
 
 
 def recovered_event(host_id: str, name: str, heartbeat_at: datetime, now: datetime) -> NewEvent:
-    """Return the event of a host that was flagged dead and calls again."""
+    """Return the event that reports a host that was flagged dead and calls again."""
     silent = max(0.0, (now - heartbeat_at).total_seconds())
     text = f"host {name} is back after {silent:.0f} s of silence"
     data = {"name": name, "silent_seconds": round(silent, 3)}

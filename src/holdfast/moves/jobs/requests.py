@@ -235,12 +235,12 @@ def lapse(m: Moves, leading_since: datetime, preempted: Mapping[str, str]) -> li
 
 
 def expired_reason(reservation_seconds: float) -> str:
-    """Return the sentence of a reservation that ran out."""
+    """Return the sentence that tells of a reservation that ran out."""
     late = f"its host did not ask for work within {reservation_seconds:g} s"
     return f"{late}; queued again at its old place"
 
 
 def run_out_reason(reservation_seconds: float, missing: Sequence[TaskRow]) -> str:
-    """Return the sentence of a reservation in which the `missing` places were not kept."""
+    """Return the sentence that tells of a reservation in which the `missing` places were not kept."""
     whose = name_places((task.rank, task.host_name) for task in missing)
     return f"the places of {whose} were not claimed within {reservation_seconds:g} s"

@@ -74,7 +74,7 @@ def claim_task(m: Moves, job: JobRow, task: TaskRow, port: int) -> None:
 
 
 def started_reason(attempt: int) -> str:
-    """Return the sentence of a job that runs."""
+    """Return the sentence that tells of a job that runs."""
     return f"attempt {attempt} runs"
 
 

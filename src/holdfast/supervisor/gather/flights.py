@@ -45,8 +45,8 @@ Flights = dict[str, GroupFlights]
 
 
 def read_flights(rank: int, record: Any) -> Flights:
-    """Read one rank's record, as torch writes it. Raises LookupError, TypeError or ValueError for
-    any other value."""
+    """Read one rank's flight record, as torch writes it. Raises LookupError, TypeError or
+    ValueError for any other value."""
     found: Flights = {}
     newest: dict[str, Any] = {}
     here = [[rank, rank]]
@@ -97,7 +97,7 @@ def _find_members(config: Any, words: Iterable[Any]) -> Spans:
 
 
 def merge_flights(one: Flights, other: Flights) -> Flights:
-    """Merge the flights of some ranks with the flights of others."""
+    """Merge the flight records of some ranks with those of others."""
     merged = dict(one)
     for group, flights in other.items():
         known = merged.get(group, GroupFlights())

@@ -269,8 +269,8 @@ class _HostManager:
             self._warden_judge_at = float("inf")
 
     def _look_for_key(self, poller: zmq.Poller) -> None:
-        """Dial anew with the key that the file holds now, because the last key may belong to
-        another run."""
+        """Connect to the supervisor anew with the key that the key file holds now, because the last
+        key may belong to another run."""
         self._key_at = time.monotonic() + _KEY_SECONDS
         path, key = self._config.key_file, self._key
         if path is None:
@@ -300,7 +300,8 @@ class _HostManager:
         )
 
     def _tell_of_search(self, now: float) -> None:
-        """Log that no supervisor answers: under Holdfast the wait lasts as long as the job."""
+        """Log that no supervisor answers, because under Holdfast this wait may last as long as the
+        job."""
         if self._session.rules is not None or self._session.ending is not None:
             self._search_note_at = math.inf
             return

@@ -103,7 +103,7 @@ class RankProcesses:
             self._ask(bus_local.StopTree(keys, order.grace_seconds))
 
     def send(self, message: bus.Send) -> None:
-        """Put a message into the mailboxes of the processes that it is for."""
+        """Put a message into the mailbox of each process that it is for."""
         for process in self._meant(message.group, None if message.rank is None else [message.rank]):
             if not process.box.post(message.data, message.part, message.last):
                 self._say(bus.Dropped(process.group, process.rank, 1))

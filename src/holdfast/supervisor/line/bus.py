@@ -98,7 +98,7 @@ class FleetLine:
             self._pack()
 
     def bar(self, identity: bytes, code: int, reason: str) -> None:
-        """Have a manager told to end should it ever send a frame again."""
+        """Send a manager the order to end, if it ever sends a frame again."""
         self._say(bus_line.Bar(identity, code, reason))
 
     def dismiss(self, peer: Peer) -> None:
@@ -173,7 +173,8 @@ class Load:
 
     @property
     def busy_seconds(self) -> float:
-        """Return the busy seconds of the busier of the two."""
+        """Return for how many seconds the bus's thread has been busy, or the bus process, if that
+        is more."""
         return max(self.thread_seconds, self.counted.busy_seconds)
 
     @property

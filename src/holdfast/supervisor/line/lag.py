@@ -49,7 +49,7 @@ class LagProbe:
         self._dealer.connect(f"tcp://[{where}]:{port}" if ":" in where else f"tcp://{where}:{port}")
 
     def ask(self, now: float) -> None:
-        """Send a frame, unless one is on its way."""
+        """Send the bus its own frame, unless one is on its way."""
         if self._asked_at is not None:
             return
         self._number += 1

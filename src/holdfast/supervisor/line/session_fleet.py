@@ -231,7 +231,7 @@ class Fleet:
         self._forget(peer, self._given_up[peer.identity])
 
     def bar(self, identity: bytes, code: int, reason: str) -> None:
-        """Have a manager told to end should it ever send a frame again."""
+        """Send a manager the order to end, if it ever sends a frame again."""
         order = bus.End(self.run, code, reason, self.rules.kill_grace_seconds)
         self._given_up[identity] = self._seal_unnumbered(0, bus.encode_message(order))
         if len(self._given_up) > _MAX_GIVEN_UP:

@@ -76,7 +76,7 @@ class CrewRoster:
         self.bus.call(function, *arguments)
 
     def take_reports(self, host: Host, reports: list[wire.GroupReport]) -> None:
-        """Note the events of a host from a time without a script."""
+        """Note the starts and ends that a host reports from the time when no script ran."""
         known = {report.group for report in reports}
         for report in reports:
             if report.group not in host.parts:  # the script has forgotten it

@@ -68,7 +68,7 @@ class HostRoster:
     # ---- hosts, asked by the script
 
     def request(self, hosts: Sequence[Host]) -> None:
-        """Have these handles attached as managers connect."""
+        """Attach these handles to managers, as managers connect."""
         for host in hosts:
             self.hosts[host.number] = host
         self.crew.ask(self._request, hosts)
@@ -175,8 +175,8 @@ class HostRoster:
                 del self._waiting[host.demand]
 
     def _tell_end(self, peer: Peer, code: int, reason: str) -> None:
-        """Tell a manager to end, within its session; it says goodbye when none of its processes
-        runs."""
+        """Queue the order to end for a manager. The manager says goodbye when none of its processes
+        runs any more."""
         self.closing[peer.identity] = peer
         self.idle.pop(peer.identity, None)
         grace_seconds = self.fleet.rules.kill_grace_seconds

@@ -47,7 +47,8 @@ class Partial(msgspec.Struct, kw_only=True):
 
 
 def plain(message: msgspec.Struct) -> dict[str, Any]:
-    """Return a message as plain values. Arguments and results of functions stay as they are."""
+    """Return a message as dicts, lists and plain values. Arguments and results of functions stay as
+    they are."""
     return {name: getattr(message, name) for name in message.__struct_fields__}
 
 

@@ -55,7 +55,8 @@ class Node:
             self._add(Partial(failed={number: f"{type(error).__name__}: {error}"}))
 
     def take_children(self, listener: Listener) -> None:
-        """Add the children's reports. A stranger without the key is refused."""
+        """Receive and add the reports of this node's children. A connection without the key is
+        refused."""
         self._loaded.wait()
         left = self._order.children
         while left:
@@ -123,7 +124,7 @@ def listen(address: str, key: bytes) -> Listener:
 
 
 def main() -> None:
-    """Run one host's node."""
+    """Run this host's node of the tree."""
     queue = get_message_queue()
     meeting = read_message(queue.recv(), Meeting)
     key = bytes.fromhex(meeting.key)

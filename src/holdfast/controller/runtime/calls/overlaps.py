@@ -95,8 +95,8 @@ class OverExecutors:
             del self._keys[next(iter(self._keys))]
 
     def trim(self, turn: ExecutorTurn) -> ExecutorTurn:
-        """Return the turn; where its executor has ended, without its request for calls
-        (OVERLAP-3)."""
+        """Return the report of one executor; where the executor has ended, without its request for
+        calls (OVERLAP-3)."""
         report = turn.report
         if not report.want or report.key not in self._keys:
             return turn

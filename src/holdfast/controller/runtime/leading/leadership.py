@@ -50,17 +50,18 @@ class Leadership:
         return max(self._since, self._resumed)
 
     def begin(self, at: datetime) -> None:
-        """Count from `at`."""
+        """Count the silence of hosts from `at`."""
         self._since = at
 
     async def confirm(self, *, begins: bool) -> None:
-        """Count from now where leadership begins, or where an outage ended since."""
+        """Count the silence of hosts from now where leadership begins, or where an outage ended
+        since."""
         if begins or self._restarts or self._since is None:
             self._restarts = False  # before the call: an outage during it restarts the count again
             self.begin(await self._store.now())
 
     def end(self) -> None:
-        """Forget the count, because another replica may lead."""
+        """Stop counting the silence of hosts, because another replica may lead."""
         self._since = None
 
     def _restart(self) -> None:
