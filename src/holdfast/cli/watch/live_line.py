@@ -10,17 +10,17 @@ from holdfast.cli.output import DEFAULT_COLUMNS, printable, shorten
 
 class LiveLine:
     """A line that changes in place. Other output is written after `clear`. Without a terminal
-    nothing is written."""
+    nothing is written. is_shown: whether there is one."""
 
     def __init__(self, *, wanted: bool = True) -> None:
-        self._wanted = wanted and sys.stderr.isatty()
+        self.is_shown = wanted and sys.stderr.isatty()
         self._text = ""
 
     def show(self, text: str) -> None:
         """Put `text` in the place of what the line showed."""
         width = shutil.get_terminal_size((DEFAULT_COLUMNS, 24)).columns
         text = shorten(printable(" ".join(text.split())), width - 1)
-        if self._wanted and text != self._text:
+        if self.is_shown and text != self._text:
             self._text = text
             self._write(f"\r\x1b[K{text}")
 
