@@ -9,6 +9,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "jobs": ("jobs.jobs", "List jobs."),
     "show": ("jobs.show", "Show one job: state, attempts, and why."),
     "logs": ("jobs.logs", "Print a job's output; -f follows it."),
+    "wait": ("watch.wait", "Wait until jobs have ended; the exit code says how."),
     "attempts": ("jobs.attempts", "List a job's attempts, with cause and reason."),
     "why": ("jobs.show", "Say what holds a job up, and what to do about it."),
     "cancel": ("jobs.cancel", "Cancel jobs."),

@@ -56,7 +56,12 @@ def print_text(text: str, *, err: bool = False) -> None:
     Its control characters are replaced, except the colours of `paint`: they come from a job's name
     or log, and the terminal would obey them.
     """
-    print_line(_CONTROL.sub("\ufffd", text), err=err)
+    print_line(printable(text), err=err)
+
+
+def printable(text: str) -> str:
+    """Replace control characters that a terminal would obey, except the colours of `paint`."""
+    return _CONTROL.sub("\ufffd", text)
 
 
 def note(message: str) -> None:

@@ -7,7 +7,7 @@ import itertools
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,10 @@ from holdfast.cli.find.arrays import find_array, say_counts, say_parameters, say
 from holdfast.cli.find.jobs import find_job
 from holdfast.cli.options import COUNT, OWNER, POSITIVE, choose_owner, read_pairs
 from holdfast.cli.output import age, columns, count_columns, shorten, span, table, unstyle
+from holdfast.cli.watch.progress import find_estimate, say_left, say_rate
 from holdfast.client.specs import parse_start
 from holdfast.core.arrays.records import ArrayRecord
+from holdfast.core.progress.pace import Estimate, Pace
 from holdfast.core.settings.resolve import parse_duration
 from holdfast.core.states import JobState
 from holdfast.errors import ValidationError
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
 # The least room in which a reason is read easily beside the other columns; else it goes under them.
 _OF_JOBS = ("cause", "min_retries", "max_retries", "host", "parent", "match", "since")
-REASON_COLUMNS, UNDER_COLUMNS = 30, 5
+REASON_COLUMNS, UNDER_COLUMNS, RATE_COLUMNS = 30, 5, 100
 
 
 @click.command()
@@ -126,13 +128,21 @@ def jobs(
     face.show(rows, jobs_table(rows, wide=wide) if rows else "no jobs")
 
 
-def jobs_table(rows: Sequence[JobRecord | ArrayRecord], *, wide: bool = False) -> str:
-    """Draw the table of `jobs`, with owners where there are several. No reason is cut: it wraps in its
-    column, or under a narrow table. The parameters of a sweep's member stand before its reason."""
+def jobs_table(
+    rows: Sequence[JobRecord | ArrayRecord],
+    *,
+    wide: bool = False,
+    paces: Mapping[str, Pace] | None = None,
+) -> str:
+    """Draw the table of `jobs`, with owners where there are several, and rates and times left where
+    they are known. No reason is cut: it wraps in its column, or under a narrow table. The parameters
+    of a sweep's member stand before its reason. paces: what earlier looks saw of a job."""
     wide = wide or columns() == sys.maxsize
     owned = wide or len({job.owner for job in rows}) > 1
+    estimates = {job.id: _find_estimate(job, paces or {}) for job in rows}
+    pace = _choose_pace_columns(estimates.values(), wide=wide)
     head, *lines = table(
-        ("ID", "STATE", "QUEUE", *["OWNER"] * owned, "NAME", "TRY", "STEP", "AGE", "RAN"),
+        ("ID", "STATE", "QUEUE", *["OWNER"] * owned, "NAME", "TRY", "STEP", *pace, "AGE", "RAN"),
         [
             (
                 job.id,
@@ -142,6 +152,7 @@ def jobs_table(rows: Sequence[JobRecord | ArrayRecord], *, wide: bool = False) -
                 job.name if wide else shorten(job.name, 16),
                 "-" if isinstance(job, ArrayRecord) else str(job.attempts),
                 say_progress(job) if isinstance(job, ArrayRecord) else _step_text(job),
+                *[say(estimates[job.id]) or "-" for say in pace.values()],
                 age(job.created_at),
                 "-" if (ran := _run_seconds(job)) is None else span(ran),
             )
@@ -197,6 +208,25 @@ _SORTS: dict[str, Callable[[JobRecord | ArrayRecord], Any]] = {
     "state": lambda job: (job.state.value, job.id),
     "time": lambda job: (-(_run_seconds(job) or 0.0), job.id),
 }
+
+
+def _find_estimate(job: JobRecord | ArrayRecord, paces: Mapping[str, Pace]) -> Estimate | None:
+    if isinstance(job, ArrayRecord) or job.state is not JobState.RUNNING:
+        return None
+    return find_estimate(job, paces.get(job.id, Pace()), datetime.now(UTC))
+
+
+def _choose_pace_columns(
+    estimates: Iterable[Estimate | None], *, wide: bool
+) -> dict[str, Callable[[Estimate | None], str]]:
+    """Return the columns about rates that some row has something for, within the width."""
+    known = [one for one in estimates if one is not None]
+    found: dict[str, Callable[[Estimate | None], str]] = {}
+    if any(one.rate is not None for one in known) and (wide or columns() >= RATE_COLUMNS):
+        found["RATE"] = lambda one: "" if one is None else say_rate(one)
+    if any(one.left_seconds is not None for one in known):
+        found["LEFT"] = lambda one: "" if one is None else say_left(one)
+    return found
 
 
 def _step_text(job: JobRecord) -> str:

@@ -19,6 +19,7 @@ from holdfast.cli.jobs.jobs import read_since
 from holdfast.cli.jobs.ranks_output import Excerpt, RankPrefixer, find_last_lines
 from holdfast.cli.options import COUNT, JOB, POSITIVE
 from holdfast.cli.output import count_of, note, say_state, write_stream
+from holdfast.cli.watch.progress import ProgressLine
 from holdfast.core.records import JobRecord
 from holdfast.wire.api import LogLine
 
@@ -89,29 +90,35 @@ def copy_output(
     job: JobRecord,
     narrator: Narrator | None,
     excerpt: Excerpt | None = None,
+    *,
+    progress: ProgressLine,
     **which: Any,
 ) -> tuple[JobRecord, Gaps]:
-    """Write the job's output to stdout and stderr until it has ended, and return the ended job, and
-    what could not be written."""
+    """Write the job's output to stdout and stderr until it has ended, with its progress below, and
+    return the ended job, and what could not be written."""
     prefixer = RankPrefixer(job.tasks) if job.tasks > 1 and which.get("rank") is None else None
     gaps = Gaps(job.id, full=which.get("full", False))
     for item in client.follow(job.id, retry_seconds=FOLLOW_RETRY_SECONDS, **which):
         if not isinstance(item, LogLine):
             job = item
             if narrator is not None:
-                narrator.take(item)
+                with progress.output():
+                    narrator.take(item)
             continue
         if narrator is not None:
             narrator.started()
         if item.gap:
-            gaps.take(item)
+            with progress.output():
+                gaps.take(item)
         data = item.data if excerpt is None else excerpt.take(item)
         if prefixer is not None:
             data = prefixer.feed(item.attempt, item.rank, item.stream, data)
-        write_stream(item.stream, data)
-    for stream, data in prefixer.close() if prefixer is not None else ():
-        write_stream(stream, data)
-    gaps.tell()
+        with progress.output(data):
+            write_stream(item.stream, data)
+    with progress.output():
+        for stream, data in prefixer.close() if prefixer is not None else ():
+            write_stream(stream, data)
+        gaps.tell()
     return job, gaps
 
 
@@ -272,7 +279,8 @@ def _follow(
                 item = msgspec.structs.replace(item, data=excerpt.take(item))
             face.show_json_line(item)
     else:
-        job, gaps = copy_output(client, job, None, excerpt, **which)
+        with ProgressLine(face, job.id, wanted=which["wait"]) as progress:
+            job, gaps = copy_output(client, job, None, excerpt, progress=progress, **which)
         missing = gaps.exit_code
     if not which["wait"] or which["attempt"] is not None or not job.state.terminal:
         return missing

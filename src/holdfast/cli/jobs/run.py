@@ -21,6 +21,7 @@ from holdfast.cli.jobs.narrator import Narrator
 from holdfast.cli.jobs.submit import check_piped_input, submit_spec, takes_spec
 from holdfast.cli.options import COUNT
 from holdfast.cli.output import note
+from holdfast.cli.watch.progress import ProgressLine
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
@@ -124,9 +125,10 @@ def follow_job(
             return
         interrupts.arm(job.id)
         try:
-            with Narrator(face, job) as narrator:
+            with Narrator(face, job) as narrator, ProgressLine(face, job.id) as progress:
                 whole = not (sys.stdout.isatty() and sys.stderr.isatty())
-                job, gaps = copy_output(client, job, narrator, rank=rank, since=1, full=whole)
+                which: dict[str, Any] = {"rank": rank, "since": 1, "full": whole}
+                job, gaps = copy_output(client, job, narrator, progress=progress, **which)
         except KeyboardInterrupt:
             note(
                 f"left. The job may still be running: holdfast show {job.id}, holdfast cancel "

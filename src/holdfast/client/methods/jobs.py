@@ -14,7 +14,7 @@ from holdfast.client.follow import (
     follow_log,
 )
 from holdfast.client.jobs.finding import find_job
-from holdfast.client.jobs.waiting import wait_for_end
+from holdfast.client.jobs.waiting import wait_for_end, wait_for_jobs
 from holdfast.client.late import LateModule
 from holdfast.client.rest import (
     PageCall,
@@ -244,6 +244,25 @@ class JobMethods:
         """
         ended = yield from wait_for_end(job_id, timeout_seconds, check=check)
         return ended
+
+    @runs
+    def wait_many(
+        self,
+        job_ids: Sequence[str],
+        timeout_seconds: float | None = None,
+        *,
+        first: bool = False,
+        check: bool = False,
+    ) -> Script[list[wire.JobView]]:
+        """Wait until all of the jobs have ended, and return them in their order. first: True to wait
+        for the first end only.
+
+        Raises:
+            JobFailed: one of those that ended failed or was cancelled, where `check` is True.
+            TimeoutError: the ends have not come after `timeout_seconds`.
+        """
+        jobs = yield from wait_for_jobs(job_ids, timeout_seconds, first=first, check=check)
+        return jobs
 
     @gives_each
     def logs(

@@ -7,17 +7,10 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from holdfast.client.jobs.waiting import wait_for_ends
 from holdfast.client.late import LateModule
 from holdfast.client.rest import PageCall, RestCall, get, get_pages, path_of, send
-from holdfast.client.scripts import (
-    Script,
-    Sleep,
-    gives_each,
-    gives_list,
-    gives_one,
-    runs,
-    take_answer,
-)
+from holdfast.client.scripts import Script, gives_each, gives_list, gives_one, runs
 from holdfast.core.ids import ENTROPY_BITS, make_id
 
 if TYPE_CHECKING:
@@ -127,16 +120,6 @@ class WorkflowMethods:
     ) -> Script[wire.RunView]:
         """Wait until the run has ended, and return it. Raises TimeoutError after
         `timeout_seconds`."""
-        until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        delay = 0.02
-        while True:
-            run = yield from take_answer(get(path_of(WORKFLOWS, run_id), wire.RunView))
-            if run.state.terminal:
-                return run
-            left = delay if until is None else until - time.monotonic()
-            if left <= 0:
-                raise TimeoutError(
-                    f"run {run_id} is still {run.state.value} after {timeout_seconds:g} s"
-                )
-            yield Sleep(min(delay, left))
-            delay = min(delay * 1.5, 1.0)
+        call = get(path_of(WORKFLOWS, run_id), wire.RunView)
+        (run,) = yield from wait_for_ends([call], timeout_seconds)
+        return run

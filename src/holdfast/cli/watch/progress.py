@@ -1,0 +1,111 @@
+"""A job's progress for a person: steps, rate and the time left, and a line that shows them while the
+output comes."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from holdfast.cli.face import Face
+from holdfast.cli.output import span
+from holdfast.cli.watch.live_line import LiveLine
+from holdfast.core.progress.pace import Estimate, Pace, SeenStep, add_step, estimate
+from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.core.records import JobRecord
+
+LOOK_SECONDS = 2.0
+
+
+def take_beat(pace: Pace, job: JobRecord) -> Pace:
+    """Return the pace with the job's newest beat. A first attempt began with step 0 when it started;
+    where a later one began is not known before a second beat is seen."""
+    if not pace.seen and job.attempts == 1 and job.started_at is not None:
+        pace = add_step(pace, SeenStep(job.started_at.timestamp(), 0))
+    if job.step is None or job.beat_at is None:
+        return pace
+    return add_step(pace, SeenStep(job.beat_at.timestamp(), job.step))
+
+
+def find_estimate(job: JobRecord, pace: Pace, now: datetime) -> Estimate | None:
+    """Return how far a job is; None before its first step."""
+    if job.step is None:
+        return None
+    return estimate(take_beat(pace, job), job.total, now.timestamp())
+
+
+def say_rate(found: Estimate) -> str:
+    """Write a rate: `12/s`, `3.4/s`, `7.0/min`, `2.5/h`; empty where it is not known."""
+    if found.rate is None:
+        return ""
+    for each, unit in ((1.0, "s"), (60.0, "min"), (3600.0, "h")):
+        count = found.rate * each
+        if count >= 1 or unit == "h":
+            return f"{count:.0f}/{unit}" if count >= 10 else f"{count:.1f}/{unit}"
+    raise AssertionError("unreachable")
+
+
+def say_left(found: Estimate) -> str:
+    """Write the time left; empty where it is not known."""
+    return "" if found.left_seconds is None else span(found.left_seconds)
+
+
+def say_estimate(found: Estimate) -> str:
+    """Write how far a job is: `step 120/1000 (12%), 3.1/s, 4m44s left`."""
+    of = f"/{found.total} ({100 * found.step / found.total:.0f}%)" if found.total else ""
+    left = say_left(found)
+    parts = (f"step {found.step}{of}", say_rate(found), left and f"{left} left")
+    return ", ".join(filter(None, parts))
+
+
+class ProgressLine:
+    """Shows a running job's progress on the last line of a terminal while nothing is printed there.
+
+    A thread asks for the job now and then. The line is shown only below a whole line of output,
+    because it could not be taken away again without the beginning of another.
+    """
+
+    def __init__(self, face: Face, job_id: str, *, wanted: bool = True) -> None:
+        self._face, self._job_id = face, job_id
+        self._line = LiveLine(wanted=wanted and not face.as_json)
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._whole, self._pace = True, Pace()
+
+    def __enter__(self) -> ProgressLine:
+        if self._line.is_shown:
+            threading.Thread(target=self._look, daemon=True).start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._over.set()
+        with self._lock:
+            self._line.clear()
+
+    @contextlib.contextmanager
+    def output(self, data: bytes = b"\n") -> Iterator[None]:
+        """Take the line away while `data` is written."""
+        with self._lock:
+            self._line.clear()
+            yield
+            self._whole = data.endswith(b"\n") if data else self._whole
+
+    def take(self, job: JobRecord) -> None:
+        """Show the job as it is now."""
+        self._pace = take_beat(self._pace, job)
+        found = find_estimate(job, self._pace, datetime.now(UTC))
+        with self._lock:
+            if found is None or job.state.value != "running":
+                self._line.clear()
+            elif self._whole and not self._over.is_set():
+                self._line.show(say_estimate(found))
+
+    def _look(self) -> None:
+        with contextlib.suppress(HoldfastError), self._face.client() as client:
+            while not self._over.wait(LOOK_SECONDS):
+                with contextlib.suppress(HoldfastError):
+                    self.take(client.job(self._job_id))

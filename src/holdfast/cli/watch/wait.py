@@ -1,0 +1,114 @@
+"""`wait`: until jobs, arrays and runs of workflows have ended, with an exit code that says how."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.endings import EXIT_FAILED, EXIT_OK, EXIT_TIMEOUT
+from holdfast.cli.face import Face, talks
+from holdfast.cli.find.jobs import act_on
+from holdfast.cli.options import read_seconds
+from holdfast.cli.output import note, say_state, span
+from holdfast.cli.watch.live_line import LiveLine
+from holdfast.client.jobs.waiting import Work, wait_for_ends
+from holdfast.client.rest import RestCall, get, path_of
+from holdfast.core.arrays.records import ArrayRecord
+from holdfast.core.ids import ID_PATTERN
+from holdfast.errors import NotFound
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+
+
+def choose_exit_code(works: Sequence[Work], *, first: bool) -> int:
+    """Return the code of `wait`: 0 where all that ended succeeded, 1 where one did not, 124 where
+    the ends that were waited for have not come."""
+    ended = [work.state.value for work in works if work.state.terminal]
+    if len(ended) < (min(1, len(works)) if first else len(works)):
+        return EXIT_TIMEOUT
+    return EXIT_OK if all(state == "succeeded" for state in ended) else EXIT_FAILED
+
+
+@click.command()
+@click.argument("words", metavar="JOB...", nargs=-1, required=True)
+@click.option("--any/--all", "first", default=False, help="Until one has ended, or all have.")
+@click.option("--timeout", metavar="TIME", help="Give up after this time, with exit code 124.")
+@talks
+def wait(face: Face, words: Sequence[str], first: bool, timeout: str | None) -> int:
+    """Wait until jobs have ended; each JOB may be an array or a run of a workflow, too.
+
+    The jobs go on however the waiting ends. Exit codes: 0 all of them succeeded (with --any: all
+    that have ended); 1 one failed or was cancelled; 3 there is no such job; 124 the timeout came
+    first; 130 Ctrl-C. --json prints what was waited for as a list, also at a timeout.
+
+    \b
+    Examples:
+      holdfast wait @last
+      holdfast wait 06ch2v8wq1m4kz7d9x3t 06ch2vb3t0k5nn2r8y1a --timeout 2h
+      holdfast wait train-a train-b --any
+      holdfast submit -- make test && holdfast wait @last && ./deploy
+    """
+    seconds = None if timeout is None else read_seconds("--timeout", timeout)
+    found: list[Work] = []
+    line, began = LiveLine(wanted=not face.as_json), time.monotonic()
+
+    def tell(works: Sequence[Work]) -> None:
+        found[:] = works
+        line.show(_say_progress(works, time.monotonic() - began))
+
+    with face.client() as client:
+        calls = list({call.path: call for call in (_find(client, word) for word in words)}.values())
+        try:
+            client.perform(lambda: wait_for_ends(calls, seconds, first=first, tell=tell))
+        except TimeoutError as error:
+            line.clear()
+            note(str(error))
+        finally:
+            line.clear()
+    face.show(found, "\n".join(_say_end(work) for work in found if work.state.terminal))
+    return choose_exit_code(found, first=first)
+
+
+def _find(client: Client, word: str) -> RestCall[Work]:
+    """Return the call for the job, the array or the run that a word names. Raises NotFound."""
+    from holdfast.wire.api import JobView
+    from holdfast.wire.workflows import RunView
+
+    def find_job(job_id: str) -> RestCall[Work]:
+        if ID_PATTERN.fullmatch(word):  # the only word that was taken unseen
+            client.job(job_id)
+        return get(path_of("jobs", job_id), JobView)
+
+    try:
+        return act_on(
+            client, word, find_job, lambda array: get(path_of("arrays", array.id), ArrayRecord)
+        )
+    except NotFound:
+        if not ID_PATTERN.fullmatch(word):
+            raise
+        try:
+            return get(path_of("workflows", client.workflow(word).id), RunView)
+        except NotFound:
+            pass
+        raise
+
+
+def _say_progress(works: Sequence[Work], seconds: float) -> str:
+    if len(works) == 1:
+        (work,) = works
+        return (
+            f"{work.id} {say_state(work.state.value, getattr(work, 'reason', ''))}, {span(seconds)}"
+        )
+    counts = Counter(work.state.value for work in works)
+    ended = sum(work.state.terminal for work in works)
+    states = ", ".join(f"{state} {count}" for state, count in sorted(counts.items()))
+    return f"{ended} of {len(works)} have ended ({states}), {span(seconds)}"
+
+
+def _say_end(work: Work) -> str:
+    return f"{work.id} {say_state(work.state.value, getattr(work, 'reason', ''))}"

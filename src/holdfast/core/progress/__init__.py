@@ -1,0 +1,1 @@
+"""How fast a job's steps go and how long the rest will take, from its beats."""
