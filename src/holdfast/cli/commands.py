@@ -4,6 +4,10 @@ PROGRAM = "holdfast"
 # name → (module, help). The command is an attribute of the module.
 COMMANDS: dict[str, tuple[str, str]] = {
     "up": ("up.up", "Start everything here: database, controller, one agent."),
+    "login": ("where.login", "Log in to a server; its name is kept, and used from now on."),
+    "logout": ("where.login", "Forget a server and its token."),
+    "status": ("where.status", "Say which server, as which user, and what is wrong."),
+    "contexts": ("where.contexts", "List the servers by name; choose the current one."),
     "run": ("jobs.run", "Run a command as a job, follow it, and exit with its code."),
     "submit": ("jobs.submit", "Submit a job and print its id."),
     "jobs": ("jobs.jobs", "List jobs."),

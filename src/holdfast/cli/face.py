@@ -23,27 +23,27 @@ class Face:
     """A command's controller and the form of its output."""
 
     def __init__(
-        self, as_json: bool, url: str | None = None, token_file: str | None = None
+        self,
+        as_json: bool,
+        url: str | None = None,
+        token_file: str | None = None,
+        context: str | None = None,
     ) -> None:
         self.as_json, self.url, self.token_file = as_json, url, token_file
+        self.context = context
         self.waiting = WaitingNotice()
 
     def client(self, retry_seconds: float = RETRY_SECONDS) -> Client:
         """Return a client. Raises NoController and ValidationError, with the remedy."""
-        token = None
-        if self.token_file is not None:
-            try:
-                with open(self.token_file) as file:
-                    token = file.read().strip()
-            except (OSError, ValueError) as error:
-                why = error.strerror if isinstance(error, OSError) else "it is no text"
-                message = f"the token file {self.token_file} cannot be read: {why}"
-                raise ValidationError(message) from error
-            if not token:
-                raise ValidationError(f"the token file {self.token_file} is empty")
-        made = Client(self.url, token, retry_seconds=retry_seconds, watch=self.waiting.watch)
+        token = self.read_token()
+        watch, context = self.waiting.watch, self.context
+        made = Client(self.url, token, retry_seconds=retry_seconds, context=context, watch=watch)
         made.on_note = note
         return made
+
+    def read_token(self) -> str | None:
+        """Return the token of --token-file; None without one. Raises ValidationError."""
+        return None if self.token_file is None else read_token_file(self.token_file)
 
     def answer(self, ask: Callable[[Client], T], describe: Callable[[T], str]) -> T:
         """Ask the controller, show its answer, and return it."""
@@ -69,21 +69,57 @@ class Face:
             print_text(text)
 
 
+def read_token_file(path: str) -> str:
+    """Return the token that a file holds. Raises ValidationError."""
+    try:
+        with open(path) as file:
+            token = file.read().strip()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise ValidationError(f"the token file {path} cannot be read: {why}") from error
+    if not token:
+        raise ValidationError(f"the token file {path} is empty")
+    return token
+
+
+def prints(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the option of a command that calls no controller; its first argument is a `Face`."""
+
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    @functools.wraps(function)
+    def command(*args: Any, as_json: bool, **options: Any) -> Any:
+        return function(Face(as_json), *args, **options)
+
+    return command
+
+
 def talks(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of a command that calls a controller; its first argument is a `Face`."""
 
     @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     @click.option(
-        "--url", metavar="URL", help="The controller. [default: HOLDFAST_URL, or an `up`]"
+        "--url", metavar="URL", help="The controller. [default: HOLDFAST_URL, or a context]"
+    )
+    @click.option(
+        "-c",
+        "--context",
+        metavar="NAME",
+        help="The server of this name. [default: the current one]",
     )
     @click.option(
         "--token-file", metavar="FILE", help="A file with the token. [default: HOLDFAST_TOKEN]"
     )
     @functools.wraps(function)
     def command(
-        *args: Any, as_json: bool, url: str | None, token_file: str | None, **options: Any
+        *args: Any,
+        as_json: bool,
+        url: str | None,
+        token_file: str | None,
+        context: str | None,
+        **options: Any,
     ) -> Any:
-        face = Face(as_json, url, token_file)
+        before = click.get_current_context().find_root().params.get("context")
+        face = Face(as_json, url, token_file, context or (None if url else before))
         try:
             return function(face, *args, **options)
         finally:

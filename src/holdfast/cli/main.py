@@ -80,7 +80,10 @@ class LazyGroup(click.Group):
     epilog=_EPILOG,
 )
 @click.version_option(None, "--version", package_name="holdfast", message="holdfast %(version)s")
-def cli() -> None:
+@click.option(
+    "-c", "--context", metavar="NAME", help="The server of this name, for any command about one."
+)
+def cli(context: str | None) -> None:
     """Holdfast keeps GPU work running until it is finished."""
 
 

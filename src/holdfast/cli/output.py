@@ -46,6 +46,11 @@ def unstyle(text: str) -> str:
     return re.sub(r"\x1b\[[;?0-9]*[a-zA-Z]", "", text) if "\x1b" in text else text
 
 
+def style(text: str, code: int) -> str:
+    """Return text in a colour, or bold, where the output shows colours."""
+    return _style(text, code) if colourful() else text
+
+
 def _style(text: str, code: int) -> str:
     return f"\x1b[{code}m{text}\x1b[0m"
 
@@ -79,7 +84,7 @@ def colourful(stream: Any = None) -> bool:
 def paint(word: str) -> str:
     """Return a state's word in its colour."""
     colour = _COLOURS.get(word.strip())
-    return _style(word, colour) if colour and colourful() else word
+    return style(word, colour) if colour else word
 
 
 def age(moment: datetime | None, now: datetime | None = None) -> str:

@@ -1,7 +1,6 @@
 """The asyncio client: one connection, which runs the scripts of the methods."""
 
 import asyncio
-import os
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
 from functools import partial
@@ -58,11 +57,12 @@ class AsyncRestConnection(Awaited):
         timeout_seconds: float = 30.0,
         retry_seconds: float = 10.0,
         ca_file: str | None = None,
+        context: str | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
         event_hooks: Mapping[str, list[Any]] | None = None,
     ) -> None:
-        self.place: ControllerPlace = locate(url, token)
-        ca_file = ca_file or os.environ.get("HOLDFAST_CA_FILE")
+        self.place: ControllerPlace = locate(url, token, context=context)
+        ca_file = ca_file or self.place.ca_file
         self._timeout_seconds = timeout_seconds
         self._retry_seconds = retry_seconds
         self.on_note: Callable[[str], None] = warn
@@ -224,7 +224,9 @@ class AsyncClient(
             they are left out.
         timeout_seconds: how long to wait for one answer.
         retry_seconds: how long lost connections are tried again, for calls where that is harmless.
-        ca_file: certificates to trust instead of the system's. [default: HOLDFAST_CA_FILE]
+        ca_file: certificates to trust instead of the system's. [default: the context's, or
+            HOLDFAST_CA_FILE]
+        context: the name of the server, as `holdfast login` keeps it, in place of `url`.
         transport: an `httpx.AsyncBaseTransport`, for tests.
 
     Raises (every method): the errors of `holdfast.errors`; `Unavailable` when the controller cannot

@@ -61,11 +61,12 @@ class RestConnection(Blocking):
         timeout_seconds: float = 30.0,
         retry_seconds: float = 10.0,
         ca_file: str | None = None,
+        context: str | None = None,
         transport: httpx.BaseTransport | None = None,
         watch: AnswerWatch = NO_WATCH,
     ) -> None:
-        self.place: ControllerPlace = locate(url, token)
-        ca_file = ca_file or os.environ.get("HOLDFAST_CA_FILE")
+        self.place: ControllerPlace = locate(url, token, context=context)
+        ca_file = ca_file or self.place.ca_file
         self._timeout_seconds = timeout_seconds
         self._retry_seconds = retry_seconds
         self.on_note: Callable[[str], None] = warn
@@ -215,7 +216,9 @@ class Client(
             they are left out.
         timeout_seconds: how long to wait for one answer.
         retry_seconds: how long lost connections are tried again, for calls where that is harmless.
-        ca_file: certificates to trust instead of the system's. [default: HOLDFAST_CA_FILE]
+        ca_file: certificates to trust instead of the system's. [default: the context's, or
+            HOLDFAST_CA_FILE]
+        context: the name of the server, as `holdfast login` keeps it, in place of `url`.
         transport: an `httpx.BaseTransport`, for tests.
         watch: the functions called at each request and at each answer's head.
 

@@ -314,6 +314,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              body=api.TokenRequest, answers={201: api.TokenCreated}),
     Endpoint("DELETE", "/v1/tokens/{id}", A, tokens.revoke_token, "Revoke a token.", answers={204: None}),
     _get("/v1/whoami", tokens.who_am_i, "The caller's token.", TokenRecord),
+    _get("/v1/server", system.get_server, "The controller's version and clock.", api.ServerView),
     # webhooks
     Endpoint("GET", "/v1/webhooks", A, webhooks.list_webhooks, "Every webhook, without its secret.",
              answers={200: PageOf(WebhookRecord)}),

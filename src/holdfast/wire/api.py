@@ -65,6 +65,7 @@ pages: `{"items": [...], "next": cursor|null}`.
     POST   /v1/tokens                       TokenRequest → 201 TokenCreated
     DELETE /v1/tokens/{id}                  → 204
     GET    /v1/whoami                       → TokenRecord
+    GET    /v1/server                       → ServerView: the controller's version and clock
     …      /v1/webhooks…                    see wire.webhooks
     POST   /v1/agent/register|sync|logs|forensics     see wire.agent
     POST   /v1/agent/health                 HealthRequest → HealthAnswer; see wire.health
@@ -105,6 +106,13 @@ class Problem(ApiBody, frozen=True, kw_only=True, omit_defaults=True):
     code: str = "error"
     field: str | None = None
     instance: str | None = None
+
+
+class ServerView(ApiBody, frozen=True, kw_only=True):
+    """The controller that answered. clock: the time there as it answered."""
+
+    version: str
+    clock: datetime
 
 
 class BatchRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 import click
@@ -20,6 +21,8 @@ from holdfast.client.synchronous import Client
 R = TypeVar("R")
 Columns = Mapping[str, Callable[[R], str]]  # head → the cell of a row
 Ask = Callable[..., Any]  # gets a client, the id of one thing where it is about one, and options
+Opens = Callable[[Face], AbstractContextManager[Any]]
+Wraps = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def draw_columns(columns: Columns[R], rows: Sequence[R], elastic: int = -1) -> str:
@@ -33,6 +36,8 @@ class Resource(click.Group):
 
     subject: Callable[[Callable[..., Any]], Callable[..., Any]]
     find: Callable[[Client, str], str]  # from the word that a person gives to the id
+    opens: Opens  # what the commands' functions get: a client, if nothing else is said
+    wraps: Wraps  # adds the options that all of the commands have
     words: Mapping[str, str]  # other words for commands of this group
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -43,11 +48,11 @@ class Resource(click.Group):
 
         def add(function: Ask) -> Ask:
             def run(face: Face, subject: str, **options: Any) -> None:
-                with face.client() as client:
+                with self.opens(face) as client:
                     found = function(client, self.find(client, subject), **options)
                 face.show(found, says(found))
 
-            self.command(name)(self.subject(_as_command(function, run)))
+            self.command(name)(self.subject(_as_command(function, run, wraps=self.wraps)))
             return function
 
         return add
@@ -57,11 +62,11 @@ class Resource(click.Group):
 
         def add(function: Ask) -> Ask:
             def run(face: Face, subject: str) -> None:
-                with face.client() as client:
+                with self.opens(face) as client:
                     function(client, self.find(client, subject))
                 face.show({done: subject}, f"{subject}: {done}")
 
-            self.command(name)(self.subject(_as_command(function, run)))
+            self.command(name)(self.subject(_as_command(function, run, wraps=self.wraps)))
             return function
 
         return add
@@ -74,17 +79,21 @@ def resource(
     nothing: str = "",
     find: Callable[[Client, str], str] = lambda _, word: word,
     words: Mapping[str, str] | None = None,
+    opens: Opens = lambda face: face.client(),
+    options: Wraps = talks,
 ) -> Callable[[Ask], Resource]:
     """Make the group of a kind of the function that lists it, whose text is the group's help.
 
     metavar: names one thing on the command line. nothing: is said in place of a table without rows.
+    opens: opens what the functions get in place of a client. options: adds the options of a command
+    that asks no controller.
     """
 
     def make(function: Ask) -> Resource:
-        options = _take_options(function)
+        own = _take_options(function)
 
         def run(face: Face, **given: Any) -> None:
-            with face.client() as client:
+            with opens(face) as client:
                 rows = function(client, **given)
             face.show(rows, nothing if nothing and not rows else draw(rows))
 
@@ -92,11 +101,11 @@ def resource(
             if context.invoked_subcommand is None:
                 run(face, **given)
 
-        alone = _as_command(function, run_alone, options)
+        alone = _as_command(function, run_alone, own, options)
         made = click.group(cls=Resource, invoke_without_command=True)(click.pass_context(alone))
         made.subject = click.argument("subject", metavar=metavar)
-        made.find, made.words = find, words or {}
-        each, name = _as_command(function, run, options), function.__name__
+        made.find, made.words, made.opens, made.wraps = find, words or {}, opens, options
+        each, name = _as_command(function, run, own, options), function.__name__
         text = f"List {name.removesuffix('s')}s.\n\n\b\nExample:\n  holdfast {name} list --json"
         made.command("list", help=text)(each)
         return made
@@ -110,10 +119,13 @@ def _take_options(function: Ask) -> list[click.Parameter]:
 
 
 def _as_command(
-    function: Ask, run: Callable[..., Any], options: list[click.Parameter] | None = None
+    function: Ask,
+    run: Callable[..., Any],
+    options: list[click.Parameter] | None = None,
+    wraps: Wraps = talks,
 ) -> Callable[..., Any]:
     """Return `run` with the text and the options of `function`, before those of every command."""
     own = _take_options(function) if options is None else options
-    made = talks(functools.wraps(function)(run))
+    made = wraps(functools.wraps(function)(run))
     vars(made)["__click_params__"] = [*vars(made)["__click_params__"], *own]
     return made

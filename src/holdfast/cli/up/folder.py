@@ -18,6 +18,7 @@ import signal
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from holdfast.client.contexts.file import LOCAL, read_contexts
 from holdfast.client.locate import DATA_FOLDER
 from holdfast.errors import Conflict, Unavailable, ValidationError
 from holdfast.process.files import write_atomic
@@ -117,18 +118,19 @@ class DataFolder:
         another name two variables have to be set. The token is read from its file, so that no
         terminal shows it.
         """
-        command = "holdfast run -- echo hello"
+        command = "run -- echo hello"
         if self.path.name == DATA_FOLDER:
             try:
                 here = os.path.samefile(self.path.parent, os.curdir)
             except OSError:  # the working folder was deleted
                 here = False
             where = "this folder" if here else self.path.parent
-            return f"in another terminal, in {where}: {command}"
+            named = "-c local " if _names_another(os.environ) else ""
+            return f"in another terminal, in {where}: holdfast {named}{command}"
         lines = (
             f"export HOLDFAST_URL={url}",
             f'export HOLDFAST_TOKEN="$(cat {shlex.quote(str(self.token_file))})"',
-            command,
+            f"holdfast {command}",
         )
         return "\n    ".join(("in another terminal:", *lines))
 
@@ -216,6 +218,16 @@ class DataFolder:
         except OSError:
             return ""
         return "\n".join(f"    {line}" for line in text.splitlines()[-lines:])
+
+
+def _names_another(environ: Mapping[str, str]) -> bool:
+    """Return whether commands without a word about it go to another server than this `up`."""
+    if environ.get("HOLDFAST_URL") or environ.get("HOLDFAST_CONTEXT", LOCAL) != LOCAL:
+        return True
+    try:
+        return read_contexts(environ).current != LOCAL
+    except ValidationError:  # the file cannot be used, and commands say so
+        return True
 
 
 def _rotate(path: Path, *, move: bool) -> None:

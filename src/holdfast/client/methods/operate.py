@@ -231,6 +231,11 @@ class OperateMethods:
         """Return the token that this client uses."""
         return get(path_of("whoami"), TokenRecord)
 
+    @gives_one
+    def server(self) -> RestCall[wire.ServerView]:
+        """Return the version and the clock of the controller."""
+        return get(path_of("server"), wire.ServerView)
+
 
 def _switch_retries(
     project: str | None, changes: Mapping[str, Value], unset: Sequence[str]

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import hashlib
 import re
+from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
 
@@ -14,6 +15,7 @@ from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.metrics import CONTENT_TYPE
 from holdfast.errors import Unavailable
 from holdfast.version import VERSION
+from holdfast.wire.api import ServerView
 
 _FRONT_PAGE = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Holdfast</title></head><body>
@@ -71,6 +73,11 @@ async def get_readiness(call: ApiCall) -> Response:
     """Answer once the store has. Raises Unavailable, a 503, when it does not answer."""
     await call.store.ping()
     return answer_json({"status": "ready"})
+
+
+async def get_server(call: ApiCall) -> Response:
+    """Return the version and the clock of the controller that answers."""
+    return answer_json(ServerView(version=VERSION, clock=datetime.now(UTC)))
 
 
 async def get_metrics(call: ApiCall) -> Response:

@@ -38,6 +38,8 @@ _OPEN = {
     ("GET", "/v1/values/{sha256}"),
     ("GET", "/v1/jobs"),
     ("GET", "/v1/arrays"),
+    ("GET", "/v1/whoami"),
+    ("GET", "/v1/server"),
 }
 """The routes open to every job's token. Their paths name no existing work, except in two lists,
 which show a job only the work that it submitted."""

@@ -1,0 +1,1 @@
+"""Named servers: the file of a user's contexts, which `holdfast login` writes."""
