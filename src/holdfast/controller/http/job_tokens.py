@@ -36,6 +36,10 @@ _OPEN = {
     ("POST", "/v1/workflows"),
     ("PUT", "/v1/values/{sha256}"),
     ("GET", "/v1/values/{sha256}"),
+    ("POST", "/v1/bundles/missing"),
+    ("PUT", "/v1/bundles/packs"),
+    ("POST", "/v1/bundles"),
+    ("GET", "/v1/bundles/{digest}"),
     ("GET", "/v1/jobs"),
     ("GET", "/v1/arrays"),
 }
