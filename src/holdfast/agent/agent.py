@@ -18,6 +18,7 @@ import os
 import signal
 
 from holdfast.agent.abilities import Abilities, Hindrances
+from holdfast.agent.bundles.code import CodeLaying
 from holdfast.agent.calls.apps import AppTrials
 from holdfast.agent.calls.blobs import BlobCarrier
 from holdfast.agent.calls.executors import Executors
@@ -101,7 +102,7 @@ class Agent:
         self._forensics = ForensicsSender(calls, self._probe)
         self._kills = Kills(table, self._link, self._forensics)
         self._memory = MemoryWatch(table, self._ties.guardian_pid, kill=self._kills.kill)
-        transfers = Transfers(
+        self._transfers = transfers = Transfers(
             config.url,
             ca_file=config.ca_file,
             incarnation=self._ties.incarnation,
@@ -136,7 +137,8 @@ class Agent:
             folder, self._table, self._containers, self._hindrances, self._news
         )
         self._works = WorkFolders(self._work_folder)
-        self._keeper = Housekeeper(self._table, self._works)
+        self._code = CodeLaying(folder / "code", self._works, self._transfers)
+        self._keeper = Housekeeper(self._table, self._works, self._code.sweep)
         self._shipper = LogShipper(self._calls, self._keeper.settle)
         self._calls.answered = self._shipper.note_answer
         self._log_reader = LogReader(self._table, self._calls, self._config.host_name)
@@ -185,6 +187,7 @@ class Agent:
             places,
             containers=self._containers,
             checkpoints=self._checkpoints,
+            code=self._code,
             shipper=self._shipper,
             hindrances=self._hindrances,
             news=self._news,

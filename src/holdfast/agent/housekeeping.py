@@ -39,9 +39,12 @@ class Housekeeper:
     """Forgets tasks that are over, and deletes folders of tasks and jobs that are not needed any
     more."""
 
-    def __init__(self, table: TaskTable, works: WorkFolders) -> None:
+    def __init__(
+        self, table: TaskTable, works: WorkFolders, sweep_code: Callable[[], None] = lambda: None
+    ) -> None:
         self._table = table
         self._works = works
+        self._sweep_code = sweep_code  # deletes the records of work folders that are gone
         self._half_settled: set[AgentTask] = set()
         self._over: deque[TaskKey] = deque()  # tasks whose folders have to be deleted
         self._left = asyncio.Event()  # there is something to delete
@@ -179,6 +182,7 @@ class Housekeeper:
                 days = idle_seconds / 86_400
                 age = f"last seen {days:.1f} days ago"
                 log.info(f"removed the work folder of a job {age}: {folder.name}")
+        self._sweep_code()
 
 
 def _count_here(task: AgentTask, stream: str) -> int:

@@ -22,16 +22,25 @@ from holdfast.cli.jobs.submit import (
     name_parents,
     read_spec,
 )
+from holdfast.cli.jobs.workdir import CODE_OPTIONS, UNSENT, send_workdir, take_workdir
 from holdfast.cli.options import COUNT, POSITIVE, add_options
 from holdfast.cli.output import note
 from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
+    from holdfast.cli.jobs.workdir import Workdir
     from holdfast.client.locate import ControllerPlace
     from holdfast.core.records import JobRecord
     from holdfast.core.spec import JobSpec
 
-_OPTIONS = (*ABOUT_OPTIONS, *NEED_OPTIONS, *PLACE_OPTIONS, *POLICY_OPTIONS, *START_OPTIONS)
+_OPTIONS = (
+    *ABOUT_OPTIONS,
+    *NEED_OPTIONS,
+    *PLACE_OPTIONS,
+    *POLICY_OPTIONS,
+    *CODE_OPTIONS,
+    *START_OPTIONS,
+)
 # The options of `submit` that a supervised job does not have.
 _ABSENT: dict[str, Any] = {
     **dict.fromkeys(("file", "shell", "image", "runtime", "pull", "pull_timeout")),
@@ -96,7 +105,9 @@ def supervise(face: Face, script: str, args: Sequence[str], follow: bool, **opti
     """
     with face.client() as client:
         given = name_parents(client, options)
-        spec = make_spec(client.place, script, args, given, os.environ, time.time())
+        workdir = take_workdir({}, options)
+        spec = make_spec(client.place, script, args, given, os.environ, time.time(), workdir)
+        spec = send_workdir(client, spec, workdir)
 
         def submit() -> JobRecord:
             made = client.submit(spec)
@@ -121,6 +132,7 @@ def make_spec(
     options: Mapping[str, Any],
     environ: Mapping[str, str],
     now: float,
+    workdir: Workdir | None = None,
 ) -> JobSpec:
     """Return the job: `--hosts` ranks, spread over hosts, each of which runs
     `supervisor/member/`.
@@ -138,8 +150,10 @@ def make_spec(
         "on_partial": "restart", "name": options["name"] or Path(script).name,
         "command": [*member, options["metrics_port"] or "", python, script, *args],
     }  # fmt: skip
-    spec = msgspec.structs.replace(read_spec(place, given, environ, now), supervised=True)
-    _check_script(script, spec.cwd, place.is_local)
+    fields = {} if workdir is None else {"code": UNSENT}
+    spec = msgspec.structs.replace(read_spec(place, given, environ, now, fields), supervised=True)
+    where = spec.cwd if workdir is None else os.path.abspath(os.path.expanduser(workdir.path))
+    _check_script(script, where, place.is_local or workdir is not None)
     return spec
 
 

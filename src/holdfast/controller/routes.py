@@ -23,6 +23,7 @@ from holdfast.controller.api import (
 )
 from holdfast.controller.api.checkpoints import routes as checkpoints
 from holdfast.controller.api.settings import config, rules
+from holdfast.controller.bundles import downloads, uploads
 from holdfast.controller.calls import checkpoints as call_checkpoints
 from holdfast.controller.calls import exchange, outputs, sets, values
 from holdfast.controller.graphql import endpoint as graphql
@@ -55,7 +56,7 @@ from holdfast.core.settings.resolve import Effective
 from holdfast.core.spec import JobSpec
 from holdfast.core.webhooks.values import DeliveryRecord, WebhookRecord
 from holdfast.core.workflows.records import NodeRecord, RunRecord
-from holdfast.wire import agent, api, calls, health
+from holdfast.wire import agent, api, bundles, calls, health
 from holdfast.wire import pools as fleet
 from holdfast.wire import webhooks as hooks
 from holdfast.wire import workflows as flow
@@ -129,6 +130,23 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              "Keep a large result of a call; the body is the bytes.", raw=True, media_in=_BYTES, answers={204: None}),
     Endpoint("GET", "/v1/agent/values/{sha256}", Role.HOST, values.get_value, "A large argument of a call.",
              media=_BYTES, answers={200: None}),
+    Endpoint("GET", "/v1/agent/bundles/{digest}", Role.HOST, downloads.get_agent_plan,
+             "The manifest of a task's code, and the places of its bytes.", query=downloads.AgentBundleQuery,
+             media=_BYTES, answers={200: None}),
+    Endpoint("GET", "/v1/agent/bundles/{digest}/packs/{pack}", Role.HOST, downloads.get_agent_pack,
+             "A pack of a task's code.", query=downloads.AgentBundleQuery, media=_BYTES, answers={200: None}),
+    # bundles
+    Endpoint("POST", "/v1/bundles/missing", S, uploads.find_missing, "Which digests a project has no bytes of.",
+             body=bundles.MissingRequest, answers={200: bundles.MissingAnswer}),
+    Endpoint("PUT", "/v1/bundles/packs", S, uploads.put_pack, "Keep a pack of files; the body is its bytes.",
+             query=uploads.ProjectQuery, raw=True, media_in=_BYTES, answers={204: None}),
+    Endpoint("POST", "/v1/bundles", S, uploads.put_bundle, "Make a bundle of a manifest, which is the body.",
+             query=uploads.ProjectQuery, raw=True, media_in=_BYTES, answers={201: bundles.BundleView}),
+    Endpoint("GET", "/v1/bundles/{digest}", S, uploads.get_bundle, "A bundle that a project holds.",
+             query=uploads.ProjectQuery, answers={200: bundles.BundleView}),
+    _get(JOB + "/code", downloads.get_job_plan, "The manifest of its code, and the places of its bytes.", None,
+         media=_BYTES),
+    _get(JOB + "/code/packs/{pack}", downloads.get_job_pack, "A pack of its code.", None, media=_BYTES),
     # jobs
     Endpoint("POST", "/v1/jobs", S, jobs.submit_job, "Submit a job.", body=JobSpec, headers=_KEY,
              answers={201: JobRecord, 200: JobRecord}),

@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from holdfast.core.bundles.code import CodeRef, check_code
 from holdfast.core.dependencies import AFTER_PATTERN, MAX_PARENTS, parse_all
 from holdfast.core.ids import ID_PATTERN
 from holdfast.core.retry import RetryFields, check_fields
@@ -60,6 +61,7 @@ class JobSpec(
     env: variables added to the agent's clean environment. secrets: variables that are stored apart
     and never shown. stdin: the SHA-256 of a value (`PUT /v1/values/…`) that every task of every
     attempt reads as its standard input; without one the input is empty.
+    code: the folder, or the commit, that is laid into the work folder before each attempt.
     tasks: number of ranks that run together; more than one is a gang.
     gpus, cpus, memory_bytes: needs of each task. A task with GPUs needs devices, another needs
     `cpus` slots (default 1).
@@ -105,6 +107,7 @@ class JobSpec(
     env: Annotated[dict[EnvName, EnvValue], Meta(max_length=1024)] = {}
     secrets: Annotated[dict[EnvName, EnvValue], Meta(max_length=256)] = {}
     stdin: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")] | None = None
+    code: CodeRef | None = None
     cwd: Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^/[^\x00]*$")] | None = None
     fresh_workdir: bool = False
     time_limit_seconds: Seconds | Off | None = None
@@ -221,6 +224,10 @@ def check_spec(spec: JobSpec) -> JobSpec:
     _require(fits, "expected_seconds", longer)
     check_memory(spec.memory_bytes)
     parse_all(spec.after)
+    if spec.code is not None:
+        check_code(spec.code)
+        beside = "a job with code starts in its work folder, where the code is; leave cwd out"
+        _require(spec.cwd is None, "cwd", beside)
     _check_container(spec)
     bare = "host managers run on the hosts themselves; let the policy start the containers"
     _require(not spec.supervised or spec.image is None, "image", bare)

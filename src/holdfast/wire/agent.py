@@ -20,6 +20,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.bounds import MAX_LARGE, Count, Elapsed, Large, MemoryBytes, Whole
+from holdfast.core.bundles.code import CodeRef
 from holdfast.core.calls.values import ExecutorLimits
 from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
@@ -236,6 +237,7 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     of `app` with `limits`.
     falls_together: every rank of the attempt is on this host, and where one falls the agent stops
     the others at once (FALL-1).
+    code: what is laid into the work folder first.
     also: further tasks that this order launches. stdin: the SHA-256 of the value that the task
     reads as its standard input.
     """
@@ -278,10 +280,12 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     also: list[AlikeTask] = []
     stdin: Annotated[str, Meta(max_length=64)] = ""
 
+    code: CodeRef | None = None
+
     @property
     def fetches(self) -> bool:
-        """Return whether a checkpoint or an input must be fetched before the task starts."""
-        return self.checkpoint is not None or bool(self.stdin)
+        """Return whether code, a checkpoint or an input must be fetched before the task starts."""
+        return self.checkpoint is not None or bool(self.stdin) or self.code is not None
 
     def list_all(self) -> list[LaunchOrder]:
         """Return an order for each task."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.agent.abilities import Hindrances
+from holdfast.agent.bundles.code import CodeLaying
 from holdfast.agent.calls.home import ExecutorHome, make_place
 from holdfast.agent.containers.tasks import ContainerTasks
 from holdfast.agent.folders import OUT_FOLDER, TOKEN_FILE, WorkFolders
@@ -139,6 +140,7 @@ class Launcher:
     places: TaskPlaces
     containers: ContainerTasks
     checkpoints: CheckpointTransfers
+    code: CodeLaying
     shipper: LogShipper
     hindrances: Hindrances
     news: News
@@ -187,9 +189,15 @@ class Launcher:
         return self.ports.find(now)
 
     async def _fetch_and_start(self, task: AgentTask, order: LaunchOrder) -> None:
-        """Start a task once its input and its checkpoint are here, or report why they cannot be had
-        (SAVE-3)."""
-        missing = await self.checkpoints.fetch_input(task)
+        """Start a task once its code, its input and its checkpoint are here, or report why they
+        cannot be had (SAVE-3)."""
+        try:
+            missing = await self.code.lay(task, order)
+        except OSError as trouble:
+            self.hindrances.note_start(f"it cannot lay the code of a task: {trouble}")
+            self.fail(task.key, f"its code cannot be laid into its folder: {trouble}")
+            return
+        missing = missing or await self.checkpoints.fetch_input(task)
         if missing is not None:
             log.error(f"the task is not started: {missing}", extra=task.about())
             self.give_up(task, TaskFacts(start_error=missing[:4096]))

@@ -189,6 +189,27 @@ class Transfers:
             part.unlink(missing_ok=True)
             raise
 
+    def fetch_bytes(self, where: str, key: TaskKey, wire: Wire, limit_bytes: int) -> bytes:
+        """Fetch what the controller has for a task under a path of the agents' API. Raises TooLarge
+        for more than `limit_bytes`."""
+        words = {"job": key.job_id, "rank": key.rank, "epoch": key.epoch}
+        query = urlencode({**words, "incarnation": self._incarnation})
+        target = f"{self._path.removesuffix('/checkpoint')}/{where}?{query}"
+        pieces, size = list[bytes](), 0
+        with self._connect(wire, "the download broke off") as connection:
+            connection.request("GET", target, None, self._common_headers())
+            answer = connection.getresponse()
+            if answer.status != 200:
+                raise read_problem(HttpAnswer(answer.status, answer.read(_MAX_PROBLEM_BYTES)))
+            while piece := _read_piece(answer, wire):
+                size += len(piece)
+                if size > limit_bytes:
+                    raise TooLarge(f"it has more than {limit_bytes} bytes")
+                pieces.append(piece)
+            if answer.length:
+                raise Unavailable("the download broke off before its end")
+        return b"".join(pieces)
+
     def fetch_value(self, sha256: str, path: Path, wire: Wire) -> None:
         """Fetch a value of at most `MAX_STDIN_BYTES` into `path`, whole or not at all. Raises
         ValidationError if the bytes do not have this SHA-256, OSError if the disk cannot store

@@ -27,6 +27,7 @@ from holdfast.cli.jobs.flags import (
     read_gang,
     read_policy,
 )
+from holdfast.cli.jobs.workdir import CODE_OPTIONS, UNSENT, send_workdir, take_workdir
 from holdfast.cli.options import LABEL, POSITIVE, add_options, read_pairs
 from holdfast.cli.output import note
 from holdfast.client.specs import build_spec, parse_start, read_secrets
@@ -113,6 +114,7 @@ _OPTIONS = (
     *GANG_OPTIONS,
     *POLICY_OPTIONS,
     *CONTAINER_OPTIONS,
+    *CODE_OPTIONS,
     *START_OPTIONS,
     click.option(
         "--stdin",
@@ -142,15 +144,31 @@ takes_spec = add_options(*_OPTIONS)
 """Adds the options of a job."""
 
 
+def read_job(client: Client, options: Mapping[str, Any]) -> JobSpec:
+    """Make a spec of the flags, send the folder that goes with it, and keep its standard input.
+    Raises ValidationError."""
+    fields = read_file(options["file"]) if options["file"] else {}
+    workdir = take_workdir(fields, options)
+    if workdir is not None:
+        fields["code"] = UNSENT
+    spec = read_spec(client.place, options, os.environ, time.time(), fields)
+    return with_input(client, send_workdir(client, spec, workdir), options["stdin"])
+
+
 def read_spec(
-    place: ControllerPlace, options: Mapping[str, Any], environ: Mapping[str, str], now: float
+    place: ControllerPlace,
+    options: Mapping[str, Any],
+    environ: Mapping[str, str],
+    now: float,
+    fields: dict[str, Any] | None = None,
 ) -> JobSpec:
-    """Make a spec of the flags, over the file's fields if there is a file. `now` is Unix seconds.
+    """Make a spec of the flags, over `fields` or those of the file. `now` is Unix seconds.
 
     Raises:
         ValidationError: naming the flag or the field.
     """
-    fields = read_file(options["file"]) if options["file"] else {}
+    if fields is None:
+        fields = read_file(options["file"]) if options["file"] else {}
     for name in _PLAIN:
         if options[name] is not None:
             fields[name] = options[name]
@@ -188,6 +206,8 @@ def place_here(fields: dict[str, Any], place: ControllerPlace, environ: Mapping[
         fields["cwd"] = os.path.abspath(os.path.expanduser(fields["cwd"]))
     elif fields.get("cwd") is not None:
         pass  # a number in a file; `build_spec` refuses it
+    elif fields.get("code") is not None:
+        pass  # it starts where its code is
     elif place.is_local and not _runs_image_command(fields) and not fields.get("fresh_workdir"):
         fields["cwd"] = _here()
     given = fields.get("env") or {}
@@ -330,12 +350,12 @@ def has_piped_input(fd: int = 0) -> bool:
 
 def submit_spec(client: Any, options: Mapping[str, Any], rank: int | None = None) -> Any:
     """Submit the job of the options and return its record; `rank` must be one of its ranks."""
-    spec = read_spec(client.place, name_parents(client, options), os.environ, time.time())
+    spec = read_job(client, name_parents(client, options))
     if rank is not None and rank >= spec.tasks:
         raise ValidationError(
             f"--rank {rank}: of {spec.tasks} tasks the last is rank {spec.tasks - 1}", field="rank"
         )
-    job = client.submit(with_input(client, spec, options["stdin"]))
+    job = client.submit(spec)
     remember_job(client, job.id)
     return job
 
@@ -378,9 +398,8 @@ def submit(
         raise click.UsageError("--at-once goes with --array or --sweep")
     with face.client() as client:
         if array is not None or sweep is not None:
-            spec = read_spec(client.place, name_parents(client, options), os.environ, time.time())
+            spec = read_job(client, name_parents(client, options))
             grid = None if sweep is None else read_file(sweep)
-            spec = with_input(client, spec, options["stdin"])
             made = submit_many(client, spec, array, grid, at_once)
             remember_job(client, made.id)
             face.show(made, made.id)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 import zoneinfo
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -12,7 +10,7 @@ from typing import Any
 import click
 
 from holdfast.cli.face import Face, talks
-from holdfast.cli.jobs.submit import read_spec, takes_spec, with_input
+from holdfast.cli.jobs.submit import read_job, takes_spec
 from holdfast.cli.operate.resource import Columns, draw_columns, resource
 from holdfast.cli.options import OWNER, POSITIVE, choose_owner
 from holdfast.cli.output import facts, paint, print_text, span, table
@@ -98,8 +96,7 @@ def create(
     except ValueError as error:
         raise click.UsageError(f"--every: {error}") from None
     with face.client() as client:
-        spec = read_spec(client.place, options, os.environ, time.time())
-        spec = with_input(client, spec, options["stdin"])
+        spec = read_job(client, options)
         made = client.put_schedule(
             schedule,
             spec,

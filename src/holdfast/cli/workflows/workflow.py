@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.cli.face import Face, talks
 from holdfast.cli.jobs.submit import place_here
+from holdfast.cli.jobs.workdir import UNSENT, send_folder, take_workdir
 from holdfast.cli.options import OWNER, choose_owner
 from holdfast.cli.output import (
     age,
@@ -34,7 +35,6 @@ from holdfast.errors import NotFound, ValidationError
 
 if TYPE_CHECKING:
     from holdfast.client import Client
-    from holdfast.client.locate import ControllerPlace
     from holdfast.core.workflows.records import NodeRecord, RunRecord
     from holdfast.core.workflows.values import WorkflowSpec
     from holdfast.wire.workflows import NodeView, NodeWhy, RunView
@@ -72,7 +72,7 @@ def run(face: Face, file: Path, detach: bool, out_dir: str) -> int:
       holdfast workflow run nightly.toml --detach
     """
     with face.client() as client:
-        view = client.submit_workflow(_read(file, out_dir, client.place))
+        view = client.submit_workflow(_read(file, out_dir, client))
         if detach:
             face.show(view, view.id)
             return 0
@@ -82,14 +82,20 @@ def run(face: Face, file: Path, detach: bool, out_dir: str) -> int:
     return 0 if view.state.value == "succeeded" else 1
 
 
-def _read(file: Path, out_dir: str = "", place: ControllerPlace | None = None) -> WorkflowSpec:
+def _read(file: Path, out_dir: str = "", client: Client | None = None) -> WorkflowSpec:
     """Read a workflow's file. Its jobs run in this folder, as those of `submit` do, where they
-    name none and the controller at `place` is on this machine."""
+    name none and the client's controller is on this machine; the folders that they take along
+    (`workdir`) are sent by it."""
     from holdfast.client.workflows.files import read_workflow
 
     def settle(fields: dict[str, Any]) -> None:
-        if place is not None:
-            place_here(fields, place, os.environ)
+        workdir = take_workdir(fields, {})
+        if client is None:
+            fields |= {} if workdir is None else {"code": UNSENT}
+            return
+        if workdir is not None:
+            fields["code"] = send_folder(client, workdir, fields.get("project") or "default").code
+        place_here(fields, client.place, os.environ)
 
     spec = read_workflow(file, settle)
     return msgspec.structs.replace(spec, out_dir=str(Path(out_dir).resolve())) if out_dir else spec

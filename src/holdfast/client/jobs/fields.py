@@ -33,6 +33,7 @@ class SubmitFields(TypedDict, total=False):
     labels: Mapping[str, Any]
     env: Mapping[str, Any]
     secrets: Mapping[str, Any]
+    code: Any
     cwd: str | None
     fresh_workdir: bool
     time_limit: Duration | None

@@ -133,6 +133,7 @@ async def check_specs(
     ):
         settings = await controller.settings.refresh()
     sizes = await controller.sizes.current()
+    await check_bundles(controller, specs, where)
     jobs = []
     for spec, prefix in zip(specs, where, strict=True):
         try:
@@ -152,6 +153,29 @@ async def check_specs(
             NewJob(id=make_new_id(), spec=spec, queue=queue_of(spec), owner=owner, minted=minted)
         )
     return jobs
+
+
+async def check_bundles(
+    controller: Controller, specs: Sequence[JobSpec], where: Sequence[str]
+) -> None:
+    """Note the use of the specs' bundles. Raises ValidationError for one that its project does not
+    hold (BUNDLE-2)."""
+    wanted = {
+        (s.project, s.code.digest): w
+        for s, w in zip(specs, where, strict=True)
+        if s.code and s.code.digest
+    }
+    if not wanted:
+        return
+    known = await controller.store.bundles.use_bundles(wanted)
+    for (project, digest), prefix in wanted.items():
+        if (project, digest) not in known:
+            raise ValidationError(
+                f"{prefix}code: project {project} holds no bundle {digest}; send the folder again "
+                "(--workdir)",
+                code="no_bundle",
+                field=f"{prefix}code.digest",
+            )
 
 
 async def _submit_to_host(controller: Controller, job: NewJob) -> Submitted | None:

@@ -12,6 +12,7 @@ from holdfast.blobs.interface import BlobStore
 from holdfast.blobs.memory import MemoryBlobs
 from holdfast.controller.runtime.auth import REVOKED, Guard
 from holdfast.controller.runtime.background import Background
+from holdfast.controller.runtime.bundles.kept import BundleBlobs
 from holdfast.controller.runtime.calls.reported import ReportedCalls
 from holdfast.controller.runtime.hosts.batch import batch_syncs
 from holdfast.controller.runtime.hosts.joins import Joins
@@ -62,6 +63,7 @@ class Controller:
         self.open_provider = open_provider
         self.url = ""  # how this server is reached, as far as it knows
         self.blobs = blobs if blobs is not None else MemoryBlobs()
+        self.bundles = BundleBlobs(self.blobs)
         self.clock = clock
         self.began_at = clock()
         self.chance = chance

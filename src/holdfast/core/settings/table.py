@@ -186,6 +186,14 @@ _ALL = (
     Setting("call_value_max_mb", "number", 1024.0,
             "size of an argument or a result that is kept apart, because it is too large for a row",
             low=0.001, high=1 << 20, scope="cluster"),
+    # bundles: code that was sent, and outputs
+    Setting("bundle_max_mb", "number", 100_000.0, "bytes of code and outputs that are kept in all", low=0, high=1 << 30,
+            scope="cluster"),
+    Setting("bundle_project_max_mb", "number", 20_000.0, "bytes of code and outputs that are kept for one project",
+            low=0, high=1 << 30, scope="project", layer="project"),
+    Setting("bundle_keep_days", "number", 7.0,
+            "days after its last use for which a bundle is kept that no job, schedule or workflow on record names",
+            low=0, high=3650, scope="cluster"),
     # checkpoints
     Setting("checkpoint_max_mb", "number", 4096.0,
             "size of one checkpoint of one task; larger ones are better kept as a path or an address in a small one",

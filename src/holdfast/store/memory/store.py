@@ -4,12 +4,14 @@ conformance suite.
 Nothing in it awaits, so each call is one atomic step. Nothing in it survives the process.
 """
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from datetime import datetime
+from typing import Any, cast
 
 from holdfast.core.settings.resolve import Value
 from holdfast.core.states import HostState, JobState
+from holdfast.errors import Unavailable
 from holdfast.moves.values import Gauges
 from holdfast.store.memory.arrays import MemoryArrays
 from holdfast.store.memory.calls.calls import MemoryCalls
@@ -34,6 +36,7 @@ from holdfast.store.memory.state import MemoryState
 from holdfast.store.memory.tokens import MemoryTokens
 from holdfast.store.memory.webhooks import MemoryWebhooks
 from holdfast.store.memory.workflows import MemoryWorkflows
+from holdfast.store.port.bundles.bundles import BundleStore
 from holdfast.store.port.clock import Now
 from holdfast.store.port.leadership import HintHub
 from holdfast.store.port.store import Store
@@ -61,6 +64,19 @@ class MemoryLeadership:
         return self._hub.listen()
 
 
+class Absent:
+    """A port that only the store in PostgreSQL has: each of its methods raises Unavailable."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, method: str) -> Callable[..., Awaitable[Any]]:
+        async def refuse(*given: object, **named: object) -> Any:
+            raise Unavailable(f"the store in memory keeps no {self._name}")
+
+        return refuse
+
+
 class MemoryStore(Store):
     """A `Store` in memory. `clock` stands for the database's; `environment` as for
     `PostgresStore`."""
@@ -76,6 +92,7 @@ class MemoryStore(Store):
         members = MemoryMembers(state)
         self.admission = MemoryAdmission(state, self.environment, members)
         self.arrays = MemoryArrays(state, self.environment)
+        self.bundles = cast(BundleStore, Absent("bundles"))
         self.calls = calls = MemoryCalls(state)
         self.call_checkpoints = MemoryCallCheckpoints(calls)
         self.checkpoints = MemoryCheckpoints(state)

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from holdfast.moves.values import Gauges
 from holdfast.store.port.arrays import ArrayStore
+from holdfast.store.port.bundles.bundles import BundleStore
 from holdfast.store.port.calls.calls import CallStore
 from holdfast.store.port.calls.checkpoints import CallCheckpointStore
 from holdfast.store.port.checkpoints import CheckpointStore
@@ -50,6 +51,7 @@ class Store(Protocol):
 
     admission: AdmissionStore
     arrays: ArrayStore
+    bundles: BundleStore
     call_checkpoints: CallCheckpointStore
     calls: CallStore
     checkpoints: CheckpointStore

@@ -1,0 +1,184 @@
+"""Bring the code of a job to this host, and lay it into its work folder before it starts.
+
+CODE-1  Every attempt gets the same code: the bundle that its job names, from the first attempt to
+        the last, whatever the folder that it came from has become.
+CODE-2  One laying at a time for a folder, and one for an attempt: the ranks of a gang on one host
+        share the folder, and those that run already are not disturbed.
+"""
+
+import asyncio
+import logging
+import os
+import random
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from holdfast.agent.bundles.kept import KeptPacks
+from holdfast.agent.bundles.lay import Laid, Layer, check_piece
+from holdfast.agent.folders import WorkFolders, make_folder
+from holdfast.agent.offload import run_aside
+from holdfast.agent.tasks import AgentTask
+from holdfast.agent.uplink.transfers import Transfers, Wire
+from holdfast.core.bundles.code import CodeRef
+from holdfast.core.bundles.manifest import MAX_MANIFEST_BYTES, decode_manifest, list_digests
+from holdfast.core.bundles.packs import MAX_PACK_BYTES, BundlePlan, decode_plan
+from holdfast.core.ids import TaskKey
+from holdfast.errors import Conflict, Forbidden, HoldfastError, NotFound, TooLarge, ValidationError
+from holdfast.process.files import write_atomic
+from holdfast.wire.agent import LaunchOrder
+
+log = logging.getLogger("holdfast.agent.bundles")
+
+FETCH_SECONDS = 120.0
+_AGAIN_SECONDS = (0.2, 5.0)
+_FINAL = (NotFound, Forbidden, ValidationError, TooLarge, Conflict)
+_laid = msgspec.msgpack.Decoder(Laid)
+
+
+class CodeLaying:
+    """Lays the code of this host's tasks. folder: where packs and records are kept."""
+
+    def __init__(self, folder: Path, works: WorkFolders, transfers: Transfers) -> None:
+        self._folder = folder
+        self._works = works
+        self._transfers = transfers
+        self._packs = KeptPacks(folder / "packs")
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def lay(self, task: AgentTask, order: LaunchOrder) -> str | None:
+        """Lay the code of a task. Return None once it is there, or where the task has none;
+        otherwise a sentence on why it cannot be. Raises OSError where this host's disk is why."""
+        code = order.code
+        if code is None:
+            return None
+        wire, loop = Wire(), asyncio.get_running_loop()
+        give_up_at, pause = loop.time() + FETCH_SECONDS, _AGAIN_SECONDS[0]
+        folder = self._works.make(order)
+        lock = self._locks.setdefault(folder, asyncio.Lock())
+        try:
+            while True:
+                try:
+                    async with lock:
+                        work = partial(self._lay, task.key, code, folder, order.attempt, wire)
+                        changed = await run_aside(work)
+                    log.info(f"its code is here ({changed} files were written)", extra=task.about())
+                    return None
+                except HoldfastError as error:
+                    wrong = getattr(error, "code", "") == "checksum_mismatch"
+                    if (isinstance(error, _FINAL) and not wrong) or loop.time() > give_up_at:
+                        return f"its code {code.name} cannot be had: {error}"
+                    log.warning(f"its code cannot be had yet: {error}", extra=task.about())
+                await asyncio.sleep(pause * random.uniform(0.75, 1.25))
+                pause = min(2 * pause, _AGAIN_SECONDS[1])
+        finally:
+            wire.stop()
+            if not lock.locked():
+                self._locks.pop(folder, None)
+
+    def _lay(self, key: TaskKey, code: CodeRef, folder: str, attempt: int, wire: Wire) -> int:
+        record, boot = self._record_of(folder), _read_boot()
+        before = _read_laid(record)
+        known = before is not None and (before.digest, before.boot) == (code.digest, boot)
+        if before is not None and known and before.attempt == attempt:
+            return 0  # CODE-2
+        where = f"bundles/{code.digest}"
+        limit = MAX_MANIFEST_BYTES * 2
+        plan = decode_plan(self._transfers.fetch_bytes(where, key, wire, limit))
+        digest, entries = decode_manifest(plan.manifest)
+        if digest != code.digest:
+            raise ValidationError(f"the manifest of {digest} came for {code.digest}")
+        pieces = _Pieces(
+            self._packs,
+            plan,
+            list(list_digests(entries)),
+            lambda pack: self._transfers.fetch_bytes(
+                f"{where}/packs/{pack}", key, wire, MAX_PACK_BYTES
+            ),
+        )
+        layer = Layer(folder, before.marks if before is not None and known else {}, pieces.read)
+        try:
+            marks = layer.lay(entries)
+        finally:
+            pieces.close()
+        make_folder(str(record.parent))
+        write_atomic(record, msgspec.msgpack.encode(Laid(code.digest, boot, attempt, marks)))
+        return layer.changed
+
+    def _record_of(self, folder: str) -> Path:
+        name = os.path.relpath(folder, self._works.root).replace("/", "+")
+        return self._folder / "laid" / name
+
+    def sweep(self) -> None:
+        """Delete the records of work folders that are gone. Called in a thread."""
+        try:
+            names = os.listdir(self._folder / "laid")
+        except OSError:
+            return
+        for name in names:
+            if not os.path.isdir(f"{self._works.root}/{name.replace('+', '/')}"):
+                (self._folder / "laid" / name).unlink(missing_ok=True)
+
+
+class _Pieces:
+    """Reads pieces out of packs, which are fetched when the first piece of each is needed."""
+
+    def __init__(
+        self,
+        packs: KeptPacks,
+        plan: BundlePlan,
+        digests: Sequence[bytes],
+        fetch: Callable[[str], bytes],
+    ) -> None:
+        self._packs, self._plan, self._fetch = packs, plan, fetch
+        if len(digests) != len(plan.places):
+            raise ValidationError("the places of the bundle do not fit its manifest")
+        self._places = dict(zip(digests, plan.places, strict=True))
+        self._fds: dict[int, int] = {}
+
+    def read(self, sha256: bytes, size: int) -> bytes:
+        """Return the bytes of a digest (PACKS-1)."""
+        number, at = self._places[sha256]
+        if not 0 <= number < len(self._plan.packs):
+            raise ValidationError("the places of the bundle do not fit its manifest")
+        try:
+            return check_piece(sha256, os.pread(self._open(number), size, at))
+        except ValidationError:
+            self._drop(number)  # what this disk has of it is not whole: fetch it anew, once
+            return check_piece(sha256, os.pread(self._open(number), size, at))
+
+    def _open(self, number: int) -> int:
+        if number not in self._fds:
+            pack = self._plan.packs[number]
+            fd = self._packs.open_pack(pack)
+            if fd is None:
+                self._packs.add(pack, self._fetch(pack))
+                fd = self._packs.open_pack(pack)
+            if fd is None:
+                raise OSError(f"the pack {pack} was deleted while it was used")
+            if len(self._fds) >= 64:
+                os.close(self._fds.pop(next(iter(self._fds))))
+            self._fds[number] = fd
+        return self._fds[number]
+
+    def _drop(self, number: int) -> None:
+        os.close(self._fds.pop(number))
+        self._packs.remove(self._plan.packs[number])
+
+    def close(self) -> None:
+        """Close the packs."""
+        while self._fds:
+            os.close(self._fds.popitem()[1])
+
+
+def _read_laid(path: Path) -> Laid | None:
+    try:
+        return _laid.decode(path.read_bytes())
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def _read_boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

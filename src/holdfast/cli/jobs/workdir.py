@@ -1,0 +1,181 @@
+"""The folder that goes with a job: its flags, what is asked before it goes, and how it is sent."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from holdfast.cli.output import note
+from holdfast.client.specs import parse_bytes
+from holdfast.core.bundles.code import CodeRef
+from holdfast.errors import ValidationError
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+    from holdfast.client.bundles.send import SendProgress, Sent
+    from holdfast.client.bundles.walk import Walk
+    from holdfast.core.spec import JobSpec
+
+CODE_OPTIONS: tuple[Callable[..., Any], ...] = (
+    click.option(
+        "--workdir",
+        metavar="DIR",
+        help="Take this folder along; the job starts in it. `holdfast code --list` shows what goes.",
+    ),
+    click.option(
+        "--workdir-max", metavar="SIZE", help="Send a folder of up to this size. [default: 1G]"
+    ),
+    click.option(
+        "--send-anyway",
+        is_flag=True,
+        default=None,
+        help="Send it also with files that may hold secrets, or if it is the home folder.",
+    ),
+)
+_FIELDS = {"path", "max", "send_anyway"}
+_TELL_SECONDS = 0.2
+
+
+class Workdir(msgspec.Struct, frozen=True):
+    """The folder that a job takes along, and what its user allows."""
+
+    path: str
+    max_bytes: int | None = None
+    send_anyway: bool = False
+
+
+def take_workdir(fields: dict[str, Any], options: Mapping[str, Any]) -> Workdir | None:
+    """Take the folder out of a job file's fields, with the flags over it; None where there is none.
+    Raises ValidationError."""
+    table = fields.pop("workdir", None)
+    if table is not None and not isinstance(table, (str, Mapping)):
+        raise ValidationError("workdir is a folder, or a table with its path", field="workdir")
+    given = {"path": table} if isinstance(table, str) else dict(table or {})
+    if odd := sorted(given.keys() - _FIELDS):
+        known = ", ".join(sorted(_FIELDS))
+        raise ValidationError(
+            f"workdir has no field {odd[0]!r}; there are {known}", field="workdir"
+        )
+    for name, option in (("path", "workdir"), ("max", "workdir_max"), ("send_anyway",) * 2):
+        if options.get(option) is not None:
+            given[name] = options[option]
+    path = given.get("path")
+    if path is None:
+        return None
+    try:
+        limit = None if given.get("max") is None else parse_bytes(given["max"])
+    except (ValueError, AttributeError) as error:
+        raise ValidationError(f"--workdir-max: {error}", field="workdir") from None
+    return Workdir(str(path), limit, bool(given.get("send_anyway")))
+
+
+UNSENT = CodeRef(digest="0" * 64)
+"""Stands for the code of a spec whose folder has still to be sent."""
+
+
+def send_workdir(client: Client, spec: JobSpec, workdir: Workdir | None) -> JobSpec:
+    """Send a job's folder, and return the spec that names what was sent. Raises ValidationError."""
+    if workdir is None:
+        return spec
+    code = send_folder(client, workdir, spec.project).code
+    return msgspec.structs.replace(spec, code=code)
+
+
+def send_folder(client: Client, workdir: Workdir, project: str) -> Sent:
+    """Ask what has to be asked, and send a folder with its progress."""
+    from holdfast.client.bundles.send import FolderSender
+    from holdfast.client.bundles.walk import walk
+
+    found = walk(workdir.path)
+    check_folder(found, workdir)
+    line = ProgressLine(found)
+    address = client.place.url
+    with line:
+        sender = FolderSender(client, found, project, address, tell=line.tell, note=line.note)
+        sent = sender.send()
+    line.finish(sent)
+    return sent
+
+
+def check_folder(found: Walk, workdir: Workdir) -> None:
+    """Ask before a folder goes that should perhaps not. Raises ValidationError where it must not,
+    and where nobody can answer."""
+    from holdfast.client.bundles.care import MAX_BYTES, find_worries, say_too_large
+
+    limit = MAX_BYTES if workdir.max_bytes is None else workdir.max_bytes
+    if found.size > limit:
+        sentence = say_too_large(found.size, limit, found.list_largest())
+        raise ValidationError(sentence, field="workdir", code="workdir_too_large")
+    paths = [one.path for one in found.found]
+    worries = find_worries(found.root, os.path.expanduser("~"), paths)
+    if not worries or workdir.send_anyway:
+        return
+    for worry in worries:
+        note(worry)
+    if sys.stdin.isatty() and sys.stderr.isatty():
+        if click.confirm("holdfast: send it all the same?", default=False, err=True):
+            return
+        raise ValidationError("nothing was sent", field="workdir", code="workdir_refused")
+    raise ValidationError(
+        f"the folder is not sent: {'; '.join(worries)}. Name them in .holdfastignore, or say "
+        "--send-anyway",
+        field="workdir",
+        code="workdir_refused",
+    )
+
+
+class ProgressLine:
+    """Says on a terminal how far a sending is, and what it came to."""
+
+    def __init__(self, found: Walk) -> None:
+        self._found = found
+        self._shows = sys.stderr.isatty()
+        self._told = self._began = time.monotonic()
+        self._open = False
+
+    def __enter__(self) -> ProgressLine:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._clear()
+
+    def tell(self, progress: SendProgress) -> None:
+        """Show the progress, a few times a second."""
+        from holdfast.client.bundles.care import say_size
+
+        now = time.monotonic()
+        if not self._shows or now - self._told < _TELL_SECONDS:
+            return
+        self._told, self._open = now, True
+        rate = progress.read / max(0.001, now - self._began)
+        left = (progress.whole - progress.read) / rate if rate else 0.0
+        text = f"{say_size(progress.read)} of {say_size(progress.whole)}, {say_size(rate)}/s, {left:.0f} s"
+        sys.stderr.write(f"\r\x1b[Kholdfast: sending code: {text}")
+        sys.stderr.flush()
+
+    def note(self, sentence: str) -> None:
+        """Say a sentence on a line of its own."""
+        self._clear()
+        note(sentence)
+
+    def finish(self, sent: Sent) -> None:
+        """Say what was sent, if anything was."""
+        from holdfast.client.bundles.care import say_size
+
+        if self._shows and sent.sent:
+            note(
+                f"code {sent.code.describe()}: {sent.files} files, {say_size(sent.size)}; "
+                f"{say_size(sent.sent)} were sent"
+            )
+
+    def _clear(self) -> None:
+        if self._open:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+            self._open = False

@@ -1,0 +1,1 @@
+"""Folders that travel: what goes of them, and how it is sent."""

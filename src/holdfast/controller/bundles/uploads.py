@@ -1,0 +1,165 @@
+"""The routes by which a bundle comes: what is missing, its packs, and then its manifest."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Annotated
+
+from msgspec import Meta
+from starlette.responses import Response
+
+from holdfast.controller.api.jobs import check_project, knows_project
+from holdfast.controller.http.bodies import read_body
+from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.problems import answer_json
+from holdfast.controller.http.queries import Query
+from holdfast.controller.runtime.auth import make_new_id
+from holdfast.controller.runtime.bundles.kept import PACKS, PLANS
+from holdfast.core.bundles.manifest import (
+    FILE,
+    MAX_MANIFEST_BYTES,
+    Entry,
+    count_bytes,
+    decode_manifest,
+    list_digests,
+    show_path,
+)
+from holdfast.core.bundles.packs import MAX_PACK_BYTES, BundlePlan, encode_plan, read_pack
+from holdfast.core.records import JobTokenRecord
+from holdfast.core.spec import Name
+from holdfast.errors import Conflict, Forbidden, NotFound, TooLarge
+from holdfast.wire.bundles import BundleView, MissingAnswer, MissingRequest
+
+_SHOWN = 5
+_MEGA = 1 << 20
+
+
+class ProjectQuery(Query, frozen=True, kw_only=True):
+    """The project whose bundles are meant."""
+
+    project: Annotated[Name, Meta(description="The project that the bundle belongs to.")] = (
+        "default"
+    )
+
+
+async def enter(call: ApiCall, project: str) -> str:
+    """Return the project of a caller: the one that is asked for, and a job's own for a job. Raises
+    ValidationError for an unknown one, Forbidden for a job's of another."""
+    token = call.caller
+    if isinstance(token, JobTokenRecord):
+        if project not in (token.project, "default"):
+            raise Forbidden(f"a job sends code to its own project, {token.project}, not {project}")
+        project = token.project
+    settings = await call.controller.settings.recent()
+    if not knows_project(project, settings):
+        settings = await call.controller.settings.refresh()
+    check_project(project, settings)
+    return project
+
+
+async def find_missing(call: ApiCall) -> Response:
+    """Answer which digests a project has no bytes of (BUNDLE-2)."""
+    request = await call.body(MissingRequest, limit_bytes=4 * _MEGA)
+    project = await enter(call, request.project)
+    held = await call.store.bundles.find_places(project, request.digests)
+    missing = [digest for digest in dict.fromkeys(request.digests) if digest not in held]
+    return answer_json(MissingAnswer(missing=missing))
+
+
+async def put_pack(call: ApiCall) -> Response:
+    """Keep a pack; the body is its bytes, of which every digest is checked."""
+    controller, query = call.controller, call.query(ProjectQuery)
+    project = await enter(call, query.project)
+    await _check_room(call, project, int(call.header("content-length") or 0))
+    data = await read_body(call.scope, call.receive, MAX_PACK_BYTES)
+    parts = await asyncio.to_thread(read_pack, data)
+    await _check_room(call, project, len(data))
+    pack = make_new_id()
+    await controller.bundles.write(PACKS + pack, data)
+    if not await controller.store.bundles.add_pack(project, pack, len(data), parts):
+        await controller.bundles.delete([PACKS + pack])
+    return Response(status_code=204)
+
+
+async def _check_room(call: ApiCall, project: str, size: int) -> None:
+    """Raise TooLarge where bundles would take more room than they may."""
+    settings = await call.controller.settings.recent()
+    kept = await call.store.bundles.measure_bundles(project)
+    of_project = settings.value("bundle_project_max_mb", project=project)
+    assert isinstance(of_project, (int, float))
+    in_all = settings.number("bundle_max_mb")
+    for used, most, what, name in (
+        (kept.project, of_project, f"project {project}", "bundle_project_max_mb"),
+        (kept.whole, in_all, "the cluster", "bundle_max_mb"),
+    ):
+        if used + size > most * _MEGA:
+            raise TooLarge(
+                f"the store of code and outputs is full: {what} keeps {used // _MEGA} MiB of the "
+                f"{most:g} that it may ({name}), and {max(1, size // _MEGA)} more would come. "
+                "What no job on record names is removed by itself after bundle_keep_days; an "
+                "admin can raise the limit. Jobs that run are not touched",
+                code="bundles_full",
+            )
+
+
+async def put_bundle(call: ApiCall) -> Response:
+    """Make a bundle of a manifest, whose bytes the project holds already (BUNDLE-2)."""
+    query = call.query(ProjectQuery)
+    project = await enter(call, query.project)
+    data = await read_body(call.scope, call.receive, MAX_MANIFEST_BYTES)
+    digest, entries = await asyncio.to_thread(decode_manifest, data)
+    return answer_json(await keep_bundle(call, project, digest, data, entries), 201)
+
+
+async def keep_bundle(
+    call: ApiCall, project: str, digest: str, data: bytes, entries: Sequence[Entry]
+) -> BundleView:
+    """Write the plan of a checked manifest, and its rows. Raises Conflict where bytes are
+    missing."""
+    controller = call.controller
+    files, size = count_bytes(entries)
+    view = BundleView(digest=digest, project=project, files=files, bytes=size)
+    if await controller.store.bundles.use_bundles([(project, digest)]):
+        return view
+    wanted = [sha256.hex() for sha256 in list_digests(entries)]
+    places = await controller.store.bundles.find_places(project, wanted)
+    if len(places) < len(wanted):
+        raise _say_missing(project, entries, places)
+    packs = list(dict.fromkeys(pack for pack, _ in places.values()))
+    numbers = {pack: number for number, pack in enumerate(packs)}
+    found = [(numbers[places[sha256][0]], places[sha256][1]) for sha256 in wanted]
+    plan = make_new_id()
+    await controller.bundles.write(PLANS + plan, encode_plan(BundlePlan(data, packs, found)))
+    kept = await controller.store.bundles.add_bundle(
+        project, digest, plan, files=files, size=size, packs=packs
+    )
+    if kept != plan:
+        await controller.bundles.delete([PLANS + plan])
+    return view
+
+
+def _say_missing(
+    project: str, entries: Sequence[Entry], places: Mapping[str, tuple[str, int]]
+) -> Conflict:
+    missing = [
+        show_path(entry.path)
+        for entry in entries
+        if entry.kind == FILE and any(d.hex() not in places for d, _, _ in entry.list_pieces())
+    ]
+    shown = ", ".join(missing[:_SHOWN]) + (", …" if len(missing) > _SHOWN else "")
+    return Conflict(
+        f"the bytes of {len(missing)} files were not uploaded to project {project}: {shown}. A digest "
+        "is no key: upload them, also if another project holds them",
+        code="bundle_incomplete",
+    )
+
+
+async def get_bundle(call: ApiCall) -> Response:
+    """Return a bundle of a project, and note its use."""
+    project = await enter(call, call.query(ProjectQuery).project)
+    digest = call.params["digest"]
+    await call.store.bundles.use_bundles([(project, digest)])
+    found = await call.store.bundles.find_bundle(project, digest)
+    if found is None:
+        raise NotFound(f"project {project} holds no bundle {digest[:80]}")
+    view = BundleView(digest=digest, project=project, files=found.files, bytes=found.bytes)
+    return answer_json(view)

@@ -1,0 +1,1 @@
+"""The blobs of bundles."""

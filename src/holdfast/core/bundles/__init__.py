@@ -1,0 +1,1 @@
+"""Bundles: the files of a folder, kept by the digests of their bytes."""

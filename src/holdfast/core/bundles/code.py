@@ -1,0 +1,79 @@
+"""Where the code of a job comes from: a bundle, or a commit of a git repository. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.errors import ValidationError
+
+_Commit = Annotated[str, Meta(max_length=64, pattern=r"^([0-9a-f]{40}|[0-9a-f]{64}|)$(?!\n)")]
+_Words = Annotated[str, Meta(max_length=256, pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)")]
+_URL = re.compile(
+    r"(?:https://|ssh://)[^\s\x00-\x1f\x7f]+|[A-Za-z0-9_.-]+@[A-Za-z0-9.-]+:[^\s:-][^\s]*"
+)
+
+
+class CodeRef(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """The code that every attempt of a job gets, the same for all of them.
+
+    digest: the bundle of the folder that was sent. url: else the git repository that hosts fetch
+    it from. commit, branch: of the folder's checkout, or of the repository; empty where it is no
+    checkout. dirty: the folder had changes that were not committed. ref: the name that the commit
+    was found by at submission.
+    """
+
+    digest: Annotated[str, Meta(max_length=64, pattern=r"^([0-9a-f]{64}|)$(?!\n)")] = ""
+    url: Annotated[str, Meta(max_length=2048)] = ""
+    ref: _Words = ""
+    commit: _Commit = ""
+    branch: _Words = ""
+    dirty: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return a short name for it, as people compare it."""
+        if self.url:
+            return f"{self.url}@{self.commit[:12]}"
+        return self.digest[:12]
+
+    def describe(self) -> str:
+        """Return a line about it: its name, and the checkout that it came from."""
+        words = [self.name]
+        if self.commit and not self.url:
+            words.append(f"of commit {self.commit[:12]}")
+        if self.branch:
+            words.append(f"on {self.branch}")
+        if self.dirty:
+            words.append("with changes that were not committed")
+        return " ".join(words)
+
+
+def check_code(code: CodeRef) -> None:
+    """Raise ValidationError where code is neither a bundle nor a commit of a repository."""
+    if bool(code.digest) == bool(code.url):
+        raise ValidationError(
+            "code is either a bundle (`digest`) or a repository (`url`)", field="code"
+        )
+    if code.url:
+        check_url(code.url)
+        if not code.commit:
+            raise ValidationError(
+                f"code of {code.url} names no commit; the client finds it when it submits",
+                field="code.commit",
+            )
+
+
+def check_url(url: str) -> None:
+    """Raise ValidationError for an address that hosts do not fetch from: only https and ssh are,
+    and no word that a program could take for an option."""
+    if not _URL.fullmatch(url) or url.startswith("-") or "://-" in url:
+        raise ValidationError(
+            f"{url[:200]!r} is no repository that hosts fetch; write https://… or ssh://…",
+            field="code.url",
+        )

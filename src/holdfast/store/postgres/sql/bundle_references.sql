@@ -1,0 +1,15 @@
+-- What names a bundle, and keeps it: the jobs, arrays, schedules, workflows and call sets on record.
+-- after: jobs, arrays, schedules, workflow_nodes, call_sets
+
+create view bundle_references as
+select project, spec->'code'->>'digest' as digest from jobs where spec ? 'code'
+union all
+select project, spec->'code'->>'digest' from arrays where spec ? 'code'
+union all
+select project, spec->'job'->'code'->>'digest' from schedules where spec->'job' ? 'code'
+union all
+select s.project, s.spec->'code'->>'digest' from call_sets s where s.spec ? 'code'
+union all
+select coalesce(n.spec::jsonb #>> '{job,spec,project}', 'default'), n.spec::jsonb #>> '{job,spec,code,digest}'
+from workflow_nodes n
+where n.kind = 'job' and n.spec like '%"code":%';
