@@ -28,6 +28,9 @@ from holdfast.agent.calls.places import CallWatches
 from holdfast.agent.calls.rooms import ModelRooms
 from holdfast.agent.config import EXIT_DONE, AgentConfig
 from holdfast.agent.containers.tasks import ContainerTasks, read_options
+from holdfast.agent.data.caches import CacheKeeper, HostCaches
+from holdfast.agent.data.folders import NamedFolders
+from holdfast.agent.data.mounts import HostMounts
 from holdfast.agent.departure import Departure
 from holdfast.agent.folders import WORK_FOLDER, WorkFolders
 from holdfast.agent.guardian_env import Ties
@@ -62,6 +65,7 @@ from holdfast.agent.watch.runner import WatchRunner
 from holdfast.agent.watch.telemetry import Telemetry
 from holdfast.process.files import make_private_folder
 from holdfast.process.syscalls import read_boottime
+from holdfast.wire.data.caches import CachesReport
 from holdfast.wire.guardian import Answer, Snapshot, Stopping, TaskEnded, TaskStarted
 
 log = logging.getLogger("holdfast.agent")
@@ -139,9 +143,15 @@ class Agent:
         self._works = WorkFolders(self._work_folder)
         self._code = CodeLaying(folder / "code", self._works, self._transfers)
         self._keeper = Housekeeper(self._table, self._works, self._code.sweep)
+        self._caches = HostCaches(folder / "caches", self._config.cache_bytes)
+        self._cache_keeper = CacheKeeper(self._caches, self._table, self._tell_caches)
         self._shipper = LogShipper(self._calls, self._keeper.settle)
         self._calls.answered = self._shipper.note_answer
         self._log_reader = LogReader(self._table, self._calls, self._config.host_name)
+
+    async def _tell_caches(self, keys: list[str]) -> None:
+        report = CachesReport(incarnation=self._ties.incarnation, caches=keys)
+        await self._calls.tell_caches(report)
 
     def _make_calls(self) -> None:
         """Make the parts that serve executors and their calls."""
@@ -179,6 +189,9 @@ class Agent:
             executors=self._home,
             host_words=describe_host(self._config.host_name, self._config.host_labels),
             controller=describe_controller(self._config.url, self._config.ca_file),
+            folders=NamedFolders(
+                self._caches, HostMounts(self._config.mounts, self._config.state_path / "mounts")
+            ),
         )
         claims = Claims()
         self._launcher = Launcher(
@@ -220,6 +233,7 @@ class Agent:
             checkpoints=self._checkpoints,
             calls=self._executors,
             places=self._places,
+            caches=self._cache_keeper,
             commands=self._commands,
             watching=self._watching,
             shipper=self._shipper,
@@ -335,6 +349,7 @@ class Agent:
             group.create_task(self._shipper.run())
             group.create_task(self._log_reader.run())
             group.create_task(self._keeper.run())
+            group.create_task(self._cache_keeper.run())
             group.create_task(self._faults.run())
             group.create_task(self._abilities.run())
             group.create_task(self._checkpoints.run())

@@ -33,6 +33,17 @@ MARK_FILE = "mark"
 HOST_FILE = "host.json"
 
 EXIT_DONE = 0
+MountName = Annotated[str, Meta(max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$(?!\n)")]
+
+
+class HostMount(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A folder that this host offers to jobs (MOUNT-1): `path`, or a bucket that `tool` shows as a
+    folder. bucket: BUCKET/PREFIX, for rclone REMOTE:BUCKET/PREFIX. write: jobs may write there."""
+
+    path: str = ""
+    bucket: str = ""
+    tool: Literal["", "rclone", "s3fs", "mount-s3"] = ""
+    write: bool = False
 
 
 class AgentConfig(
@@ -52,7 +63,8 @@ class AgentConfig(
     app_python: the interpreter of executors; None for the agent's own. app_path: the working
     directory of executors, from which they import first; None for the folder in which the host was
     started. pass_env: names, or patterns of names (`WANDB_*`), of variables of the agent's own
-    environment that tasks get beside the usual ones (ENV-1).
+    environment that tasks get beside the usual ones (ENV-1). mounts: the folders that jobs may mount
+    by these names. cache_bytes: most bytes of jobs' caches that stay here.
     """
 
     url: str
@@ -77,6 +89,8 @@ class AgentConfig(
     app_python: str | None = None
     app_path: str | None = None
     pass_env: list[Annotated[str, Meta(min_length=1, max_length=256)]] = []
+    mounts: dict[MountName, HostMount] = {}
+    cache_bytes: Annotated[int, Meta(ge=0)] = 100 << 30
 
     @property
     def host_labels(self) -> dict[str, str]:
@@ -118,6 +132,12 @@ def check_config(config: AgentConfig) -> AgentConfig:
         path = getattr(config, field)
         if path is not None and not os.path.isabs(path):
             raise ValidationError(f"{path!r} must be an absolute path", field=field)
+    for name, mount in config.mounts.items():
+        if bool(mount.path) == bool(mount.bucket) or bool(mount.bucket) != bool(mount.tool):
+            why = f"mount {name} is either a path, or a bucket and the tool that shows it"
+            raise ValidationError(why, field="mounts")
+        if mount.path and not os.path.isabs(mount.path):
+            raise ValidationError(f"{mount.path!r} must be an absolute path", field="mounts")
     return config
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from holdfast.agent.config import AgentConfig
+from holdfast.agent.data.mounts import list_labels
 from holdfast.agent.guardian_env import MemoryLimits
 from holdfast.agent.offload import run_aside
 from holdfast.agent.probes import Probe
@@ -65,7 +66,7 @@ async def read_host_facts(
         memory_bytes=read_memory_bytes() if config.memory_bytes is None else config.memory_bytes,
         gpus=gpus,
         queues=config.queues,
-        labels=config.host_labels,
+        labels={**config.host_labels, **list_labels(config.mounts)},
         pool=config.pool,
         address=config.advertise or await _look_up_address(config.url),
         version=VERSION,

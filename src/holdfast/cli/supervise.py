@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import remember_job
-from holdfast.cli.jobs.flags import PLACE_OPTIONS, POLICY_OPTIONS
+from holdfast.cli.jobs.flags import DATA_OPTIONS, PLACE_OPTIONS, POLICY_OPTIONS
 from holdfast.cli.jobs.submit import (
     ABOUT_OPTIONS,
     NEED_OPTIONS,
@@ -39,6 +39,7 @@ _OPTIONS = (
     *PLACE_OPTIONS,
     *POLICY_OPTIONS,
     *CODE_OPTIONS,
+    *DATA_OPTIONS,
     *START_OPTIONS,
 )
 # The options of `submit` that a supervised job does not have.

@@ -31,6 +31,7 @@ from holdfast.controller.http import queries
 from holdfast.controller.http.endpoints import ApiCall, Endpoint, PageOf
 from holdfast.controller.openapi import build_openapi
 from holdfast.controller.runtime.auth import Role
+from holdfast.controller.sync import caches as host_caches
 from holdfast.controller.sync import health as host_health
 from holdfast.controller.sync import route
 from holdfast.controller.workflows import workflows
@@ -61,6 +62,7 @@ from holdfast.wire import pools as fleet
 from holdfast.wire import webhooks as hooks
 from holdfast.wire import workflows as flow
 from holdfast.wire.arrays import ArrayRequest
+from holdfast.wire.data.caches import CachesReport
 from holdfast.wire.schedules import SchedulePause, ScheduleTimes
 
 R, S, A = Role.READ, Role.SUBMIT, Role.ADMIN
@@ -117,6 +119,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", "/v1/agent/health", Role.HOST, host_health.put_health,
              "What a host's check measured, and which is due.", body=health.HealthRequest,
              answers={200: health.HealthAnswer}),
+    Endpoint("POST", "/v1/agent/caches", Role.HOST, host_caches.put_caches, "The caches that are warm on a host.",
+             body=CachesReport, answers={204: None}),
     Endpoint("POST", "/v1/agent/calls", Role.HOST, exchange.exchange,
              "A host's executors: ends up, batches down, msgpack both ways: a long poll.", raw=True,
              media=("application/msgpack",), answers={200: None}),

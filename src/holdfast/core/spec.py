@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.core.bundles.code import CodeRef, check_code
+from holdfast.core.data.named import MAX_FOLDERS, MAX_WORD_CHARS, check_folders, list_mount_labels
 from holdfast.core.dependencies import AFTER_PATTERN, MAX_PARENTS, parse_all
 from holdfast.core.ids import ID_PATTERN
 from holdfast.core.retry import RetryFields, check_fields
@@ -42,6 +43,7 @@ EnvName = Annotated[
 EnvValue = Annotated[str, Meta(max_length=128 * 1024)]
 Title = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[^\x00-\x1f\x7f]+$(?!\n)")]
 Volume = Annotated[str, Meta(min_length=3, max_length=4096)]
+FolderWord = Annotated[str, Meta(min_length=1, max_length=MAX_WORD_CHARS)]
 # A reference as registries write them: never a word that a runtime could take for an option.
 IMAGE = r"^[A-Za-z0-9][A-Za-z0-9._/:@+-]*$(?!\n)"
 
@@ -74,6 +76,8 @@ class JobSpec(
     retried by itself.
     image: run each task in a container of this image, by podman or docker, whichever the host has,
     or by `runtime`. pull: when the image is fetched. volumes: "host path:path inside[:ro]".
+    caches, mounts: folders that stay on a host for the jobs of one project, and folders that an
+    agent's configuration lists: NAME, or in a container NAME:/path (`core.data.named`).
     placement: how a gang is placed: on as few hosts as possible (pack), or first one task on each
     host (spread). host_labels: labels that its hosts must have, with their values; a value that
     begins with ! is one that they must not have.
@@ -127,6 +131,8 @@ class JobSpec(
     pull: Literal["missing", "always", "never"] = "missing"
     volumes: Annotated[tuple[Volume, ...], Meta(max_length=64)] = ()
     image_pull_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
+    caches: Annotated[tuple[FolderWord, ...], Meta(max_length=MAX_FOLDERS)] = ()
+    mounts: Annotated[tuple[FolderWord, ...], Meta(max_length=MAX_FOLDERS)] = ()
     placement: Literal["pack", "spread"] = "pack"
     host_labels: Annotated[dict[Name, ShortText], Meta(max_length=MAX_LABELS)] = {}
     supervised: bool = False
@@ -186,7 +192,8 @@ def find_script(argv: Sequence[str]) -> str:
 
 
 def check_spec(spec: JobSpec) -> JobSpec:
-    """Check the rules that types cannot express, and return the spec.
+    """Check the rules that types cannot express, and return the spec, with the labels that its
+    mounts need (MOUNT-1).
 
     Raises:
         ValidationError: names the field and what to do.
@@ -229,10 +236,15 @@ def check_spec(spec: JobSpec) -> JobSpec:
         beside = "a job with code starts in its work folder, where the code is; leave cwd out"
         _require(spec.cwd is None, "cwd", beside)
     _check_container(spec)
+    check_folders("cache", spec.caches, boxed=spec.image is not None)
+    check_folders("mount", spec.mounts, boxed=spec.image is not None)
     bare = "host managers run on the hosts themselves; let the policy start the containers"
     _require(not spec.supervised or spec.image is None, "image", bare)
     _check_command(spec)
     _check_environment(spec)
+    if spec.mounts:
+        labels = {**spec.host_labels, **list_mount_labels(spec.mounts)}
+        return msgspec.structs.replace(spec, host_labels=labels)
     return spec
 
 

@@ -231,7 +231,8 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     agent picks a port.
     peers: every rank, for agents that do not share them (`SyncRequest.shares_peers`).
     checkpoint: an earlier attempt's checkpoint; up to `inline_bytes` of it also go into
-    CHECKPOINT_DATA. image … pull_seconds: for a task in a container; see JobSpec. An empty argv
+    CHECKPOINT_DATA. image … pull_seconds: for a task in a container; see JobSpec, also
+    for caches and mounts. An empty argv
     then means the image's own command.
     executor: the family of calls that it runs; argv is then empty, and the agent runs the executor
     of `app` with `limits`.
@@ -271,6 +272,8 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     pull: Literal["missing", "always", "never"] = "missing"
     volumes: list[str] = []
     pull_seconds: Elapsed = 1800.0
+    caches: list[str] = []
+    mounts: list[str] = []
     ttl_seconds: Elapsed = 300.0
     watch: WatchSettings = WatchSettings()
     executor: str = ""
@@ -284,8 +287,9 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
 
     @property
     def fetches(self) -> bool:
-        """Return whether code, a checkpoint or an input must be fetched before the task starts."""
-        return self.checkpoint is not None or bool(self.stdin) or self.code is not None
+        """Return whether code, a checkpoint or an input must be fetched, or a bucket mounted, before
+        the task starts."""
+        return bool(self.checkpoint or self.stdin or self.mounts or self.code)
 
     def list_all(self) -> list[LaunchOrder]:
         """Return an order for each task."""

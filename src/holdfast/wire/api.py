@@ -68,6 +68,7 @@ pages: `{"items": [...], "next": cursor|null}`.
     GET    /v1/server                       → ServerView: the controller's version and clock
     …      /v1/webhooks…                    see wire.webhooks
     POST   /v1/agent/register|sync|logs|forensics     see wire.agent
+    POST   /v1/agent/caches                 CachesReport → 204; see wire.data.caches
     POST   /v1/agent/health                 HealthRequest → HealthAnswer; see wire.health
     GET    /                                a page for people; no token
     GET    /healthz  /readyz  /metrics      no token for the first two; /metrics takes a read token or, on loopback, none

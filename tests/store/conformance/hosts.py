@@ -343,3 +343,16 @@ async def test_a_key_under_another_boot_is_refused_while_its_host_lives(rig: Rig
     rig.tick(registration.BOOT_SECONDS)
     host = await register("h1", None, "incarnation-4", clone, now=rig.now)
     assert host.incarnation == "incarnation-4"
+
+
+async def test_the_caches_of_a_host_are_those_that_its_present_agent_told(rig: Rig) -> None:
+    """CACHE-2."""
+    await rig.host()
+    incarnation = rig.incarnations["h1"]
+    await rig.store.hosts.note_caches("h1", incarnation, ["p/hf", "p/pip"])
+    await rig.host()
+    await rig.store.hosts.note_caches("h1", incarnation, ["p/old"])
+    await rig.submit(caches=["hf"])
+    snap = await rig.store.admission.read_admission(10, now=rig.now)
+    assert [host.caches for host in snap.hosts] == [{"p/hf", "p/pip"}]
+    assert [job.caches for job in snap.candidates] == [("hf",)]

@@ -22,6 +22,7 @@ import msgspec
 from holdfast.agent.calls.executors import Executors
 from holdfast.agent.calls.places import CallWatches
 from holdfast.agent.containers.tasks import ContainerTasks, add_container_facts
+from holdfast.agent.data.caches import CacheKeeper
 from holdfast.agent.departure import Departure
 from holdfast.agent.health.checks import HealthChecks
 from holdfast.agent.orders.commands import Commands
@@ -51,6 +52,7 @@ class TaskEnds:
     checkpoints: CheckpointTransfers
     calls: Executors
     places: CallWatches
+    caches: CacheKeeper
     commands: Commands
     watching: WatchRunner
     shipper: LogShipper
@@ -135,6 +137,8 @@ class TaskEnds:
         self.shipper.hurry()
         self.watching.forget(task.key)
         self.places.forget(task.key)
+        if task.order is not None and task.order.caches:
+            self.caches.poke()
         self._note_health(task)
         self.departure.go_when_empty()
 

@@ -13,9 +13,11 @@ from holdfast.agent.abilities import Hindrances
 from holdfast.agent.bundles.code import CodeLaying
 from holdfast.agent.calls.home import ExecutorHome, make_place
 from holdfast.agent.containers.tasks import ContainerTasks
+from holdfast.agent.data.folders import NamedFolders
 from holdfast.agent.folders import OUT_FOLDER, TOKEN_FILE, WorkFolders
 from holdfast.agent.journal import about
 from holdfast.agent.link import GuardianLink
+from holdfast.agent.offload import run_aside
 from holdfast.agent.orders.claims import PortChooser
 from holdfast.agent.orders.environment import make_command, make_task_environment
 from holdfast.agent.orders.peers import GangPeers, Peers, find_peers
@@ -41,7 +43,7 @@ class TaskPlaces(msgspec.Struct, frozen=True, kw_only=True):
     host_mark: the value of HOLDFAST_HOST by which the guardian finds the tasks' processes.
     inherited: the part of the agent's environment that tasks get. host_words: the variables that
     `environment.describe_host` returns. controller: the variables that
-    `environment.describe_controller` returns.
+    `environment.describe_controller` returns. folders: the caches and mounts of this host.
     """
 
     host_mark: str
@@ -51,6 +53,7 @@ class TaskPlaces(msgspec.Struct, frozen=True, kw_only=True):
     executors: ExecutorHome
     host_words: Mapping[str, str] = {}
     controller: Mapping[str, str] = {}
+    folders: NamedFolders | None = None
 
 
 def make_launch(
@@ -92,12 +95,13 @@ def make_launch(
         make_place(task.folder)
         argv, cwd = home.make_command(), home.path
         env |= home.make_environment(order, task.folder)
-    if boxed:  # the guardian runs the container's runner; the engine sets devices and limits
-        try:
+    try:
+        order = _open_folders(order, places.folders, env)
+        if boxed:  # the guardian runs the container's runner; the engine sets devices and limits
             argv = containers.prepare(task, order, env, work, places.beat_socket)
-        except ValidationError as error:
-            return str(error)
-        env, cwd = dict(places.inherited), work
+            env, cwd = dict(places.inherited), work
+    except ValidationError as error:
+        return str(error)
     return LaunchTask(
         key=order.key,
         argv=argv,
@@ -113,6 +117,19 @@ def make_launch(
         grace_seconds=order.watch.grace_seconds,
         log_disk_bytes=int(order.watch.log_disk_mb * 1024 * 1024),
     )
+
+
+def _open_folders(
+    order: LaunchOrder, folders: NamedFolders | None, env: dict[str, str]
+) -> LaunchOrder:
+    """Add the variables of a task's caches and mounts to `env`; return the order, with their volumes
+    for a container. Raises OSError, ValidationError."""
+    if folders is None or not (order.caches or order.mounts):
+        return order
+    named = folders.open(order)
+    env |= named.variables
+    more = named.volumes if order.image is not None else []
+    return msgspec.structs.replace(order, volumes=[*order.volumes, *more])
 
 
 def _name_controller(task: AgentTask, controller: Mapping[str, str]) -> Mapping[str, str]:
@@ -197,6 +214,7 @@ class Launcher:
             self.hindrances.note_start(f"it cannot lay the code of a task: {trouble}")
             self.fail(task.key, f"its code cannot be laid into its folder: {trouble}")
             return
+        missing = missing or await self._make_mounts(order)
         missing = missing or await self.checkpoints.fetch_input(task)
         if missing is not None:
             log.error(f"the task is not started: {missing}", extra=task.about())
@@ -211,6 +229,16 @@ class Launcher:
             self.give_up(task, TaskFacts(checkpoint_error=error[:4096]))
             return
         self._start_or_fail(task, task.order or order)  # with the fetched checkpoint
+
+    async def _make_mounts(self, order: LaunchOrder) -> str | None:
+        """Make the mounts of an order in a thread, because a bucket may be slow. Return None, or
+        why one of them cannot be used."""
+        try:
+            if (folders := self.places.folders) is not None and order.mounts:
+                await run_aside(lambda: folders.open_mounts(order))
+        except (OSError, ValidationError) as error:
+            return str(error)
+        return None
 
     def _start_or_fail(self, task: AgentTask, order: LaunchOrder) -> None:
         """Start a task, or report that it could not be prepared."""

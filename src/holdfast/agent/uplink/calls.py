@@ -13,6 +13,7 @@ from holdfast.wire import agent as wire
 from holdfast.wire import health
 from holdfast.wire.api import Problem
 from holdfast.wire.calls import CallsAnswer, CallsRequest
+from holdfast.wire.data import caches
 
 Value = TypeVar("Value")
 _encode_calls = msgspec.msgpack.Encoder().encode
@@ -93,6 +94,10 @@ class ControllerCalls:
     async def send_forensics(self, forensics: wire.Forensics) -> None:
         """Send the forensics of one kill."""
         await self._post("/v1/agent/forensics", wire.encode(forensics), timeout_seconds=30.0)
+
+    async def tell_caches(self, report: caches.CachesReport) -> None:
+        """Tell which caches are warm on this host."""
+        await self._post("/v1/agent/caches", caches.encode(report), timeout_seconds=CALL_SECONDS)
 
     async def ask_health(self, request: health.HealthRequest) -> health.HealthAnswer:
         """Report a health check, and ask for the next one."""

@@ -103,7 +103,18 @@ CONTAINER_OPTIONS = (
         "--volume", "volumes", multiple=True, metavar="HOST:INSIDE[:ro]", help="A shared folder."
     ),
     click.option("--pull-timeout", metavar="TIME", help="The longest the image's pull may take."),
-)
+)  # fmt: skip
+
+DATA_OPTIONS = (
+    click.option(
+        "--cache", "caches", multiple=True, metavar="NAME[:/PATH]",
+        help="A folder that stays on the host: HOLDFAST_CACHE_NAME, or PATH in a container; repeatable.",
+    ),
+    click.option(
+        "--mount", "mounts", multiple=True, metavar="NAME[:/PATH]",
+        help="A folder that the host's agent offers: HOLDFAST_MOUNT_NAME, or PATH; repeatable.",
+    ),
+)  # fmt: skip
 
 
 def read_policy(fields: dict[str, Any], options: Mapping[str, Any]) -> None:
@@ -123,3 +134,10 @@ def read_policy(fields: dict[str, Any], options: Mapping[str, Any]) -> None:
             fields[name] = options[name]
     if options["volumes"]:
         fields["volumes"] = [*(fields.get("volumes") or ()), *options["volumes"]]
+
+
+def read_data(fields: dict[str, Any], options: Mapping[str, Any]) -> None:
+    """Put the flags of caches and mounts over `fields`."""
+    for name in ("caches", "mounts"):
+        if options[name]:
+            fields[name] = [*(fields.get(name) or ()), *options[name]]

@@ -22,8 +22,10 @@ from holdfast.cli.find.jobs import find_parent, remember_job
 from holdfast.cli.jobs.arrays import submit_many
 from holdfast.cli.jobs.flags import (
     CONTAINER_OPTIONS,
+    DATA_OPTIONS,
     GANG_OPTIONS,
     POLICY_OPTIONS,
+    read_data,
     read_gang,
     read_policy,
 )
@@ -115,6 +117,7 @@ _OPTIONS = (
     *POLICY_OPTIONS,
     *CONTAINER_OPTIONS,
     *CODE_OPTIONS,
+    *DATA_OPTIONS,
     *START_OPTIONS,
     click.option(
         "--stdin",
@@ -190,6 +193,7 @@ def read_spec(
         fields["after"] = [*(fields.get("after") or ()), *options["after"]]
     read_gang(fields, options)
     read_policy(fields, options)
+    read_data(fields, options)
     _merge(fields, "labels", read_pairs("--label", options["labels"]))
     _merge(fields, "host_labels", read_pairs("--host-label", options["host_labels"], "host_labels"))
     _merge(fields, "env", _read_env(options["env"], environ))

@@ -12,6 +12,7 @@ import msgspec
 from holdfast.cli.extras import need_server
 from holdfast.cli.options import add_options
 from holdfast.client.locate import DATA_FOLDER
+from holdfast.client.specs import parse_bytes
 from holdfast.core.spec import Name
 from holdfast.errors import ValidationError
 from holdfast.process.groups import step_aside
@@ -43,6 +44,16 @@ AGENT_OPTIONS = (
         multiple=True,
         metavar="NAME",
         help="Give tasks this variable of the agent's own, or all that fit, as WANDB_*; repeatable.",
+    ),
+    click.option(
+        "--mount",
+        "mounts",
+        multiple=True,
+        metavar="NAME=DIR|BUCKET[:rw]",
+        help="Offer jobs this folder or bucket, read-only unless :rw; repeatable.",
+    ),
+    click.option(
+        "--cache-limit", metavar="SIZE", help="Most bytes of jobs' caches. [default: 100G]"
     ),
     click.option("--app-python", metavar="FILE", help="Their interpreter. [default: this one]"),
 )
@@ -135,6 +146,8 @@ def agent_options(
     app_path: str | None = None,
     app_python: str | None = None,
     pass_env: Sequence[str] = (),
+    mounts: Sequence[str] = (),
+    cache_limit: str | None = None,
 ) -> dict[str, Any]:
     """Read flags as fields of an agent's config. Raises ValidationError."""
     cpus = len(os.sched_getaffinity(0)) if slots is None else slots
@@ -150,12 +163,46 @@ def agent_options(
     named = [*pass_env, *os.environ.get("HOLDFAST_PASS_ENV", "").replace(",", " ").split()]
     if named:
         options["pass_env"] = named
+    if mounts:
+        options["mounts"] = read_mounts(mounts)
+    if cache_limit is not None:
+        try:
+            options["cache_bytes"] = parse_bytes(cache_limit)
+        except ValueError as error:
+            raise ValidationError(f"--cache-limit: {error}", field="cache_bytes") from None
     if apps:
         options["apps"] = [_read_name("app", app) for app in apps]
         options["app_path"] = os.path.abspath(os.path.expanduser(app_path or "."))
         if app_python:
             options["app_python"] = os.path.abspath(os.path.expanduser(app_python))
     return options
+
+
+def read_mounts(words: Sequence[str]) -> dict[str, Any]:
+    """Read NAME=/DIR, NAME=s3://BUCKET/PREFIX (by mount-s3), NAME=s3fs:BUCKET/PREFIX and
+    NAME=rclone:REMOTE:BUCKET/PREFIX, each with :rw behind it if jobs may write. Raises
+    ValidationError."""
+    found: dict[str, Any] = {}
+    for word in words:
+        name, equals, place = word.partition("=")
+        if not equals or not place:
+            raise ValidationError(
+                f"--mount {word!r} is not NAME=DIR, NAME=s3://BUCKET, NAME=s3fs:BUCKET or "
+                "NAME=rclone:REMOTE:BUCKET, with :rw behind it if jobs may write",
+                field="mounts",
+            )
+        mount: dict[str, Any] = {}
+        if place.endswith((":rw", ":ro")):
+            mount = {"write": True} if place.endswith(":rw") else {}
+            place = place[:-3]
+        tools = {"s3://": "mount-s3", "s3fs:": "s3fs", "rclone:": "rclone"}
+        begins = next((begin for begin in tools if place.startswith(begin)), None)
+        if begins is None:
+            mount["path"] = os.path.abspath(os.path.expanduser(place))
+        else:
+            mount |= {"tool": tools[begins], "bucket": place.removeprefix(begins)}
+        found[name] = mount
+    return found
 
 
 def warn_of_absent_apps(agent: Mapping[str, Any], tell: Callable[[str], None]) -> None:

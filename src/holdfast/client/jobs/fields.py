@@ -62,6 +62,8 @@ class SubmitFields(TypedDict, total=False):
     volumes: Sequence[str]
     pull_timeout: Duration | None
     image_pull_seconds: Duration | None
+    caches: Sequence[str]
+    mounts: Sequence[str]
     placement: Literal["pack", "spread"]
     host_labels: Mapping[str, Any]
     supervised: bool

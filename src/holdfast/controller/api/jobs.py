@@ -137,7 +137,7 @@ async def check_specs(
     jobs = []
     for spec, prefix in zip(specs, where, strict=True):
         try:
-            check_job(spec, settings)
+            spec = check_job(spec, settings)
             if find_impossible(as_wanted(spec), sizes) is not None:
                 sizes = await controller.sizes.refresh()  # a host may have joined a moment ago
             refuse_impossible(spec, sizes)
@@ -249,12 +249,14 @@ def queue_of(spec: JobSpec) -> str:
     return spec.queue or ("gpu" if spec.gpus else "cpu")
 
 
-def check_job(spec: JobSpec, settings: Settings) -> None:
-    """Raise ValidationError where a job cannot run under these settings."""
-    check_spec(spec)
+def check_job(spec: JobSpec, settings: Settings) -> JobSpec:
+    """Return the spec as it is stored (`check_spec`). Raises ValidationError where the job cannot
+    run under these settings."""
+    spec = check_spec(spec)
     check_layer(job_layer(spec), "job")
     check_queue(queue_of(spec), settings)
     check_project(spec.project, settings)
+    return spec
 
 
 def knows_project(name: str, settings: Settings) -> bool:

@@ -7,6 +7,7 @@ from holdfast.controller.why.circumstances import Circumstances
 from holdfast.controller.why.pools import COMING, list_renting
 from holdfast.controller.why.words import line, say_span
 from holdfast.core.calls.executors import find_app
+from holdfast.core.data.named import find_missing_mounts
 from holdfast.core.host_faults import find_hindrance, find_runtime_word
 from holdfast.core.placement.candidates import as_candidate
 from holdfast.core.placement.labels import carries
@@ -80,13 +81,10 @@ def explain_place(found: Circumstances) -> Iterator[WhyLine]:
         )
     elif not labelled:
         labels = ", ".join(f"{name}={value}" for name, value in sorted(wanted.items()))
-        advice = "start an agent with `--label K=V`, or submit it without --host-label"
-        if job.spec.executor:
-            advice = f"start one that lists its app: holdfast agent --app {find_app(job.spec)}"
         yield line(
             "no_host_with_labels",
             f"no host that serves queue {job.queue} has the labels {labels}{' yet' if rents else ''}",
-            coming or advice,
+            coming or _advise_labels(job),
         )
     elif not active:
         yield from _explain_aside("no_able_host", aside)
@@ -100,6 +98,16 @@ def explain_place(found: Circumstances) -> Iterator[WhyLine]:
                 "host_silent", f"host {silent[name]}, and is given nothing until it is heard"
             )
     yield from _explain_dead(labelled)
+
+
+def _advise_labels(job: JobRecord) -> str:
+    """Return how a host with the labels that the job wants is started."""
+    if job.spec.executor:
+        return f"start one that lists its app: holdfast agent --app {find_app(job.spec)}"
+    if missing := find_missing_mounts(job.spec.host_labels, {}):
+        named = " --mount ".join(f"{name}=DIR" for name in missing)
+        return f"start an agent that offers it: holdfast agent --mount {named}"
+    return "start an agent with `--label K=V`, or submit it without --host-label"
 
 
 _WAYS_BACK = {HostState.DRAINING: "undrain", HostState.QUARANTINED: "release"}

@@ -106,11 +106,11 @@ def _settle_node(
     """Return the node with its queue named. Raises ValidationError with the node's name."""
     try:
         if node.job is not None:
-            check_job(node.job.spec, settings)
-            refuse_impossible(node.job.spec, sizes)
-            if node.job.spec.supervised:
+            spec = check_job(node.job.spec, settings)
+            refuse_impossible(spec, sizes)
+            if spec.supervised:
                 raise ValidationError("a node's job cannot be a supervised one", field="supervised")
-            job = msgspec.structs.replace(node.job.spec, queue=queue_of(node.job.spec))
+            job = msgspec.structs.replace(spec, queue=queue_of(spec))
             return msgspec.structs.replace(node, job=msgspec.structs.replace(node.job, spec=job))
         if node.call is not None:
             function = _settle_function(node.call.spec, settings)

@@ -3,6 +3,9 @@
 Room only shrinks during a plan, so hosts found full for a shape of job are not looked at again. How
 many tasks of a shape fit is counted once, by sorts of hosts, because a cluster has many hosts and
 few sorts of them; from then on it is corrected by what is taken.
+
+CACHE-2  Of the hosts on which a job fits, those are used where its caches are warm. A cold host is
+         used when no warm one has room, so a cache never makes a job wait.
 """
 
 from __future__ import annotations
@@ -200,7 +203,7 @@ class Room:
             serving.open = list(serving.hosts)
         hosts = serving.open
         # `choose_hosts` would find the fullest host that takes all tasks; stop at that one.
-        alone = not job.avoid_hosts and (tasks == 1 or job.placement == "pack")
+        alone = not (job.avoid_hosts or job.caches) and (tasks == 1 or job.placement == "pack")
         fitting: list[tuple[int, HostRoom]] = []
         full = 0
         for at, host in enumerate(hosts):
@@ -257,9 +260,22 @@ def choose_hosts(job: Candidate, fitting: Sequence[tuple[int, HostRoom]]) -> Cho
     liked = [(count, host) for count, host in fitting if host.host_id not in avoid]
     good = sum(count for count, _ in liked)
     if good >= job.tasks:
-        return choose(job.tasks, liked)
+        return choose(job.tasks, _prefer_warm(job, liked) if job.caches else liked)
     avoided = [(count, host) for count, host in fitting if host.host_id in avoid]
     return [(host, count) for count, host in liked] + choose(job.tasks - good, avoided)
+
+
+def _prefer_warm(
+    job: Candidate, fitting: Sequence[tuple[int, HostRoom]]
+) -> Sequence[tuple[int, HostRoom]]:
+    """Return the hosts with the most of the job's caches, as many as it needs (CACHE-2)."""
+    keys = job.cache_keys
+    warm = {id(host): len(keys & host.capacity.caches) for _, host in fitting}
+    for least in sorted(set(warm.values()), reverse=True):
+        chosen = [(count, host) for count, host in fitting if warm[id(host)] >= least]
+        if sum(count for count, _ in chosen) >= job.tasks:
+            return chosen
+    return fitting
 
 
 def choose_pack(tasks: int, fitting: Sequence[tuple[int, HostRoom]]) -> Chosen:

@@ -3,7 +3,7 @@ room, without the leader. Pure.
 
 TAKE-1  A host takes only jobs that need no view of the cluster: jobs of one task, in queues where
         no limit, quota or share binds, on room of its own that is free by live leases (ADMIT-2),
-        and none that avoids it (ADMIT-3).
+        and none that avoids it (ADMIT-3), or whose caches are cold there (CACHE-2).
 TAKE-2  A host takes jobs in their order, and stops at the first job that it serves and may not
         take, so that later jobs do not overtake it for ever; unless the leader has just considered
         that job, passed it over, and held no room back for any (ADMIT-4). The host always stops at
@@ -143,7 +143,8 @@ def _take_for(
             if not _serves(host, job):
                 rest.append(group)
                 break
-            if plain and (count := _count_fitting(job, host, len(group.ids))):
+            warm = not job.caches or job.cache_keys <= host.capacity.caches
+            if plain and warm and (count := _count_fitting(job, host, len(group.ids))):
                 mine, group = group.split(count)
                 taken.append(_take(mine, host))
             elif group.ids[0] in passed and host.host_id not in job.avoid_hosts:

@@ -9,12 +9,14 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.core.data.named import list_cache_keys
 from holdfast.core.spec import JobSpec
 
 
 class Capacity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The free room of one active host. queues: the queues that it serves, empty for all. lacking:
-    container runtimes that cannot be used there now."""
+    container runtimes that cannot be used there now. caches: keys of the caches that are warm there
+    (CACHE-1)."""
 
     host_id: str
     name: str
@@ -25,6 +27,7 @@ class Capacity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     free_memory_bytes: int
     free_devices: tuple[int, ...]
     lacking: frozenset[str] = frozenset()
+    caches: frozenset[str] = frozenset()
 
 
 Kin = tuple[str, str]
@@ -60,7 +63,8 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     the past jobs of `kin` tell (`find_kin`).
     member: the rank of a supervised job that waits for another host while the other ranks run; its
     `tasks` is then 1, and it counts against no quota and no queue's limit, because its job does.
-    supervised: a policy script may replace its members, so hosts never take it (TAKE-1).
+    supervised: a policy script may replace its members, so hosts never take it (TAKE-1). caches: as
+    in JobSpec.
     """
 
     job_id: str
@@ -84,6 +88,12 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     host_labels: Mapping[str, str] = {}
     runtime: str = ""
     supervised: bool = False
+    caches: tuple[str, ...] = ()
+
+    @property
+    def cache_keys(self) -> frozenset[str]:
+        """Return the keys of its caches, which hosts report once they are warm (CACHE-2)."""
+        return list_cache_keys(self.project, self.caches) if self.caches else frozenset()
 
     @property
     def span_seconds(self) -> float | None:

@@ -77,6 +77,11 @@ class MemoryHosts(InMemory):
         s.log(events, at)
         return s.host_record(s.hosts[host_id])
 
+    async def note_caches(self, host_id: str, incarnation: str, caches: Collection[str]) -> None:
+        host = self.state.hosts[host_id]
+        if host.incarnation == incarnation:
+            host.caches = tuple(caches)
+
     async def find_hosts_by_keys(self, key_hashes: Collection[bytes]) -> dict[bytes, HostRecord]:
         found = ((h.key_hash, h) for h in self.state.hosts.values())
         return {

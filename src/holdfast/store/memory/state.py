@@ -126,6 +126,7 @@ class MemoryHost(msgspec.Struct, kw_only=True):
     memory_limits: str = ""
     boot_id: str = ""
     faults: tuple[Hindrance, ...] = ()
+    caches: tuple[str, ...] = ()
     earlier_incarnations: tuple[str, ...] = ()
     state_at: datetime
     busy_at: datetime | None = None
@@ -466,6 +467,7 @@ class MemoryState:
             free_memory_bytes=host.memory_bytes - sum(t.memory_bytes for t in live),
             free_devices=tuple(sorted(g.index for g in host.gpus if g.index not in busy)),
             lacking=list_lacking(host.faults),
+            caches=frozenset(host.caches),
         )
 
 

@@ -37,6 +37,9 @@ class HostStore(Protocol):
             nothing was changed.
         """
 
+    async def note_caches(self, host_id: str, incarnation: str, caches: Collection[str]) -> None:
+        """Record the caches that are warm on a host; nothing for an incarnation that is over."""
+
     async def find_hosts_by_keys(self, key_hashes: Collection[bytes]) -> dict[bytes, HostRecord]:
         """Return the hosts with these keys, by the hash of each; unknown ones are missing."""
 

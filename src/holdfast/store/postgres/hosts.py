@@ -80,6 +80,10 @@ class PostgresHosts(OnSession):
         await write_events(tx, events, at)
         return await read_host(tx, host_id)
 
+    async def note_caches(self, host_id: str, incarnation: str, caches: Collection[str]) -> None:
+        given = {"id": host_id, "incarnation": incarnation, "caches": list(caches)}
+        await self.session.transact(lambda tx: tx.run("put_caches", **given))
+
     @reads
     async def find_hosts_by_keys(
         self, tx: Tx, key_hashes: Collection[bytes]

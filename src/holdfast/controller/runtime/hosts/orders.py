@@ -157,6 +157,8 @@ def _make_order(
         runtime=spec.runtime,
         pull=spec.pull,
         volumes=list(spec.volumes),
+        caches=list(spec.caches),
+        mounts=list(spec.mounts),
         pull_seconds=settings.number("image_pull_seconds", job.queue, spec),
         **_describe_executor(job, settings),
         **place,

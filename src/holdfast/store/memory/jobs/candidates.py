@@ -34,6 +34,7 @@ def candidate_of(job: MemoryJob, at: datetime) -> Candidate:
         host_labels=spec.host_labels,
         runtime=find_runtime_word(spec.image, spec.runtime),
         supervised=spec.supervised,
+        caches=spec.caches,
     )
 
 

@@ -128,6 +128,7 @@ _SHAPES: Mapping[str, Mapping[str, str]] = {
         **_SPAN,
         "placement": "coalesce(@.spec->>'placement', 'pack')",
         "host_labels": "coalesce(@.spec->'host_labels', '{}')",
+        "caches": "coalesce(@.spec->'caches', '[]')",
         "supervised": "coalesce((@.spec->>'supervised')::boolean, false)",
         "runtime": "case when @.spec->>'image' is null then ''"
         " else coalesce(@.spec->>'runtime', 'any') end",

@@ -327,6 +327,7 @@ def as_capacity(row: Mapping[str, Any]) -> Capacity:
         free_memory_bytes=row["memory_bytes"] - row["busy_memory_bytes"],
         free_devices=tuple(sorted(g["index"] for g in row["gpus"] if g["index"] not in busy)),
         lacking=list_lacking(faults),
+        caches=frozenset(row["caches"]),
     )
 
 

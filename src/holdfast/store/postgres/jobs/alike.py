@@ -117,6 +117,7 @@ def _read_alike(row: dict[str, Any]) -> AlikeJob:
         host_labels=spec.host_labels,
         runtime=find_runtime_word(spec.image, spec.runtime),
         supervised=spec.supervised,
+        caches=spec.caches,
     )
     return AlikeJob(job, offered)
 

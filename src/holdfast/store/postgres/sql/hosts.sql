@@ -15,6 +15,7 @@ create table hosts (
   faults               jsonb not null default '[]', -- what a part of the host cannot do now, in its own words
   queues               text[] not null default '{}', -- empty: every queue
   labels               jsonb not null default '{}',
+  caches               text[] not null default '{}', -- keys of the caches that are warm there: project/name
   cpu_slots            integer not null check (cpu_slots >= 0),
   memory_bytes         bigint not null check (memory_bytes >= 0),
   gpus                 jsonb not null default '[]',
@@ -38,7 +39,7 @@ create index hosts_name on hosts (name);
 -- Busy comes from live leases, never from a host's own report. A silent host is given nothing, because its
 -- reservations would only run out one after the other. Devices are looked for where there are some: hosts without
 -- have the most tasks.
-select h.id as host_id, h.name, b.incarnation, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus, h.state, h.faults,
+select h.id as host_id, h.name, b.incarnation, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus, h.state, h.faults, h.caches,
        coalesce(u.cpu_slots, 0) as busy_cpu_slots, coalesce(u.memory_bytes, 0) as busy_memory_bytes,
        coalesce(case when h.gpus <> '[]' then (
          select array_agg(d) from tasks t cross join lateral unnest(t.devices) as x(d)
@@ -61,7 +62,7 @@ order by h.id;
 -- As read_capacity, of a few hosts, with kept plans. Each host's tasks are read once, one host after the other: such a
 -- scan forgets the index entries of tasks that are gone, which a bitmap would read again and again until the next
 -- vacuum.
-select h.id as host_id, h.name, b.incarnation, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus, h.faults,
+select h.id as host_id, h.name, b.incarnation, h.queues, h.labels, h.cpu_slots, h.memory_bytes, h.gpus, h.faults, h.caches,
        coalesce(u.cpu_slots, 0)::bigint as busy_cpu_slots, coalesce(u.memory_bytes, 0)::bigint as busy_memory_bytes,
        coalesce(case when h.gpus <> '[]' then (
          select array_agg(d) from tasks t cross join lateral unnest(t.devices) as x(d)
@@ -164,6 +165,10 @@ on conflict (id) do update set
 
 -- name: put_faults
 update hosts set faults = %(faults)s::jsonb where id = %(id)s;
+
+-- name: put_caches
+update hosts h set caches = %(caches)s from heartbeats b
+where h.id = %(id)s and b.host_id = h.id and b.incarnation = %(incarnation)s;
 
 -- name: move_host
 update hosts set state = %(state)s, reason = %(reason)s,

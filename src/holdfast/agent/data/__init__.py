@@ -1,0 +1,1 @@
+"""Data of jobs on a host: caches, mounts and outputs."""

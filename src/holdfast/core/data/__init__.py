@@ -1,0 +1,1 @@
+"""Data of jobs, decided in values: caches, mounts and outputs."""

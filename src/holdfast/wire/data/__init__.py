@@ -1,0 +1,1 @@
+"""Messages about the data of jobs: caches and outputs."""
