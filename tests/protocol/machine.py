@@ -25,30 +25,9 @@ from tests.protocol.host import Host, Request
 from tests.protocol.world import Plan, World
 
 INDEX = st.integers(0, 7)
-LINKS = [
-    "ok",
-    "ok",
-    "mess",
-    "mess",
-    "lose_request",
-    "lose_answer",
-    "hold_request",
-    "hold_answer",
-    "poll",
-]
+LINKS = "ok ok mess mess lose_request lose_answer hold_request hold_answer poll".split()
 MEMBER_ENDS = ["killed", "killed", "give_up", "give_up", "trip", "ok", "start_error", "broken"]
-ENDS = [
-    "give_up",
-    "ok",
-    "ok",
-    "ok",
-    "exit",
-    "oom",
-    "trip",
-    "time_limit",
-    "unkillable",
-    "start_error",
-]
+ENDS = "give_up ok ok ok exit oom trip time_limit unkillable start_error".split()
 WAITS = [0.5, 0.5, 2.0, 2.0, 6.0, 16.5, 33.0]
 DATA = TaskFacts(exit_code=0)
 

@@ -42,7 +42,7 @@ class Departure:
         loop.add_signal_handler(signal.SIGINT, lambda: None)  # the guardian handles Ctrl-C
 
     def go(self) -> None:
-        """Leave now."""
+        """End this agent now."""
         self.told.set()
         self.over.set()
 

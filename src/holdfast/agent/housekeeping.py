@@ -129,7 +129,7 @@ class Housekeeper:
             self._table.remove_folder(self._kept.popitem(last=False)[0])
 
     async def run(self) -> None:
-        """Clean up for ever."""
+        """Delete files of tasks that are over, again and again, for ever."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._clean_often())
             group.create_task(self._sweep_often())
@@ -155,7 +155,8 @@ class Housekeeper:
         self._works.sweep()
 
     def clean(self, now: float) -> None:
-        """Clean up once. `now` is Unix time, as the times of files are."""
+        """Delete files of tasks that are over, once. `now` is Unix time, as the times of files
+        are."""
         while self._kept:
             key, until = next(iter(self._kept.items()))
             if until > now:

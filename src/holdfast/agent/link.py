@@ -157,7 +157,8 @@ class GuardianLink(asyncio.Protocol):
         self._lose()
 
     def say(self, request: wire.Request) -> None:
-        """Send one message. If the line ends, the message is lost, and this agent ends as well."""
+        """Send the guardian one message. If the line ends, the message is lost, and this agent ends
+        as well."""
         frame = encode_frame(wire.encode(request))
         if self._held is not None:
             self._held.append(frame)

@@ -56,7 +56,7 @@ class Asides:
         self._running: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine."""
+        """Run a coroutine beside the caller."""
         aside = asyncio.create_task(work)
         self._running.add(aside)
         aside.add_done_callback(self._running.discard)

@@ -24,11 +24,12 @@ class WaitingNotice:
 
     @property
     def watch(self) -> AnswerWatch:
-        """Return what a client tells of every request and every answer's head."""
+        """Return the function that a client calls with every request, and with the head of every
+        answer."""
         return AnswerWatch(self._ask, self.close)
 
     def close(self) -> None:
-        """Drop the notice, because the command has ended."""
+        """Print no notice any more, because the command has ended."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -57,7 +57,7 @@ def path_of(*parts: str) -> str:
 
 
 def get(path: str, kind: type[T], /, **query: object) -> RestCall[T]:
-    """Return the call that reads one value."""
+    """Return the call that reads one resource."""
     return RestCall("GET", path, read_as(kind), query_of(**query))
 
 

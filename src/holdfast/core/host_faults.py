@@ -124,7 +124,8 @@ class Probation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def try_at(self) -> float:
-        """Return when the next trial is due, infinity while the ability is in use."""
+        """Return the instant at which the ability is tried next, infinity while the ability is in
+        use."""
         if self.reason is None:
             return math.inf
         pause = min(FIRST_PAUSE_SECONDS * 2.0 ** min(self.failures - 1, 10), MAX_PAUSE_SECONDS)

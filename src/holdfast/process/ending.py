@@ -26,7 +26,7 @@ class Signaller:
     not be killed."""
 
     def send(self, entry: ProcessEntry, number: int) -> bool:
-        """Signal one process. Returns False when it was gone."""
+        """Send a signal to one process. Returns False when the process was gone."""
         return process_table.send_signal(entry, number)
 
     def kill_group(self, group: TaskGroup) -> bool:

@@ -121,12 +121,12 @@ def block_all_signals() -> ctypes.Array[ctypes.c_char]:
 
 
 def restore_signals(mask: ctypes.Array[ctypes.c_char]) -> None:
-    """Restore a mask."""
+    """Restore a mask of signals that `block_all_signals` returned."""
     _sigprocmask(_SIG_SETMASK, mask, None)
 
 
 def unblock_all_signals() -> None:
-    """Block no signal."""
+    """Let every signal through."""
     _sigprocmask(_SIG_SETMASK, _NO_SIGNALS, None)
 
 

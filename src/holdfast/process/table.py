@@ -197,7 +197,7 @@ def read_marks(pid: int) -> tuple[str | None, str | None]:
 
 
 def find_marks(environ: bytes) -> tuple[str | None, str | None]:
-    """Return the (task, host) that an environment names."""
+    """Return the task and the host that the variables of an environment name."""
     task = host = None
     if _HOST_PREFIX not in environ:
         return None, None

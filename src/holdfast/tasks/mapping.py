@@ -110,7 +110,7 @@ class MapResults(Iterator[R], Generic[R]):
         CONNECTION.client.cancel_calls(self.id)
 
     def _submit(self) -> None:
-        """Submit the next chunk."""
+        """Submit the next chunk of the map's calls."""
         chunk = self._read_chunk()
         if self._broken is not None and not (chunk or self._submitted):
             raise self._broken

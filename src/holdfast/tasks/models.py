@@ -71,7 +71,8 @@ class ModelShelf:
         self.freeing: Callable[[str, Callable[[], object]], object] = lambda name, work: work()
 
     def declare(self, declared: WarmModel[Any]) -> None:
-        """Add a model that can be loaded; a module that is run again declares it again."""
+        """Add a model that can be loaded. A model of the same name is replaced, because a module
+        that runs again declares its models again."""
         self._known[declared.name] = declared
 
     def list_limits(self) -> dict[str, ModelLimits]:

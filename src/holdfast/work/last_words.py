@@ -25,7 +25,7 @@ class Forgiving:
         self._number = number
 
     def write(self, text: Any) -> int:
-        """Write, or try to."""
+        """Write the text, and ignore a failure."""
         try:
             return int(self._stream.write(text))
         except Exception:  # a stream of the user's own may raise anything
@@ -36,12 +36,12 @@ class Forgiving:
         return len(text)
 
     def writelines(self, lines: Any) -> None:
-        """Write each."""
+        """Write each line, and ignore a failure."""
         for line in lines:
             self.write(line)
 
     def flush(self) -> None:
-        """Flush, or try to."""
+        """Flush the stream, and ignore a failure."""
         try:
             self._stream.flush()
         except Exception:

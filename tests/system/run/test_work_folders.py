@@ -22,14 +22,7 @@ def test_attempts_share_a_folder_unless_each_has_its_own(cluster: Cluster, way: 
     cluster.add_host("only")
     if way == "cli":
         made = cluster.cli(
-            "submit",
-            "--fresh-workdir",
-            "--max-retries",
-            "1",
-            "--retry-delay",
-            "0s",
-            "--shell",
-            LEAVES,
+            *"submit --fresh-workdir --max-retries 1 --retry-delay 0s --shell".split(), LEAVES
         )
         assert made.returncode == 0, made.stderr
         job = made.stdout.decode().split()[0]

@@ -55,11 +55,7 @@ class Run:
         self.folder = folder
         self._slurm = slurm
         self.command = [
-            "--hosts",
-            "2",
-            "--grace",
-            "5",
-            "--",
+            *"--hosts 2 --grace 5 --".split(),
             sys.executable,
             "-c",
             WORKER,

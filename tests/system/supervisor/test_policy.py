@@ -36,11 +36,7 @@ def run_policy(
     words = [
         sys.executable,
         str(POLICY),
-        "--hosts",
-        "2",
-        "--local",
-        "--first-delay",
-        "0.1",
+        *"--hosts 2 --local --first-delay 0.1".split(),
         *more,
         "--",
     ]

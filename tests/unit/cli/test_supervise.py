@@ -31,35 +31,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_job_is_a_gang_of_members(accepting: Stub, folder: Path) -> None:
     done = accepting.run(
-        "supervise",
-        "policy.py",
-        "--hosts",
-        "3",
-        "--gpus-per-host",
-        "8",
-        "--cpus",
-        "4",
-        "--max-retries",
-        "2",
-        "--grace",
-        "1m",
-        "--host-label",
-        "gpu=h100",
-        "--preemptible",
-        "--start-timeout",
-        "10m",
-        "--secret",
-        "T=hush",
-        "--priority",
-        "70",
-        "--",
-        "--hosts",
-        "3",
-        "--",
-        "python",
-        "train.py",
-        "--lr",
-        "3e-4",
+        *"supervise policy.py --hosts 3 --gpus-per-host 8 --cpus 4 --max-retries 2".split(),
+        *"--grace 1m --host-label gpu=h100 --preemptible --start-timeout 10m".split(),
+        *"--secret T=hush --priority 70 -- --hosts 3 -- python train.py --lr 3e-4".split(),
     )
     assert done.exit_code == 0, done.stderr
     assert done.stdout.strip() == JOB
@@ -105,15 +79,8 @@ def test_the_job_is_a_gang_of_members(accepting: Stub, folder: Path) -> None:
 
 def test_another_python_a_name_and_metrics(accepting: Stub, folder: Path) -> None:
     done = accepting.run(
-        "supervise",
-        "--hosts",
-        "1",
-        "--python",
-        "/opt/venv/bin/python",
-        "--name",
-        "llama",
-        "--metrics-port",
-        "0.0.0.0:9100",
+        *"supervise --hosts 1 --python /opt/venv/bin/python --name llama".split(),
+        *"--metrics-port 0.0.0.0:9100".split(),
         str(folder / "policy.py"),
         "--json",
     )

@@ -287,7 +287,8 @@ class Executors:
         )
 
     def _take(self, request: CallsRequest, answer: CallsAnswer) -> bool:
-        """Carry out an answer. Return True if any part of it was new."""
+        """Carry out the controller's answer about executors. Return True if any part of it was
+        new."""
         news = False
         if (takes := (*TAKES, *answer.takes)) != self._takes:
             self._takes = takes

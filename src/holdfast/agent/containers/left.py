@@ -61,7 +61,7 @@ def read_left(folder: Path) -> dict[TaskKey, tuple[int, ...]]:
 
 
 def write_left(folder: Path, left: Mapping[TaskKey, tuple[int, ...]]) -> None:
-    """Write the tasks down. A disk that cannot store them is logged."""
+    """Write the tasks to disk, for the next agent. A disk that cannot store them is logged."""
     rows = [_Left(key, devices) for key, devices in left.items()]
     try:
         make_private_folder(folder)

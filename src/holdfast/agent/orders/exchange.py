@@ -114,7 +114,7 @@ class SyncExchange:
     # ---- down
 
     def take_answer(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
-        """Carry out an answer."""
+        """Carry out the controller's answer to a sync."""
         if self._held_back:
             self.news.report()
         if answer.unread and answer.unread != self._unread:

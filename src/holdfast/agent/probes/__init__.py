@@ -50,7 +50,8 @@ class Probe(Protocol):
         driver is late."""
 
     async def sample(self, tasks: Sequence[Probed]) -> Mapping[TaskKey, Sampled]:
-        """Read these tasks. A task that is missing in the answer could not be read at all."""
+        """Read the processes and devices of these tasks. A task that is missing in the answer could
+        not be read at all."""
 
     async def mark_devices(self, gpus: Sequence[int]) -> DeviceMarks | None:
         """Return the state of these devices when a task begins; None if it is unknown."""

@@ -49,7 +49,7 @@ class KernelLog:
     """Reads the log on from where the last call ended."""
 
     def __init__(self, path: str = "/dev/kmsg") -> None:
-        """Open the log. Raises OSError if it may not be read."""
+        """Open the kernel log. Raises OSError if it may not be read."""
         self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._rest = b""
         self._sequence = -1

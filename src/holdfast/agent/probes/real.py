@@ -170,7 +170,7 @@ class RealProbe:
         return readings
 
     def forget(self, key: TaskKey) -> None:
-        """Forget a task's meter."""
+        """Forget the readings of a task that ended."""
         self._meters.pop(key, None)
 
     async def describe_gpus(self) -> str:

@@ -127,7 +127,8 @@ class TreeMeter:
         self._io_bytes = 0
 
     def read(self, members: list[ProcessEntry]) -> TreeReading:
-        """Read the members; return the work since the first reading, and the memory now."""
+        """Read a task's processes. Return the work that they did since the first reading, and the
+        memory that they have now."""
         now: dict[tuple[int, int], TreeUsage] = {}
         rss_bytes, io_known = 0, True
         for entry in members:

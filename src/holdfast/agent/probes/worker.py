@@ -74,7 +74,8 @@ def open_kernel_log(path: str) -> KernelLog | None:
 def read_devices(
     readers: list[_Reader], number: int, *, deep: bool = False, kernel_log: KernelLog | None = None
 ) -> ProbeAnswer:
-    """Ask every reader. The devices of a second vendor get the numbers after the first vendor's."""
+    """Read the devices of every driver. The devices of a second vendor get the numbers after the
+    first vendor's."""
     devices: list[Device] = []
     errors = []
     for reader in readers:

@@ -49,7 +49,7 @@ class LogReader:
         return new
 
     async def run(self) -> None:
-        """Answer orders for ever."""
+        """Answer orders to read logs, for ever."""
         while True:
             while self._waiting:
                 order = self._waiting[next(iter(self._waiting))]

@@ -41,7 +41,8 @@ class MemoryWatch:
     _kept: dict[TaskKey, bool] = field(default_factory=dict)
 
     async def run(self) -> None:
-        """Watch for ever. A reading that hangs in the kernel is abandoned, and made anew later."""
+        """Watch the memory of tasks for ever. A reading that hangs in the kernel is abandoned, and
+        made anew later."""
         while True:
             tasks = [task for task in self.table if self._is_watched(task)]
             self._kept = {t.key: self._kept[t.key] for t in self.table if t.key in self._kept}

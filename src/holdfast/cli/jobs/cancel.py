@@ -178,7 +178,7 @@ def _act(
 
 
 def _say_outcome(job: JobRecord | ArrayRecord) -> str:
-    """Write what became of it. A job that had succeeded or failed before is left as it was."""
+    """Write what became of a job. A job that had succeeded or failed before is left as it was."""
     state, reason = job.state.value, job.reason
     if isinstance(job, JobRecord) and state in ("succeeded", "failed"):
         reason = "it had ended before" + f": {reason}" * (reason not in ("", state))
@@ -186,7 +186,7 @@ def _say_outcome(job: JobRecord | ArrayRecord) -> str:
 
 
 def _ask(question: str) -> None:
-    """Ask on stderr. Raises ClickException unless the answer is yes."""
+    """Ask the user on stderr. Raises ClickException unless the answer is yes."""
     try:
         agreed = click.confirm(question, err=True)
     except click.Abort:
@@ -206,13 +206,14 @@ class Results:
         self._refused: HoldfastError | None = None
 
     def take(self, job: JobRecord | ArrayRecord) -> None:
-        """Take a job or an array that is as was asked."""
+        """Print a job or an array that is now as the user asked."""
         self._done.append(job)
         if not self._face.as_json:
             print_text(f"{job.id}  {_say_outcome(job)}")
 
     def refuse(self, word: str, error: HoldfastError) -> None:
-        """Take a refusal."""
+        """Print that the controller refused to act on the job or array `word`, and remember the
+        first such error."""
         if self._refused is not None and not self._face.as_json:
             note(f"{word}: {error}")
         self._refused = self._refused or error
@@ -248,11 +249,11 @@ class DoneCount:
             note(said + f"; perhaps up to {self._asked} more" * (self._asked > 0))
 
     def ask(self, count: int) -> None:
-        """Note that so many are on their way to the controller."""
+        """Note that requests for so many jobs are on their way to the controller."""
         self._asked = count
 
     def add(self, outcomes: Sequence[JobOutcome]) -> None:
-        """Count what became of those."""
+        """Count what became of these jobs."""
         self._asked = 0
         self._done += sum(outcome.job is not None for outcome in outcomes)
         if self._shows and time.monotonic() - self._since >= PROGRESS_SECONDS:

@@ -41,14 +41,14 @@ class Gaps:
         self._reasons: dict[str, str] = {}
 
     def take(self, line: LogLine) -> None:
-        """Note the gap before a line."""
+        """Note how many bytes are missing before a line."""
         if line.stream not in self._missing and not self._full:
             note(f"{line.stream} is faster than its log is kept (log_keep_mb): a gap is here")
         self._missing[line.stream] = self._missing.get(line.stream, 0) + line.gap
         self._reasons[line.stream] = line.reason
 
     def tell(self) -> None:
-        """Say how many bytes are missing, and how they are had."""
+        """Say how many bytes are missing, and which command fetches them."""
         for stream, size in self._missing.items():
             if self._full:
                 missing = f"{count_of(size, 'byte')} of {stream} are missing"

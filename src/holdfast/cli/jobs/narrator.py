@@ -38,11 +38,11 @@ class Narrator:
         self._timer.cancel()
 
     def started(self) -> None:
-        """Note that it runs, because output came."""
+        """Note that the job runs, because output came."""
         self._timer.cancel()
 
     def take(self, job: JobRecord) -> None:
-        """Take the job's state, and print a notice if it has changed."""
+        """Compare the job's state with the last one, and print a notice if it has changed."""
         state = job.state.value
         if state not in ("waiting", "queued"):
             self._timer.cancel()

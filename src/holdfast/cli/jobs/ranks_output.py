@@ -76,7 +76,7 @@ class Excerpt:
         self._open: set[tuple[int, int, str]] = set()  # places within a line
 
     def take(self, line: LogLine) -> bytes:
-        """Return what is to be shown of some bytes."""
+        """Return the part of these bytes that is to be shown."""
         place = (line.attempt, line.rank, line.stream)
         data = line.data[max(0, self._starts.get(place, 0) - line.offset) :]
         if self._since is not None and line.at is not None and line.at < self._since:

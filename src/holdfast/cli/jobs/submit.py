@@ -305,7 +305,8 @@ def name_parents(client: Client, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_input(client: Client, spec: JobSpec, given: str | None) -> JobSpec:
-    """Keep what `--stdin` names, and return the spec that says so. Raises ValidationError."""
+    """Upload the input that `--stdin` names, and return the spec with its checksum. Raises
+    ValidationError."""
     if given is None:
         return spec
     try:
@@ -339,7 +340,8 @@ def check_piped_input(given: str | None) -> None:
 
 
 def has_piped_input(fd: int = 0) -> bool:
-    """Whether a pipe or a file was given as the standard input, and has something to read now."""
+    """Return whether a pipe or a file was given as the standard input, and has something to read
+    now."""
     try:
         found = os.fstat(fd)
         if stat.S_ISREG(found.st_mode):

@@ -164,8 +164,8 @@ def _say_state(host: HostView) -> str:
 
 
 def _say_reason(host: HostView) -> str:
-    """Return the reason of its state, with a drain's deadline the time of the stop; and what a part of
-    it cannot do, alone where it is active."""
+    """Return the reason of a host's state, for a drain with the time at which tasks are stopped;
+    and the parts of the host that cannot work now. An active host has those alone."""
     faults = [_say_fault(fault) for fault in host.faults]
     state = "" if faults and host.state.value == "active" else _say_state_reason(host)
     return "; ".join([*([state] if state else []), *faults])

@@ -29,7 +29,7 @@ class Database:
         return self._starting.is_set()
 
     def start(self) -> None:
-        """Begin a start; `tell` gets its result."""
+        """Begin to start PostgreSQL; `tell` is called with the result."""
         self._starting.set()
         threading.Thread(target=self._run, daemon=True, name="database").start()
 

@@ -34,12 +34,12 @@ class Restarts:
     words: str = ""
 
     def start(self, now: float) -> None:
-        """Note a start. `now` is monotonic seconds."""
+        """Note that the part was started. `now` is monotonic seconds."""
         self.started_at = now
 
     def die(self, now: float, words: str = "") -> float:
-        """Note a death, and return the seconds to wait before the next start. words: the part's
-        own words on why it died; "" if it gave none."""
+        """Note that the part died, and return the seconds to wait before its next start. words: the
+        part's own sentence on why it died; "" if there is none."""
         told = re.sub(r"\d+", "", words)  # times, ports and process ids differ
         self.repeats, self.words = bool(told) and told == self.words, told
         self.quick_deaths = 1 if now - self.started_at >= _WELL_SECONDS else self.quick_deaths + 1
@@ -48,7 +48,7 @@ class Restarts:
 
     @property
     def keeps_dying(self) -> bool:
-        """Return True if a person has to see the part's log."""
+        """Return True if the part died so often that a person has to look at its log."""
         return self.quick_deaths > 0 and self.quick_deaths % _QUICK_DEATHS == 0
 
 

@@ -72,7 +72,7 @@ def draw_tree(nodes: Sequence[NodeRecord], now: datetime) -> list[str]:
 
 
 def _place(nodes: Sequence[NodeRecord]) -> dict[int, list[NodeRecord]]:
-    """Return each node's children in the tree; those of -1 have no parent."""
+    """Return each node's children in the drawn tree; the children of -1 have no parent."""
     depths: dict[int, int] = {}
     below: dict[int, list[NodeRecord]] = {}
     todo = {node.number: node for node in nodes}

@@ -230,7 +230,7 @@ def refuse_impossible(spec: JobSpec, sizes: Sequence[Size]) -> None:
 
 
 def as_wanted(spec: JobSpec) -> Candidate:
-    """Return what a spec asks of hosts."""
+    """Return the resources and labels that a spec asks of hosts."""
     return Candidate(
         job_id="",
         epoch=0,

@@ -24,7 +24,7 @@ class Names(NameConverter):
     """Names an enum's values as everywhere else: `running`, not `RUNNING`."""
 
     def from_enum_value(self, enum: StrawberryEnumDefinition, enum_value: EnumValue) -> str:
-        """Return the database's word."""
+        """Return the value as the database writes it."""
         return str(enum_value.value)
 
 

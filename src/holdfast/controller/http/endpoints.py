@@ -100,7 +100,7 @@ class ApiCall:
 
     @property
     def caller(self) -> TokenRecord:
-        """Return the caller's token."""
+        """Return the record of the caller's token."""
         assert self.token is not None
         return self.token
 

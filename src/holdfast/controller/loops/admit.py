@@ -228,8 +228,8 @@ class AdmitLoop(Loop):
     async def _plan(
         self, snapshot: AdmissionSnapshot, settings: Settings
     ) -> tuple[AdmissionPlan, Sequence[RunningTask]]:
-        """Return the plan. Where a job was passed over or could preempt, it is made a second time,
-        with the running tasks."""
+        """Return the plan of one round. Where a job was passed over or could preempt, it is made a
+        second time, with the running tasks."""
         hold_back = settings.value("hold_back_seconds")
         lowest = snapshot.lowest_preemptible if settings.value("preemption") else None
         candidates: Sequence[Candidate] = snapshot.candidates
@@ -258,7 +258,8 @@ class AdmitLoop(Loop):
     async def _preempt(
         self, preemptions: Sequence[Preemption], running: Sequence[RunningTask]
     ) -> None:
-        """Stop the victims. The epoch guards each: a victim that ended meanwhile is left alone."""
+        """Stop the jobs that the plan preempts. Each is stopped under its epoch, so one that ended
+        meanwhile is left alone."""
         controller = self._controller
         seen = {task.job_id: task for task in running}
         for preemption in preemptions:

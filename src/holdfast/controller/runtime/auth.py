@@ -116,7 +116,7 @@ class _Remembered(Generic[T]):
         return found
 
     def forget(self) -> None:
-        """Drop every answer."""
+        """Forget every answer that was remembered."""
         self._kept.clear()
 
 
@@ -186,7 +186,7 @@ class Guard:
         self._host_keys = _Gathered(store.hosts.find_hosts_by_keys)
 
     async def find_user(self, authorization: str | None) -> TokenRecord:
-        """Return the caller's token. Raises Unauthorized."""
+        """Return the record of the caller's token. Raises Unauthorized."""
         self._hear_changes()
         secret = read_bearer(authorization)
         of_job = read_job_token(secret)

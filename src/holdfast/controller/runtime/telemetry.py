@@ -68,7 +68,7 @@ class GpuReadings:
                 )
 
     async def run(self) -> None:
-        """Write for ever. An outage leaves a gap in the history."""
+        """Write hosts' readings to the store for ever. An outage leaves a gap in the history."""
         while True:
             await asyncio.sleep(WRITE_SECONDS)
             try:

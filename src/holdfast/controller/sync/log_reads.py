@@ -63,8 +63,8 @@ class HostReads:
             at = found + len(data)
 
     async def _ask(self, host_id: str, order: LogReadOrder) -> LogReadAnswer:
-        """Return a host's answer. Where none comes, return one without bytes that names the
-        reason."""
+        """Ask a host for bytes of a log, and return its answer. Where none comes, return an answer
+        without bytes that names the reason."""
         if host_id not in self._in_vain:
             gone = await self._find_gone(host_id)
             answer = None if gone else await self._wait_for_answer(host_id, order)

@@ -79,8 +79,8 @@ def make_executor_spec(family: Family, *, ahead: bool = False, lent: bool = Fals
 
 
 def as_job(spec: FunctionSpec) -> JobSpec:
-    """Return a job with the settings of a function, so that one resolution of settings serves
-    both."""
+    """Return a job's spec with the settings of a function, because settings are resolved for
+    jobs."""
     return JobSpec(
         project=spec.project,
         gpus=spec.gpus,

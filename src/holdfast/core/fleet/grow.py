@@ -60,7 +60,7 @@ class _Grower:
         return self._prices.get(offer.name, offer.usd_per_hour)
 
     def add_one(self, offers: frozenset[str]) -> bool:
-        """Plan one more host of these offers, or note why not."""
+        """Plan one more host of these offers, or note why the pool may not have one."""
         spec = self._view.spec
         if self._view.paused is not None:
             return self._block(f"pool {spec.name} is paused: {self._view.paused}")

@@ -155,7 +155,7 @@ class _Admission:
         return bool(self._shares) and job.member is None and not self._shares.owns(job)
 
     def consider(self, job: Candidate) -> None:
-        """Place one job, or note why not."""
+        """Place one job, or note why it cannot be placed."""
         over = None if job.member is not None else self._refuse_by_limit(job)
         if over is not None:
             self._refusals[job.job_id] = over
@@ -275,7 +275,7 @@ class _Admission:
         return f"it needs {describe_need(job)} at once, and {fitting} of them fit for queue {job.queue} now"
 
     def finish(self) -> AdmissionPlan:
-        """Return the finished plan."""
+        """Return the plan, once every candidate was considered."""
         return AdmissionPlan(
             placements=tuple(self._placements),
             refusals=self._refusals,

@@ -60,7 +60,7 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
     window: SignalWindow | None = None
 
     def start(self, now: float) -> GpuHealth:
-        """Begin the load grace."""
+        """Note that the task started, which begins its load grace."""
         return GpuHealth(started_at=now, reset_at=now)
 
     def beat(self, now: float) -> GpuHealth:

@@ -129,7 +129,7 @@ class Advance:
         self.events: list[FlowEvent] = []
 
     def log(self, kind: str, message: str, node: NodeRow | None = None, **data: Any) -> None:
-        """Note an event."""
+        """Note an event about the run."""
         about = {"run": self.run.id, "workflow": self.run.name}
         if node is not None:
             about["node"] = node.name

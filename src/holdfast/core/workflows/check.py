@@ -20,7 +20,7 @@ class Graph(msgspec.Struct, frozen=True):
 
     @property
     def edges(self) -> list[tuple[int, int]]:
-        """Return every (parent, child)."""
+        """Return every pair (parent, child) of the graph's nodes."""
         return [(parent, child) for child, above in enumerate(self.parents) for parent in above]
 
 

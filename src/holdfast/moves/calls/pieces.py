@@ -88,7 +88,7 @@ def subtract_ranges(span: tuple[int, int], gone: Iterable[tuple[int, int]]) -> R
 
 
 def list_ranges(indices: Iterable[int]) -> Ranges:
-    """Return numbers as ranges."""
+    """Return sorted numbers as a list of ranges."""
     return add_ranges((), ((index, index + 1) for index in indices))
 
 

@@ -173,7 +173,7 @@ class Allotment:
         return enough and (left.jobs is None or left.jobs > 0)
 
     def take(self, project: str, gpus: int) -> None:
-        """Subtract an accepted job."""
+        """Subtract an accepted job from the rest of its project's quota."""
         left = self._left.get(project)
         if left is not None:
             self._left[project] = QuotaLeft(

@@ -115,7 +115,7 @@ class AnswerBuilder:
         )
 
     def answer(self) -> HostSynced:
-        """Return the finished answer."""
+        """Return the answer to one host, once all reports are applied."""
         return HostSynced(
             host_id=self.sync.host_id,
             status=self.status,

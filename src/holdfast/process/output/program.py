@@ -66,7 +66,7 @@ class Stream:
         self.size += len(data)
 
     def close(self) -> None:
-        """Close both, and note whether the file still has its name."""
+        """Close the pipe and the file, and note whether the file still has its name."""
         self.ended = True
         os.close(self.fd)
         if self.file >= 0:

@@ -66,7 +66,7 @@ class Streams:
         self.writing = []
 
     def close(self) -> None:
-        """Close both ends."""
+        """Close the reading and the writing ends of the pipes."""
         self.close_writing()
         for fd in self.reading:
             os.close(fd)

@@ -59,7 +59,8 @@ class Callbacks:
                 self._thread = thread
 
     def run_soon(self, function: Callable[[Any], Any], argument: Any) -> None:
-        """Queue one call. Never blocks and never raises, because the bus's thread calls this."""
+        """Queue one call of `function`. Never blocks and never raises, because the bus's thread
+        calls this."""
         with self._wake:
             self._waiting.append((function, argument))
             self._wake.notify()
@@ -256,11 +257,11 @@ class Future(Generic[T]):
     # ---- for the library, which settles it
 
     def set_result(self, value: T) -> bool:
-        """Set the result. Returns False where the future was done already (cancelled)."""
+        """Set the future's result. Returns False where the future was done already (cancelled)."""
         return self._settle(_DONE, value)
 
     def set_exception(self, error: BaseException) -> bool:
-        """Set the error. Returns False where the future was done already."""
+        """Set the future's error. Returns False where the future was done already."""
         return self._settle(_FAILED, error)
 
     def stop_waiting(self) -> None:

@@ -90,7 +90,8 @@ class Gather(MessageWait):
         return future
 
     def _wait_for(self, inboxes: Sequence[Inbox]) -> None:
-        """Register with each inbox. Inboxes without messages and other waits take a quick path."""
+        """Register this wait with the inbox of each process. Inboxes without messages and other
+        waits take a quick path."""
         alone = (self,)
         with _lock:
             others = [inbox for inbox in inboxes if not inbox.wait_alone(alone)]

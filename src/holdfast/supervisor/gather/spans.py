@@ -15,7 +15,7 @@ def make_spans(ranks: Iterable[int]) -> Spans:
 
 
 def join_spans(one: Spans, other: Spans) -> Spans:
-    """Put two sets together."""
+    """Return the union of two sets of ranks."""
     joined: Spans = []
     for first, last in sorted(one + other):
         if joined and first <= joined[-1][1] + 1:
@@ -37,7 +37,7 @@ def count_ranks(spans: Spans) -> int:
 
 
 def subtract(spans: Spans, others: Spans) -> Spans:
-    """Take the ranks of another set away."""
+    """Return a set without the ranks of another set."""
     away = set(list_ranks(others))
     return make_spans(rank for rank in list_ranks(spans) if rank not in away)
 

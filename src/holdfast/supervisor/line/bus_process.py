@@ -418,8 +418,7 @@ def remove_scratch(folder: str) -> None:
 
 
 def main() -> int:
-    """Run the bus process. Its end of the socket pair is the descriptor named by the last
-    argument."""
+    """Run the bus process. The last argument names the descriptor of its socket to the script."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGTSTP):
         signal.signal(number, signal.SIG_IGN)  # the script alone reacts to these signals
     talk = socket.socket(fileno=int(sys.argv[-1]))

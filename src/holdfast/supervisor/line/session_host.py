@@ -51,8 +51,8 @@ class HostSession:
         report: Callable[[], list[wire.GroupReport]] = list,
         read_waited: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Begin without a session. read_waited: returns the seconds for which this process has
-        waited for a core so far."""
+        """Begin unconnected, without a session. read_waited: returns the seconds for which this
+        process has waited for a core so far."""
         self.facts = facts
         self.run = run
         self.link: Link | None = None
@@ -94,7 +94,7 @@ class HostSession:
             self.link.push_ordered(message)
 
     def say_bye(self, reason: str, code: int) -> None:
-        """Queue the last message."""
+        """Queue the goodbye, which is the last message."""
         self.push_ordered(wire.encode_message(wire.Bye(reason, code)))
 
     @property

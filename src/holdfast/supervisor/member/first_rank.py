@@ -118,7 +118,8 @@ class _FirstRank:
         self._wake_fd = self._take_signals()
 
     def run(self) -> int:
-        """Run both until the script has ended. Return the exit code."""
+        """Run the script, and the host manager beside it, until the script has ended. Return the
+        script's exit code."""
         self._wait(0.0)
         if self._stopping:  # the drain's TERM came before there was a script
             return 128 + signal.SIGTERM

@@ -98,7 +98,7 @@ class MessageQueue:
         return await self.recv_future(filter)
 
     def close(self) -> None:
-        """Hang up. Messages that were sent are still delivered."""
+        """Close the connection. Messages that were sent are still delivered."""
         with contextlib.suppress(OSError):
             self._talk.shutdown(socket.SHUT_RDWR)
         self._talk.close()

@@ -175,7 +175,7 @@ class RankOutput:
         return self._over.wait(timeout)
 
     def close(self) -> None:
-        """Stop following. The output of processes that have ended is passed on first."""
+        """Stop following the files. The output of processes that have ended is passed on first."""
         if all(process.returncode().done() for process in self._followed):
             self.wait(_END_SECONDS)
         with contextlib.suppress(HoldfastError):

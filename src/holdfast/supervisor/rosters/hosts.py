@@ -140,7 +140,7 @@ class Host:
         return held
 
     def note_usage(self, usage: HostUsage) -> None:
-        """Keep the latest sample."""
+        """Keep the host's latest sample of usage."""
         self._usage = usage
 
     def lose(self, reason: str) -> HostLost:

@@ -198,7 +198,7 @@ class StateFolder:
         self._wake.set()
 
     def save(self) -> None:
-        """Write the file now. Raises Unavailable where the disk does not accept it."""
+        """Write the run's file now. Raises Unavailable where the disk does not accept it."""
         if self._held is None:
             return
         with self._saving:

@@ -378,7 +378,8 @@ def _take_given(
 
 
 def _check_asked(homeless: bool, private: bool, bind: str, heartbeat: float) -> None:
-    """Refuse impossible settings. homeless: True for orphans that no later script could find."""
+    """Refuse settings of a context that cannot work. homeless: True for orphans that no later
+    script could find."""
     if homeless:
         raise ValidationError(
             "orphan_grace needs a state_dir: without one no script can come back", field="state_dir"

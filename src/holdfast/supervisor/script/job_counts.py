@@ -23,7 +23,7 @@ class JobCounts:
         self._stop = threading.Event()
 
     def start(self) -> None:
-        """Begin to report."""
+        """Begin to report the run's counts to the agent, from a thread."""
         if self._task and self._path:
             threading.Thread(target=self._run, name="holdfast-counts", daemon=True).start()
 

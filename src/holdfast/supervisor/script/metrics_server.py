@@ -36,7 +36,7 @@ class MetricsServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop serving."""
+        """Stop serving metrics."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(_CLIENT_SECONDS)
@@ -74,7 +74,7 @@ class _MetricsRequest(http.server.BaseHTTPRequestHandler):
     sys_version = ""
 
     def do_GET(self) -> None:
-        """Answer a scrape."""
+        """Answer one request of a scraper of metrics."""
         if self.path.partition("?")[0] != "/metrics":
             self.send_error(404, "only /metrics is here")
             return

@@ -75,12 +75,12 @@ class StatusLine:
         self._busy_seconds = 0.0
 
     def start(self) -> None:
-        """Begin to log."""
+        """Begin to log the status at each interval."""
         if self._interval is not None:
             threading.Thread(target=self._run, name="holdfast-status", daemon=True).start()
 
     def stop(self) -> None:
-        """Write no more lines."""
+        """Stop logging the status."""
         self._stop.set()
 
     def _run(self) -> None:

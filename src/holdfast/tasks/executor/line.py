@@ -62,7 +62,7 @@ class AgentLine:
         threading.Thread(target=self._serve, name="holdfast-line", daemon=True).start()
 
     def wake(self) -> None:
-        """Wake the thread."""
+        """Wake the thread that serves the line."""
         with contextlib.suppress(BlockingIOError):  # a full eventfd: the thread wakes
             os.eventfd_write(self._wake_fd, 1)
 

@@ -30,7 +30,8 @@ class PlaceWriter:
         self.write(0, 0, PHASE_IDLE)
 
     def write(self, batch: int, position: int, phase: int, *, begins: bool = False) -> None:
-        """Write the position. begins: True where another call began."""
+        """Write the position of the running call into the place file. begins: True where another
+        call began."""
         if begins:
             self._calls = (self._calls + 1) & 0xFFFF_FFFF
         self.phase, self._batch, self._position = phase, batch, position

@@ -148,14 +148,7 @@ sys.exit(40 + int(os.environ["HOLDFAST_ATTEMPT"]))
         "supervise",
         "-f",
         str(script),
-        "--hosts",
-        "2",
-        "--name",
-        "again",
-        "--max-retries",
-        "1",
-        "--retry-delay",
-        "0s",
+        *"--hosts 2 --name again --max-retries 1 --retry-delay 0s".split(),
         seconds=SECONDS,
     )
     assert done.returncode == 42, done.stderr

@@ -38,19 +38,7 @@ for step in range(9):
 
 @pytest.mark.slow
 def test_a_hang_is_found_named_and_ended_and_a_section_is_none(tmp_path: Path) -> None:
-    words = [
-        "--hosts",
-        "2",
-        "--local",
-        "--least",
-        "5",
-        "--first",
-        "600",
-        "--",
-        sys.executable,
-        "-c",
-        WORKER,
-    ]
+    words = [*"--hosts 2 --local --least 5 --first 600 --".split(), sys.executable, "-c", WORKER]
     code, said = run_policy("progress_watchdog.py", tmp_path, *words, str(tmp_path), "6.5")
     assert code == 0, said
     assert "train1 on local-" in said.split("attempt 0: no progress for")[1], said

@@ -50,18 +50,7 @@ def placed(folder: Path, attempt: int) -> dict[str, int]:
 
 @pytest.mark.slow
 def test_a_spare_takes_a_lost_hosts_place(tmp_path: Path) -> None:
-    words = [
-        "--hosts",
-        "2",
-        "--spares",
-        "1",
-        "--",
-        sys.executable,
-        "-c",
-        WORKER,
-        str(tmp_path),
-        "run",
-    ]
+    words = [*"--hosts 2 --spares 1 --".split(), sys.executable, "-c", WORKER, str(tmp_path), "run"]
     with running("spare_hosts.py", tmp_path, *words) as policy:
         for name in ("m0", "m1", "m2"):
             policy.start_manager(name)
@@ -82,13 +71,7 @@ def test_a_spare_takes_a_lost_hosts_place(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_host_that_fails_again_is_exchanged(tmp_path: Path) -> None:
     words = [
-        "--hosts",
-        "2",
-        "--spares",
-        "1",
-        "--strikes",
-        "2",
-        "--",
+        *"--hosts 2 --spares 1 --strikes 2 --".split(),
         sys.executable,
         "-c",
         WORKER,

@@ -11,21 +11,9 @@ from holdfast.client import Client
 from tests.unit.cli.stub import Stub, sent
 
 FLAGS = [
-    "--tasks",
-    "4",
-    "--placement",
-    "spread",
-    "--host-label",
-    "gpu=h100",
-    "--host-label",
-    "rack=7",
-    "--on-partial",
-    "restart",
-    "--preemptible",
-    "--start-timeout",
-    "10m",
-    "--recovery-timeout",
-    "90s",
+    *"--tasks 4 --placement spread --host-label gpu=h100 --host-label rack=7".split(),
+    *"--on-partial restart --preemptible --start-timeout 10m".split(),
+    *"--recovery-timeout 90s".split(),
 ]
 SENT = {
     "tasks": 4,
@@ -64,15 +52,8 @@ def test_a_file_says_the_same_and_flags_win(accepting: Stub, tmp_path: Path) -> 
         "submit",
         "--file",
         str(job),
-        "--tasks",
-        "2",
-        "--placement",
-        "spread",
-        "--not-preemptible",
-        "--host-label",
-        "gpu=h100",
-        "--recovery-timeout",
-        "2m",
+        *"--tasks 2 --placement spread --not-preemptible --host-label gpu=h100".split(),
+        *"--recovery-timeout 2m".split(),
     )
     assert done.exit_code == 0, done.stderr
     found = accepting.requests[-1].spec

@@ -15,29 +15,10 @@ import pytest
 from tests.unit.cli.stub import JOB, Answer, Stub, job_record, sent
 
 FLAGS = [
-    "--max-retries",
-    "3",
-    "--retry-delay",
-    "30s",
-    "--retry-backoff",
-    "exponential",
-    "--retry-multiplier",
-    "3",
-    "--max-retry-delay",
-    "1h",
-    "--retry-jitter",
-    "deterministic",
-    "--retry-jitter-ratio",
-    "0.5",
-    "--retry-on",
-    "infra",
-    "--retry-on",
-    "oom_killed",
-    "--no-retry-events",
-    "--no-progress-limit",
-    "off",
-    "--budget-reset",
-    "6h",
+    *"--max-retries 3 --retry-delay 30s --retry-backoff exponential".split(),
+    *"--retry-multiplier 3 --max-retry-delay 1h --retry-jitter deterministic".split(),
+    *"--retry-jitter-ratio 0.5 --retry-on infra --retry-on oom_killed".split(),
+    *"--no-retry-events --no-progress-limit off --budget-reset 6h".split(),
 ]
 
 
@@ -109,18 +90,8 @@ def test_a_file_has_a_retry_table_and_flags_win_field_by_field(
 
 def test_a_container_needs_no_command(accepting: Stub) -> None:
     words = [
-        "--image",
-        "docker.io/library/busybox:1.36",
-        "--runtime",
-        "podman",
-        "--pull",
-        "never",
-        "--pull-timeout",
-        "5m",
-        "--volume",
-        "/data:/in:ro",
-        "--volume",
-        "/out:/out",
+        *"--image docker.io/library/busybox:1.36 --runtime podman --pull never".split(),
+        *"--pull-timeout 5m --volume /data:/in:ro --volume /out:/out".split(),
     ]
     assert accepting.run("submit", *words).exit_code == 0
     spec = accepting.requests[-1].spec
@@ -248,17 +219,7 @@ def test_the_chain_fits_eighty_columns_and_keeps_its_reasons_whole(stub: Stub) -
     assert "cause=image_pull_failure" in stub.requests[0].path
     assert max(map(len, done.stdout.splitlines())) <= 80
     head, row = done.stdout.splitlines()[:2]
-    assert head.split() == [
-        "TRY",
-        "FROM",
-        "RETRY",
-        "OUTCOME",
-        "CAUSE",
-        "CHARGED",
-        "EXIT",
-        "HOST",
-        "TOOK",
-    ]
+    assert head.split() == "TRY FROM RETRY OUTCOME CAUSE CHARGED EXIT HOST TOOK".split()
     assert row.split()[:7] == ["2", "1", "1", "requeued", "image_pull_failure", "retries", "125"]
     said = " ".join(done.stdout.split())
     assert ATTEMPT["reason"] in said

@@ -53,18 +53,8 @@ def test_add_prints_the_secret_alone_on_stdout(stub: Stub, tmp_path: Path) -> No
     own = tmp_path / "secret"
     own.write_text("my-own-secret-0123\n")
     done = stub.run(
-        "webhooks",
-        "add",
-        "https://hooks.example/h",
-        "--event",
-        "job.*",
-        "--event",
-        "host.dead",
-        "--project",
-        "vision",
-        "--name",
-        "pager",
-        "--secret-file",
+        *"webhooks add https://hooks.example/h --event job.* --event host.dead".split(),
+        *"--project vision --name pager --secret-file".split(),
         str(own),
     )
     assert (done.exit_code, done.stdout) == (0, "hfw_abc\n"), done.stderr

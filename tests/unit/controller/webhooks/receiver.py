@@ -181,17 +181,8 @@ def make_certificate(folder: Path, name: str) -> tuple[ssl.SSLContext, ssl.SSLCo
     key, certificate = folder / f"{name}.key", folder / f"{name}.pem"
     subprocess.run(
         [
-            "openssl",
-            "req",
-            "-x509",
-            "-newkey",
-            "ec",
-            "-pkeyopt",
-            "ec_paramgen_curve:prime256v1",
-            "-nodes",
-            "-days",
-            "2",
-            "-keyout",
+            *"openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1".split(),
+            *"-nodes -days 2 -keyout".split(),
             key,
             "-out",
             certificate,
