@@ -1,8 +1,8 @@
 """Bring the code of a job to this host, and lay it into its work folder before it starts.
 
-CODE-1  Every attempt gets the same code: the bundle that its job names, from the first attempt to
-        the last, whatever the folder that it came from has become.
-CODE-2  One laying at a time for a folder, and one for an attempt: the ranks of a gang on one host
+LAID-1  Every attempt gets the same code: the bundle that its job names, from the first attempt to
+        the last, also where the folder that it came from has changed since.
+LAID-2  One laying at a time for a folder, and one for an attempt: the ranks of a gang on one host
         share the folder, and those that run already are not disturbed.
 """
 
@@ -83,7 +83,7 @@ class CodeLaying:
         before = _read_laid(record)
         known = before is not None and (before.digest, before.boot) == (code.digest, boot)
         if before is not None and known and before.attempt == attempt:
-            return 0  # CODE-2
+            return 0  # LAID-2
         where = f"bundles/{code.digest}"
         limit = MAX_MANIFEST_BYTES * 2
         plan = decode_plan(self._transfers.fetch_bytes(where, key, wire, limit))

@@ -105,7 +105,7 @@ def send_folder(client: Client, workdir: Workdir, project: str) -> Sent:
 
 def check_folder(found: Walk, workdir: Workdir) -> None:
     """Ask before a folder goes that should perhaps not. Raises ValidationError where it must not,
-    and where nobody can answer."""
+    and where no terminal can answer."""
     from holdfast.client.bundles.care import MAX_BYTES, find_worries, say_too_large
 
     limit = MAX_BYTES if workdir.max_bytes is None else workdir.max_bytes
