@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.agent.bundles.git import fetch_commit
 from holdfast.agent.bundles.kept import KeptPacks
-from holdfast.agent.bundles.lay import Laid, Layer, check_piece
 from holdfast.agent.folders import WorkFolders, make_folder
 from holdfast.agent.offload import run_aside
 from holdfast.agent.tasks import AgentTask
@@ -28,6 +28,7 @@ from holdfast.core.bundles.packs import MAX_PACK_BYTES, BundlePlan, decode_plan
 from holdfast.core.ids import TaskKey
 from holdfast.errors import Conflict, Forbidden, HoldfastError, NotFound, TooLarge, ValidationError
 from holdfast.process.files import write_atomic
+from holdfast.process.laying.lay import Laid, Layer, check_piece
 from holdfast.wire.agent import LaunchOrder
 
 log = logging.getLogger("holdfast.agent.bundles")
@@ -62,9 +63,13 @@ class CodeLaying:
             while True:
                 try:
                     async with lock:
-                        work = partial(self._lay, task.key, code, folder, order.attempt, wire)
-                        changed = await run_aside(work)
-                    log.info(f"its code is here ({changed} files were written)", extra=task.about())
+                        if code.url:
+                            given = {**order.env, **order.secrets}
+                            await run_aside(partial(fetch_commit, code, folder, given, os.environ))
+                        else:
+                            work = partial(self._lay, task.key, code, folder, order.attempt, wire)
+                            await run_aside(work)
+                    log.info(f"its code is here: {code.name}", extra=task.about())
                     return None
                 except HoldfastError as error:
                     wrong = getattr(error, "code", "") == "checksum_mismatch"

@@ -29,6 +29,11 @@ CODE_OPTIONS: tuple[Callable[..., Any], ...] = (
         help="Take this folder along; the job starts in it. `holdfast code --list` shows what goes.",
     ),
     click.option(
+        "--git",
+        metavar="URL@REF",
+        help="Instead: a commit of a git repository (https, ssh), found now, fetched by the host.",
+    ),
+    click.option(
         "--workdir-max", metavar="SIZE", help="Send a folder of up to this size. [default: 1G]"
     ),
     click.option(
@@ -52,8 +57,19 @@ class Workdir(msgspec.Struct, frozen=True):
 
 def take_workdir(fields: dict[str, Any], options: Mapping[str, Any]) -> Workdir | None:
     """Take the folder out of a job file's fields, with the flags over it; None where there is none.
-    Raises ValidationError."""
+    Where there is a git repository instead, its commit is the `code` of the fields. Raises
+    ValidationError."""
     table = fields.pop("workdir", None)
+    repository = fields.pop("git", None)
+    if options.get("git") is not None:
+        table, repository = None, options["git"]
+    if repository is not None and options.get("workdir") is None:
+        if table is not None:
+            raise ValidationError("code is either a folder or a repository: drop one", field="git")
+        from holdfast.client.bundles.git import resolve_git
+
+        fields["code"] = resolve_git(str(repository))
+        return None
     if table is not None and not isinstance(table, (str, Mapping)):
         raise ValidationError("workdir is a folder, or a table with its path", field="workdir")
     given = {"path": table} if isinstance(table, str) else dict(table or {})
@@ -73,6 +89,16 @@ def take_workdir(fields: dict[str, Any], options: Mapping[str, Any]) -> Workdir 
     except (ValueError, AttributeError) as error:
         raise ValidationError(f"--workdir-max: {error}", field="workdir") from None
     return Workdir(str(path), limit, bool(given.get("send_anyway")))
+
+
+def find_code(client: Client, options: Mapping[str, Any], project: str) -> CodeRef:
+    """Return the code that the flags name now: a commit, or a folder, which is sent."""
+    fields: dict[str, Any] = {}
+    workdir = take_workdir(fields, options)
+    if "code" in fields:
+        code: CodeRef = fields["code"]
+        return code
+    return send_folder(client, workdir or Workdir("."), project).code
 
 
 UNSENT = CodeRef(digest="0" * 64)
