@@ -151,7 +151,7 @@ def make_spec(
     member = [python, "-P", "-m", "holdfast.supervisor.member", str(options["gpus_per_host"])]
     given = {
         **_ABSENT, **options, "gpus": options["gpus_per_host"], "tasks": options["hosts"], "placement": "spread",
-        "on_partial": "restart", "name": options["name"] or Path(script).name,
+        "on_partial": "restart", "python": None, "name": options["name"] or Path(script).name,
         "command": [*member, options["metrics_port"] or "", python, script, *args],
     }  # fmt: skip
     fields = {**(fields or {}), **({} if workdir is None else {"code": UNSENT})}

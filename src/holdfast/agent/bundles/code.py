@@ -26,7 +26,15 @@ from holdfast.core.bundles.code import CodeRef
 from holdfast.core.bundles.manifest import MAX_MANIFEST_BYTES, decode_manifest, list_digests
 from holdfast.core.bundles.packs import MAX_PACK_BYTES, BundlePlan, decode_plan
 from holdfast.core.ids import TaskKey
-from holdfast.errors import Conflict, Forbidden, HoldfastError, NotFound, TooLarge, ValidationError
+from holdfast.errors import (
+    Conflict,
+    Forbidden,
+    HoldfastError,
+    NotFound,
+    TooLarge,
+    Unavailable,
+    ValidationError,
+)
 from holdfast.process.files import write_atomic
 from holdfast.process.laying.lay import Laid, Layer, check_piece
 from holdfast.wire.agent import LaunchOrder
@@ -51,7 +59,8 @@ class CodeLaying:
 
     async def lay(self, task: AgentTask, order: LaunchOrder) -> str | None:
         """Lay the code of a task. Return None once it is there, or where the task has none;
-        otherwise a sentence on why it cannot be. Raises OSError where this host's disk is why."""
+        otherwise a sentence on why it cannot be. Raises Unavailable where it cannot be had now, and
+        OSError where this host's disk is why."""
         code = order.code
         if code is None:
             return None
@@ -73,8 +82,12 @@ class CodeLaying:
                     return None
                 except HoldfastError as error:
                     wrong = getattr(error, "code", "") == "checksum_mismatch"
-                    if (isinstance(error, _FINAL) and not wrong) or loop.time() > give_up_at:
+                    if isinstance(error, _FINAL) and not wrong:
                         return f"its code {code.name} cannot be had: {error}"
+                    if loop.time() > give_up_at:
+                        raise Unavailable(
+                            f"its code {code.name} cannot be had now: {error}"
+                        ) from None
                     log.warning(f"its code cannot be had yet: {error}", extra=task.about())
                 await asyncio.sleep(pause * random.uniform(0.75, 1.25))
                 pause = min(2 * pause, _AGAIN_SECONDS[1])

@@ -36,6 +36,9 @@ class SubmitFields(TypedDict, total=False):
     env: Mapping[str, Any]
     secrets: Mapping[str, Any]
     code: CodeRef | Mapping[str, Any] | None
+    setup: str | None
+    setup_files: Sequence[str]
+    python: str | None
     workdir: str | os.PathLike[str] | None
     cwd: str | None
     fresh_workdir: bool
