@@ -106,8 +106,10 @@ def supervise(face: Face, script: str, args: Sequence[str], follow: bool, **opti
     """
     with face.client() as client:
         given = name_parents(client, options)
-        workdir = take_workdir({}, options)
-        spec = make_spec(client.place, script, args, given, os.environ, time.time(), workdir)
+        fields: dict[str, Any] = {}
+        workdir = take_workdir(fields, options)
+        where = (script, args, given, os.environ, time.time(), workdir, fields)
+        spec = make_spec(client.place, *where)
         spec = send_workdir(client, spec, workdir)
 
         def submit() -> JobRecord:
@@ -134,6 +136,7 @@ def make_spec(
     environ: Mapping[str, str],
     now: float,
     workdir: Workdir | None = None,
+    fields: Mapping[str, Any] | None = None,
 ) -> JobSpec:
     """Return the job: `--hosts` ranks, spread over hosts, each of which runs
     `supervisor/member/`.
@@ -148,13 +151,14 @@ def make_spec(
     member = [python, "-P", "-m", "holdfast.supervisor.member", str(options["gpus_per_host"])]
     given = {
         **_ABSENT, **options, "gpus": options["gpus_per_host"], "tasks": options["hosts"], "placement": "spread",
-        "on_partial": "restart", "name": options["name"] or Path(script).name,
+        "on_partial": "restart", "python": None, "name": options["name"] or Path(script).name,
         "command": [*member, options["metrics_port"] or "", python, script, *args],
     }  # fmt: skip
-    fields = {} if workdir is None else {"code": UNSENT}
+    fields = {**(fields or {}), **({} if workdir is None else {"code": UNSENT})}
     spec = msgspec.structs.replace(read_spec(place, given, environ, now, fields), supervised=True)
     where = spec.cwd if workdir is None else os.path.abspath(os.path.expanduser(workdir.path))
-    _check_script(script, where, place.is_local or workdir is not None)
+    if spec.code is None or workdir is not None:
+        _check_script(script, where, place.is_local or workdir is not None)
     return spec
 
 

@@ -20,6 +20,7 @@ from holdfast.client.locate import ControllerPlace, locate
 from holdfast.client.methods.arrays import ArrayMethods
 from holdfast.client.methods.calls import CallMethods
 from holdfast.client.methods.checkpoints import CheckpointMethods
+from holdfast.client.methods.code import CodeMethods
 from holdfast.client.methods.jobs import JobMethods
 from holdfast.client.methods.operate import OperateMethods
 from holdfast.client.methods.pools import PoolMethods
@@ -27,7 +28,7 @@ from holdfast.client.methods.schedules import ScheduleMethods
 from holdfast.client.methods.webhooks import WebhookMethods
 from holdfast.client.methods.workflows import WorkflowMethods
 from holdfast.client.rest import PageCall, RestCall
-from holdfast.client.scripts import Awaited, FetchFile, Script, SendFile, Sleep, Step
+from holdfast.client.scripts import Awaited, FetchFile, Script, SendFile, Sleep, Step, UseCaller
 from holdfast.client.sse import EventStreamReader, ServerEvent
 from holdfast.client.transport import (
     ConnectionLost,
@@ -131,6 +132,9 @@ class AsyncRestConnection(Awaited):
             return await self.call(step)
         if isinstance(step, Sleep):
             return await asyncio.sleep(step.seconds)
+        if isinstance(step, UseCaller):
+            caller = _ThreadCaller(self, asyncio.get_running_loop())
+            return await asyncio.to_thread(step.work, caller)
         try:
             return await (self._fetch(step) if isinstance(step, FetchFile) else self._upload(step))
         except httpx.TransportError as error:
@@ -204,6 +208,17 @@ class AsyncRestConnection(Awaited):
             await asyncio.sleep(delay)
 
 
+class _ThreadCaller:
+    """Sends calls from threads over a connection that its loop uses."""
+
+    def __init__(self, connection: AsyncRestConnection, loop: asyncio.AbstractEventLoop) -> None:
+        self._connection, self._loop = connection, loop
+        self.place = connection.place
+
+    def call(self, call: RestCall[T]) -> T:
+        return asyncio.run_coroutine_threadsafe(self._connection.call(call), self._loop).result()
+
+
 class AsyncClient(
     JobMethods,
     OperateMethods,
@@ -213,6 +228,7 @@ class AsyncClient(
     WebhookMethods,
     WorkflowMethods,
     CheckpointMethods,
+    CodeMethods,
     CallMethods,
     AsyncRestConnection,
 ):

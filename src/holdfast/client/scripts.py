@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
@@ -20,8 +20,21 @@ from holdfast.client.rest import PageCall, RestCall
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from holdfast.client.locate import ControllerPlace
+
 T = TypeVar("T")
 P = ParamSpec("P")
+
+
+class Caller(Protocol):
+    """What sends calls and waits for their answers. Threads may share it."""
+
+    @property
+    def place(self) -> ControllerPlace:
+        """Return where the controller is."""
+
+    def call(self, call: RestCall[T]) -> T:
+        """Send one call and return its answer."""
 
 
 class Sleep(msgspec.Struct, frozen=True):
@@ -47,7 +60,14 @@ class SendFile(msgspec.Struct, frozen=True):
     file: Path
 
 
-Step = RestCall[Any] | Sleep | FetchFile | SendFile
+class UseCaller(msgspec.Struct, frozen=True):
+    """The step of calling `work` with what sends calls and waits for their answers; the script gets
+    its result. For work with many calls at once, in threads."""
+
+    work: Callable[[Caller], Any]
+
+
+Step = RestCall[Any] | Sleep | FetchFile | SendFile | UseCaller
 Script = Generator[Step, Any, T]
 
 

@@ -17,6 +17,7 @@ from holdfast.client.locate import ControllerPlace, locate
 from holdfast.client.methods.arrays import ArrayMethods
 from holdfast.client.methods.calls import CallMethods
 from holdfast.client.methods.checkpoints import CheckpointMethods
+from holdfast.client.methods.code import CodeMethods
 from holdfast.client.methods.jobs import JobMethods
 from holdfast.client.methods.operate import OperateMethods
 from holdfast.client.methods.pools import PoolMethods
@@ -24,7 +25,7 @@ from holdfast.client.methods.schedules import ScheduleMethods
 from holdfast.client.methods.webhooks import WebhookMethods
 from holdfast.client.methods.workflows import WorkflowMethods
 from holdfast.client.rest import PageCall, RestCall
-from holdfast.client.scripts import Blocking, FetchFile, Script, SendFile, Sleep, Step
+from holdfast.client.scripts import Blocking, FetchFile, Script, SendFile, Sleep, Step, UseCaller
 from holdfast.client.sse import EventStreamReader, ServerEvent
 from holdfast.client.transport import (
     NO_WATCH,
@@ -136,6 +137,8 @@ class RestConnection(Blocking):
             return self.call(step)
         if isinstance(step, Sleep):
             return time.sleep(step.seconds)
+        if isinstance(step, UseCaller):
+            return step.work(self)
         try:
             return self._fetch(step) if isinstance(step, FetchFile) else self._upload(step)
         except ConnectionLost as error:
@@ -206,6 +209,7 @@ class Client(
     WebhookMethods,
     WorkflowMethods,
     CheckpointMethods,
+    CodeMethods,
     CallMethods,
     RestConnection,
 ):

@@ -36,6 +36,7 @@ from holdfast.controller.sync import health as host_health
 from holdfast.controller.sync import route
 from holdfast.controller.workflows import workflows
 from holdfast.core.arrays.records import ArrayRecord, ScheduleRecord, ScheduleRunRecord
+from holdfast.core.bundles.code import CodeRef
 from holdfast.core.fleet.actions import CycleSummary, PoolPlan
 from holdfast.core.records import (
     AttemptRecord,
@@ -214,6 +215,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              optional_body=True, answers={200: ScheduleRecord}, owned="schedule"),
     Endpoint("POST", SCHEDULE + "/resume", S, schedules.resume_schedule, "Its times come again, from now on.",
              answers={200: ScheduleRecord}, owned="schedule"),
+    Endpoint("POST", SCHEDULE + "/code", S, schedules.pin_schedule, "Give its job other code, from its next run on.",
+             body=CodeRef, answers={200: ScheduleRecord}, owned="schedule"),
     Endpoint("POST", SCHEDULE + "/run", S, schedules.run_schedule, "Submit its job now, beside its times.",
              answers={201: JobRecord}, owned="schedule"),
     _get(SCHEDULE + "/next", schedules.list_next, "Its times to come.", ScheduleTimes, queries.NextQuery),

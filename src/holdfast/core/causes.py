@@ -12,6 +12,7 @@ class Cause(StrEnum):
     NONZERO_EXIT = "nonzero_exit"
     OOM_KILLED = "oom_killed"
     IMAGE_PULL_FAILURE = "image_pull_failure"
+    SETUP_FAILED = "setup_failed"
     START_TIMEOUT = "start_timeout"
     APP_UNUSABLE = "app_unusable"
     UNKNOWN = "unknown"
@@ -45,6 +46,7 @@ CHARGED_TO: Mapping[Cause, Budget] = {
     Cause.NONZERO_EXIT: Budget.RETRIES,
     Cause.OOM_KILLED: Budget.RETRIES,
     Cause.IMAGE_PULL_FAILURE: Budget.RETRIES,
+    Cause.SETUP_FAILED: Budget.RETRIES,
     Cause.START_TIMEOUT: Budget.NOTHING,  # it has a back-off of its own (BUDGET-5)
     Cause.APP_UNUSABLE: Budget.NOTHING,  # another host may run it (ABLE-1)
     Cause.UNKNOWN: Budget.RETRIES,

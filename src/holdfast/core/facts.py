@@ -55,6 +55,7 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     start_error: why it could not be started; with `lost` set, because its host lacked something.
     app_error: for an executor, why its host cannot run the functions of its app.
     pull_error: why its image could not be fetched, in the registry's words.
+    setup_error: why its code or its environment could not be made ready.
     runtime_error: why the container runtime could not run it.
     checkpoint_error: why its checkpoint could not be fetched, so that it was not started.
     xids: codes that the driver logged for its devices while it ran. ecc_errors: uncorrectable
@@ -80,6 +81,7 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     start_error: Text | None = None
     app_error: Text | None = None
     pull_error: Text | None = None
+    setup_error: Text | None = None
     runtime_error: Text | None = None
     checkpoint_error: Text | None = None
     xids: Annotated[tuple[Whole, ...], Meta(max_length=64)] = ()

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from holdfast.core.bundles.code import CodeRef
 from holdfast.core.causes import Cause
 from holdfast.core.dependencies import Wants
 from holdfast.core.facts import TaskFacts
@@ -219,7 +220,8 @@ class AttemptRecord(Record, frozen=True, kw_only=True):
 
     retry_count: retries charged before it began. policy: the retry policy that decided on its end.
     next_at: the time at which the next attempt was due, where one was to follow. road: "leader"
-    where the leader chose its hosts, "host" where its host took it (TAKE-1).
+    where the leader chose its hosts, "host" where its host took it (TAKE-1). code: what it ran, the
+    same for all attempts of a job.
     """
 
     job_id: str
@@ -244,6 +246,7 @@ class AttemptRecord(Record, frozen=True, kw_only=True):
     step: int | None = None
     total: int | None = None
     has_forensics: bool = False
+    code: CodeRef | None = None
     reserved_at: datetime
     started_at: datetime | None = None
     ended_at: datetime | None = None

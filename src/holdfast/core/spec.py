@@ -63,7 +63,9 @@ class JobSpec(
     env: variables added to the agent's clean environment. secrets: variables that are stored apart
     and never shown. stdin: the SHA-256 of a value (`PUT /v1/values/…`) that every task of every
     attempt reads as its standard input; without one the input is empty.
-    code: the folder, or the commit, that is laid into the work folder before each attempt.
+    code: the folder, or the commit, that is laid into the work folder before each attempt. setup: a
+    line for `/bin/sh` that makes the Python environment, once per host for all jobs of the project
+    with this line, this `python` and these `setup_files`. python: a version, as 3.12.
     tasks: number of ranks that run together; more than one is a gang.
     gpus, cpus, memory_bytes: needs of each task. A task with GPUs needs devices, another needs
     `cpus` slots (default 1).
@@ -112,6 +114,11 @@ class JobSpec(
     secrets: Annotated[dict[EnvName, EnvValue], Meta(max_length=256)] = {}
     stdin: Annotated[str, Meta(pattern=r"^[0-9a-f]{64}$(?!\n)")] | None = None
     code: CodeRef | None = None
+    setup: EnvValue | None = None
+    setup_files: Annotated[tuple[ShortText, ...], Meta(max_length=32)] = ()
+    python: (
+        Annotated[str, Meta(max_length=32, pattern=r"^[0-9]+([.][0-9]+){0,2}$(?!\n)")] | None
+    ) = None
     cwd: Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^/[^\x00]*$")] | None = None
     fresh_workdir: bool = False
     time_limit_seconds: Seconds | Off | None = None
@@ -235,6 +242,7 @@ def check_spec(spec: JobSpec) -> JobSpec:
         check_code(spec.code)
         beside = "a job with code starts in its work folder, where the code is; leave cwd out"
         _require(spec.cwd is None, "cwd", beside)
+    _check_setup(spec)
     _check_container(spec)
     check_folders("cache", spec.caches, boxed=spec.image is not None)
     check_folders("mount", spec.mounts, boxed=spec.image is not None)
@@ -246,6 +254,19 @@ def check_spec(spec: JobSpec) -> JobSpec:
         labels = {**spec.host_labels, **list_mount_labels(spec.mounts)}
         return msgspec.structs.replace(spec, host_labels=labels)
     return spec
+
+
+def _check_setup(spec: JobSpec) -> None:
+    asks = spec.setup is not None or spec.python is not None
+    _require(asks or not spec.setup_files, "setup_files", "setup_files go with setup or python")
+    if not asks:
+        return
+    boxed = "an image brings its own environment; build it there, or leave image out"
+    _require(spec.image is None, "setup", boxed)
+    _require(spec.setup is None or bool(spec.setup.strip()), "setup", "the setup line is empty")
+    for pattern in spec.setup_files:
+        inside = pattern and not pattern.startswith("/") and ".." not in pattern.split("/")
+        _require(bool(inside), "setup_files", f"{pattern!r} is no pattern below the job's folder")
 
 
 def check_memory(memory_bytes: int) -> None:

@@ -238,7 +238,7 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     of `app` with `limits`.
     falls_together: every rank of the attempt is on this host, and where one falls the agent stops
     the others at once (FALL-1).
-    code: what is laid into the work folder first.
+    code: what is laid into the work folder first. setup, setup_files, python: see JobSpec.
     also: further tasks that this order launches. stdin: the SHA-256 of the value that the task
     reads as its standard input.
     """
@@ -284,6 +284,9 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     stdin: Annotated[str, Meta(max_length=64)] = ""
 
     code: CodeRef | None = None
+    setup: str | None = None
+    setup_files: list[str] = []
+    python: str | None = None
 
     @property
     def fetches(self) -> bool:

@@ -36,6 +36,12 @@ pages: `{"items": [...], "next": cursor|null}`.
     …      /v1/arrays…                      see wire.arrays
     …      /v1/call-sets…                   see wire.calls
     …      /v1/schedules…                   see wire.schedules
+    GET    /v1/jobs/{id}/code               → the plan of its bundle in msgpack: manifest, packs, places (core.bundles)
+    GET    /v1/jobs/{id}/code/packs/{pack}  → the bytes of a pack
+    POST   /v1/bundles/missing              MissingRequest → MissingAnswer
+    PUT    /v1/bundles/packs                ?project=, a pack → 204
+    POST   /v1/bundles                      ?project=, a manifest → 201 BundleView; 409 where bytes of it are missing
+    GET    /v1/bundles/{digest}             ?project= → BundleView
     GET    /v1/projects                     → page of ProjectRecord
     GET    /v1/projects/{name}              → ProjectRecord
     PUT    /v1/projects/{name}              SettingsPatch → ProjectRecord

@@ -51,7 +51,7 @@ def test_the_typed_fields_are_those_that_are_read() -> None:
     """A field that the types lack is a mistake in an editor; one that they have too many is refused
     by the client."""
     names = {*JobSpec.__struct_fields__, *specs.SHORT_NAMES}
-    assert set(SubmitFields.__annotations__) == names
+    assert set(SubmitFields.__annotations__) == names | {"workdir"}
 
 
 def test_short_names_and_units() -> None:

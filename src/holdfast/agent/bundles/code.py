@@ -1,8 +1,8 @@
 """Bring the code of a job to this host, and lay it into its work folder before it starts.
 
-CODE-1  Every attempt gets the same code: the bundle that its job names, from the first attempt to
-        the last, whatever the folder that it came from has become.
-CODE-2  One laying at a time for a folder, and one for an attempt: the ranks of a gang on one host
+LAID-1  Every attempt gets the same code: the bundle that its job names, from the first attempt to
+        the last, also where the folder that it came from has changed since.
+LAID-2  One laying at a time for a folder, and one for an attempt: the ranks of a gang on one host
         share the folder, and those that run already are not disturbed.
 """
 
@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
+from holdfast.agent.bundles.git import fetch_commit
 from holdfast.agent.bundles.kept import KeptPacks
-from holdfast.agent.bundles.lay import Laid, Layer, check_piece
 from holdfast.agent.folders import WorkFolders, make_folder
 from holdfast.agent.offload import run_aside
 from holdfast.agent.tasks import AgentTask
@@ -26,8 +26,17 @@ from holdfast.core.bundles.code import CodeRef
 from holdfast.core.bundles.manifest import MAX_MANIFEST_BYTES, decode_manifest, list_digests
 from holdfast.core.bundles.packs import MAX_PACK_BYTES, BundlePlan, decode_plan
 from holdfast.core.ids import TaskKey
-from holdfast.errors import Conflict, Forbidden, HoldfastError, NotFound, TooLarge, ValidationError
+from holdfast.errors import (
+    Conflict,
+    Forbidden,
+    HoldfastError,
+    NotFound,
+    TooLarge,
+    Unavailable,
+    ValidationError,
+)
 from holdfast.process.files import write_atomic
+from holdfast.process.laying.lay import Laid, Layer, check_piece
 from holdfast.wire.agent import LaunchOrder
 
 log = logging.getLogger("holdfast.agent.bundles")
@@ -50,7 +59,8 @@ class CodeLaying:
 
     async def lay(self, task: AgentTask, order: LaunchOrder) -> str | None:
         """Lay the code of a task. Return None once it is there, or where the task has none;
-        otherwise a sentence on why it cannot be. Raises OSError where this host's disk is why."""
+        otherwise a sentence on why it cannot be. Raises Unavailable where it cannot be had now, and
+        OSError where this host's disk is why."""
         code = order.code
         if code is None:
             return None
@@ -62,14 +72,22 @@ class CodeLaying:
             while True:
                 try:
                     async with lock:
-                        work = partial(self._lay, task.key, code, folder, order.attempt, wire)
-                        changed = await run_aside(work)
-                    log.info(f"its code is here ({changed} files were written)", extra=task.about())
+                        if code.url:
+                            given = {**order.env, **order.secrets}
+                            await run_aside(partial(fetch_commit, code, folder, given, os.environ))
+                        else:
+                            work = partial(self._lay, task.key, code, folder, order.attempt, wire)
+                            await run_aside(work)
+                    log.info(f"its code is here: {code.name}", extra=task.about())
                     return None
                 except HoldfastError as error:
                     wrong = getattr(error, "code", "") == "checksum_mismatch"
-                    if (isinstance(error, _FINAL) and not wrong) or loop.time() > give_up_at:
+                    if isinstance(error, _FINAL) and not wrong:
                         return f"its code {code.name} cannot be had: {error}"
+                    if loop.time() > give_up_at:
+                        raise Unavailable(
+                            f"its code {code.name} cannot be had now: {error}"
+                        ) from None
                     log.warning(f"its code cannot be had yet: {error}", extra=task.about())
                 await asyncio.sleep(pause * random.uniform(0.75, 1.25))
                 pause = min(2 * pause, _AGAIN_SECONDS[1])
@@ -83,7 +101,7 @@ class CodeLaying:
         before = _read_laid(record)
         known = before is not None and (before.digest, before.boot) == (code.digest, boot)
         if before is not None and known and before.attempt == attempt:
-            return 0  # CODE-2
+            return 0  # LAID-2
         where = f"bundles/{code.digest}"
         limit = MAX_MANIFEST_BYTES * 2
         plan = decode_plan(self._transfers.fetch_bytes(where, key, wire, limit))

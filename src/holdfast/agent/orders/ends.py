@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from holdfast.agent.bundles.setups import read_failure
 from holdfast.agent.calls.executors import Executors
 from holdfast.agent.calls.places import CallWatches
 from holdfast.agent.containers.tasks import ContainerTasks, add_container_facts
@@ -123,7 +124,8 @@ class TaskEnds:
             rendezvous_port=task.order.master_port if task.order and task.key.rank == 0 else 0,
         )
         if container is None:
-            return facts
+            failure = None if facts.succeeded or facts.stopped else read_failure(task)
+            return msgspec.structs.replace(facts, setup_error=failure) if failure else facts
         status, unkillable = container
         if status.lost is not None and not status.started_at and task.watch.trip is None:
             asked = None if task.order is None else task.order.runtime

@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.agent.abilities import Hindrances
 from holdfast.agent.bundles.code import CodeLaying
+from holdfast.agent.bundles.setups import wrap_command
 from holdfast.agent.calls.home import ExecutorHome, make_place
 from holdfast.agent.containers.tasks import ContainerTasks
 from holdfast.agent.data.folders import NamedFolders
@@ -28,7 +29,7 @@ from holdfast.agent.uplink.news import News
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskEvent
-from holdfast.errors import ValidationError
+from holdfast.errors import Unavailable, ValidationError
 from holdfast.process.files import write_atomic
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import Gang, LaunchOrder
@@ -89,7 +90,10 @@ def make_launch(
     if env.get("HOLDFAST_OUT_DIR"):
         with contextlib.suppress(OSError):  # the program reports it when it fails to write there
             Path(env["HOLDFAST_OUT_DIR"]).mkdir(parents=True, exist_ok=True)
-    argv, cwd = make_command(order), order.cwd or work
+    argv = wrap_command(
+        task, order, places.works.root.parent / "code" / "envs", make_command(order)
+    )
+    cwd = order.cwd or work
     if order.executor:
         home = places.executors
         make_place(task.folder)
@@ -209,12 +213,19 @@ class Launcher:
         """Start a task once its code, its input and its checkpoint are here, or report why they
         cannot be had (SAVE-3)."""
         try:
-            missing = await self.code.lay(task, order)
+            unready = await self.code.lay(task, order)
+        except Unavailable as away:
+            self.fail(task.key, str(away))
+            return
         except OSError as trouble:
             self.hindrances.note_start(f"it cannot lay the code of a task: {trouble}")
             self.fail(task.key, f"its code cannot be laid into its folder: {trouble}")
             return
-        missing = missing or await self._make_mounts(order)
+        if unready is not None:
+            log.error(f"the task is not started: {unready}", extra=task.about())
+            self.give_up(task, TaskFacts(setup_error=unready[:4096]))
+            return
+        missing = await self._make_mounts(order)
         missing = missing or await self.checkpoints.fetch_input(task)
         if missing is not None:
             log.error(f"the task is not started: {missing}", extra=task.about())

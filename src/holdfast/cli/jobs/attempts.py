@@ -84,6 +84,8 @@ def _fit_host(host: str) -> str:
 def _under(attempt: AttemptRecord, policies: bool) -> list[str]:
     said = attempt.outcome.value if attempt.outcome else attempt.state.value
     texts = [attempt.reason] if attempt.reason not in ("", said) else []
+    if attempt.code is not None:
+        texts.append(f"code {attempt.code.describe()}")
     if attempt.next_at is not None:
         texts.append(f"the next was due at {attempt.next_at:%Y-%m-%d %H:%M:%S} UTC")
     if policies and attempt.policy is not None:

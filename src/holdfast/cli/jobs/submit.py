@@ -29,7 +29,13 @@ from holdfast.cli.jobs.flags import (
     read_gang,
     read_policy,
 )
-from holdfast.cli.jobs.workdir import CODE_OPTIONS, UNSENT, send_workdir, take_workdir
+from holdfast.cli.jobs.workdir import (
+    CODE_OPTIONS,
+    SETUP_OPTIONS,
+    UNSENT,
+    send_workdir,
+    take_workdir,
+)
 from holdfast.cli.options import LABEL, POSITIVE, add_options, read_pairs
 from holdfast.cli.output import note
 from holdfast.client.specs import build_spec, parse_start, read_secrets
@@ -58,6 +64,13 @@ NEED_OPTIONS: tuple[Callable[..., Any], ...] = (
         multiple=True,
         metavar="K[=V]",
         help="A variable; K alone takes this shell's value.",
+    ),
+    click.option(
+        "--env-file",
+        "env_files",
+        multiple=True,
+        metavar="FILE",
+        help="Variables, a line K=V each; --env wins over them.",
     ),
     click.option(
         "--secret",
@@ -117,6 +130,7 @@ _OPTIONS = (
     *POLICY_OPTIONS,
     *CONTAINER_OPTIONS,
     *CODE_OPTIONS,
+    *SETUP_OPTIONS,
     *DATA_OPTIONS,
     *START_OPTIONS,
     click.option(
@@ -191,11 +205,17 @@ def read_spec(
             raise ValidationError(f"start_at: {error}", field="start_at") from None
     if options["after"]:
         fields["after"] = [*(fields.get("after") or ()), *options["after"]]
+    for name in ("setup", "python"):
+        if options.get(name) is not None:
+            fields[name] = options[name]
+    if options.get("setup_files"):
+        fields["setup_files"] = list(options["setup_files"])
     read_gang(fields, options)
     read_policy(fields, options)
     read_data(fields, options)
     _merge(fields, "labels", read_pairs("--label", options["labels"]))
     _merge(fields, "host_labels", read_pairs("--host-label", options["host_labels"], "host_labels"))
+    _merge(fields, "env", _read_env_files(options.get("env_files") or ()))
     _merge(fields, "env", _read_env(options["env"], environ))
     _merge(fields, "secrets", read_secrets(options["secrets"], environ))
     _read_command(fields, options["command"], options["shell"])
@@ -267,6 +287,34 @@ def _read_env(pairs: Sequence[str], environ: Mapping[str, str]) -> dict[str, str
             message = f"--env {name}: no such variable here; write {name}=VALUE"
             raise ValidationError(message, field=f"env.{name}")
         values[name] = value if equals else environ[name]
+    return values
+
+
+def _read_env_files(paths: Sequence[str]) -> dict[str, str]:
+    """Read files of lines K=V; lines that are empty or begin with # say nothing. Raises
+    ValidationError with the line."""
+    values = {}
+    for path in paths:
+        try:
+            lines = Path(path).read_text().splitlines()
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+            raise ValidationError(
+                f"--env-file {path}: cannot be read: {why}", field="env"
+            ) from None
+        for number, line in enumerate(lines, 1):
+            text = line.strip().removeprefix("export ").lstrip()
+            if not text or text.startswith("#"):
+                continue
+            name, equals, value = text.partition("=")
+            if not equals or not name.strip():
+                raise ValidationError(
+                    f"--env-file {path}, line {number}: it is not K=V", field="env"
+                )
+            value = value.strip()
+            if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+                value = value[1:-1]
+            values[name.strip()] = value
     return values
 
 

@@ -29,6 +29,11 @@ CODE_OPTIONS: tuple[Callable[..., Any], ...] = (
         help="Take this folder along; the job starts in it. `holdfast code --list` shows what goes.",
     ),
     click.option(
+        "--git",
+        metavar="URL@REF",
+        help="Instead: a commit of a git repository (https, ssh), found now, fetched by the host.",
+    ),
+    click.option(
         "--workdir-max", metavar="SIZE", help="Send a folder of up to this size. [default: 1G]"
     ),
     click.option(
@@ -37,6 +42,21 @@ CODE_OPTIONS: tuple[Callable[..., Any], ...] = (
         default=None,
         help="Send it also with files that may hold secrets, or if it is the home folder.",
     ),
+)
+SETUP_OPTIONS: tuple[Callable[..., Any], ...] = (
+    click.option(
+        "--setup",
+        metavar="LINE",
+        help="Make its Python environment with this shell line, once per host.",
+    ),
+    click.option(
+        "--setup-files",
+        "setup_files",
+        multiple=True,
+        metavar="PATTERN",
+        help="What the environment depends on. [default: requirements*.txt, pyproject.toml, uv.lock, …]",
+    ),
+    click.option("--python", metavar="VERSION", help="The environment's Python, as 3.12."),
 )
 _FIELDS = {"path", "max", "send_anyway"}
 _TELL_SECONDS = 0.2
@@ -52,8 +72,19 @@ class Workdir(msgspec.Struct, frozen=True):
 
 def take_workdir(fields: dict[str, Any], options: Mapping[str, Any]) -> Workdir | None:
     """Take the folder out of a job file's fields, with the flags over it; None where there is none.
-    Raises ValidationError."""
+    Where there is a git repository instead, its commit is the `code` of the fields. Raises
+    ValidationError."""
     table = fields.pop("workdir", None)
+    repository = fields.pop("git", None)
+    if options.get("git") is not None:
+        table, repository = None, options["git"]
+    if repository is not None and options.get("workdir") is None:
+        if table is not None:
+            raise ValidationError("code is either a folder or a repository: drop one", field="git")
+        from holdfast.client.bundles.git import resolve_git
+
+        fields["code"] = resolve_git(str(repository))
+        return None
     if table is not None and not isinstance(table, (str, Mapping)):
         raise ValidationError("workdir is a folder, or a table with its path", field="workdir")
     given = {"path": table} if isinstance(table, str) else dict(table or {})
@@ -73,6 +104,16 @@ def take_workdir(fields: dict[str, Any], options: Mapping[str, Any]) -> Workdir 
     except (ValueError, AttributeError) as error:
         raise ValidationError(f"--workdir-max: {error}", field="workdir") from None
     return Workdir(str(path), limit, bool(given.get("send_anyway")))
+
+
+def find_code(client: Client, options: Mapping[str, Any], project: str) -> CodeRef:
+    """Return the code that the flags name now: a commit, or a folder, which is sent."""
+    fields: dict[str, Any] = {}
+    workdir = take_workdir(fields, options)
+    if "code" in fields:
+        code: CodeRef = fields["code"]
+        return code
+    return send_folder(client, workdir or Workdir("."), project).code
 
 
 UNSENT = CodeRef(digest="0" * 64)
@@ -105,7 +146,7 @@ def send_folder(client: Client, workdir: Workdir, project: str) -> Sent:
 
 def check_folder(found: Walk, workdir: Workdir) -> None:
     """Ask before a folder goes that should perhaps not. Raises ValidationError where it must not,
-    and where nobody can answer."""
+    and where no terminal can answer."""
     from holdfast.client.bundles.care import MAX_BYTES, find_worries, say_too_large
 
     limit = MAX_BYTES if workdir.max_bytes is None else workdir.max_bytes

@@ -11,8 +11,9 @@ import click
 
 from holdfast.cli.face import Face, talks
 from holdfast.cli.jobs.submit import read_job, takes_spec
+from holdfast.cli.jobs.workdir import CODE_OPTIONS, find_code
 from holdfast.cli.operate.resource import Columns, draw_columns, resource
-from holdfast.cli.options import OWNER, POSITIVE, choose_owner
+from holdfast.cli.options import OWNER, POSITIVE, add_options, choose_owner
 from holdfast.cli.output import facts, paint, print_text, span, table
 from holdfast.client.synchronous import Client
 from holdfast.core.arrays.records import ScheduleRecord, ScheduleRunRecord
@@ -151,6 +152,23 @@ def resume(client: Client, name: str) -> ScheduleRecord:
       holdfast schedules resume nightly
     """
     return client.resume_schedule(name)
+
+
+@schedules.add("update", lambda row: f"{row.name}: {row.spec.job.code.describe()}")
+@add_options(*CODE_OPTIONS)
+def update(client: Client, name: str, **options: Any) -> ScheduleRecord:
+    """Give a schedule's job the code of a folder as it is now, or of a commit.
+
+    A schedule keeps the code that it was made with: what its folder has become since does not matter,
+    until this command reads it again.
+
+    \b
+    Examples:
+      holdfast schedules update nightly
+      holdfast schedules update nightly --workdir ../train
+    """
+    project = client.schedule(name).spec.job.project
+    return client.pin_schedule(name, find_code(client, options, project))
 
 
 @schedules.deletes()

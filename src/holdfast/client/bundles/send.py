@@ -14,13 +14,13 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Protocol, TypeVar
 
 import msgspec
 
 from holdfast.client.bundles.index import Index, find_place, load_index, save_index, sign
 from holdfast.client.bundles.walk import Walk
 from holdfast.client.rest import RestCall, get, path_of, query_of, read_as, read_nothing, send
+from holdfast.client.scripts import Caller
 from holdfast.core.bundles.code import CodeRef
 from holdfast.core.bundles.manifest import (
     FILE,
@@ -37,19 +37,11 @@ from holdfast.core.bundles.packs import PACK_BYTES, head_of_pack
 from holdfast.errors import Conflict, HoldfastError, NotFound, ValidationError
 from holdfast.wire.bundles import BundleView, MissingAnswer, MissingRequest
 
-T = TypeVar("T")
 AT_ONCE = 4
 MAX_PARTS = 2048
 ASK_AT_ONCE = 10_000
 _TRIES = 5
 _WAIT_SECONDS = 0.2
-
-
-class Caller(Protocol):
-    """What sends calls and waits for their answers. Threads may share it."""
-
-    def call(self, call: RestCall[T]) -> T:
-        """Send one call and return its answer."""
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,9 +5,11 @@ A test holds that the names are those of `JobSpec` and the short ones of `client
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
+from holdfast.core.bundles.code import CodeRef
 from holdfast.core.retry import RetryFields, RetryPolicy
 
 Duration = float | str
@@ -33,7 +35,11 @@ class SubmitFields(TypedDict, total=False):
     labels: Mapping[str, Any]
     env: Mapping[str, Any]
     secrets: Mapping[str, Any]
-    code: Any
+    code: CodeRef | Mapping[str, Any] | None
+    setup: str | None
+    setup_files: Sequence[str]
+    python: str | None
+    workdir: str | os.PathLike[str] | None
     cwd: str | None
     fresh_workdir: bool
     time_limit: Duration | None

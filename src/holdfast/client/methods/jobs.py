@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from holdfast.client.follow import (
     FOLLOW_RETRY_SECONDS,
@@ -42,24 +44,39 @@ else:
     wire = LateModule("holdfast.wire.api")
 
 
+def make_job(spec: JobSpec | Sequence[str] | None, fields: Mapping[str, Any]) -> Script[JobSpec]:
+    """Return the spec of a submission, with a key, once the folder that goes with it was sent."""
+    plain = dict(fields)
+    workdir = plain.pop("workdir", None)
+    made = keyed(merge_spec(spec, plain))
+    if workdir is not None:
+        from holdfast.client.methods.code import send_code_once
+
+        code = yield from send_code_once(workdir, made.project)
+        made = check_spec(msgspec.structs.replace(made, code=code))
+    return made
+
+
 class JobMethods:
     """The client's methods about jobs, their output and the events."""
 
     place: ControllerPlace
 
-    @gives_one
+    @runs
     def submit(
         self, /, spec: JobSpec | Sequence[str] | None = None, **fields: Unpack[SubmitFields]
-    ) -> RestCall[wire.SubmittedJob]:
+    ) -> Script[wire.SubmittedJob]:
         """Submit a job, given as the words of its command (`submit(["python", "train.py"],
         gpus=1)`), as a `JobSpec`, as the fields of one (`argv=…`, `expected="2h"`), or as a spec
-        and fields over it. The answer's `limits` list the limits that will stop the job.
+        and fields over it. workdir: a folder that goes with it, as `send_code` sends one. The
+        answer's `limits` list the limits that will stop the job.
 
         A job without an idempotency key gets one, so that sending it again after a lost answer
         never doubles the job.
         """
-        made = keyed(merge_spec(spec, fields))
-        return send("POST", path_of("jobs"), wire.SubmittedJob, made)
+        made = yield from make_job(spec, fields)
+        job = yield from take_answer(send("POST", path_of("jobs"), wire.SubmittedJob, made))
+        return job
 
     @runs
     def run(
@@ -77,7 +94,7 @@ class JobMethods:
             JobFailed: the job failed or was cancelled, unless `check` is False.
             TimeoutError: the job has not ended after `timeout_seconds`; it goes on.
         """
-        made = keyed(merge_spec(spec, fields))
+        made = yield from make_job(spec, fields)
         job = yield from take_answer(send("POST", path_of("jobs"), JobRecord, made))
         ended = yield from wait_for_end(job.id, timeout_seconds, check=check)
         return ended

@@ -8,6 +8,7 @@ from holdfast.client.rest import PageCall, RestCall, delete, get, get_pages, pat
 from holdfast.client.scripts import gives_list, gives_one
 from holdfast.client.specs import merge_spec
 from holdfast.core.arrays.records import ScheduleRecord, ScheduleRunRecord
+from holdfast.core.bundles.code import CodeRef
 from holdfast.core.records import JobRecord
 from holdfast.core.spec import JobSpec
 from holdfast.wire.schedules import ScheduleTimes
@@ -67,6 +68,11 @@ class ScheduleMethods:
     def resume_schedule(self, name: str) -> RestCall[ScheduleRecord]:
         """Resume a schedule: its times submit jobs again, from now on."""
         return send("POST", path_of("schedules", name, "resume"), ScheduleRecord)
+
+    @gives_one
+    def pin_schedule(self, name: str, code: CodeRef) -> RestCall[ScheduleRecord]:
+        """Give its job other code, from its next run on; `send_code` returns what to give."""
+        return send("POST", path_of("schedules", name, "code"), ScheduleRecord, code)
 
     @gives_one
     def run_schedule(self, name: str) -> RestCall[JobRecord]:

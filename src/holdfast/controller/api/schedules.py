@@ -3,6 +3,7 @@
 import itertools
 import re
 
+import msgspec
 from starlette.responses import Response
 
 from holdfast.controller.api.jobs import check_specs, find_notes
@@ -13,6 +14,7 @@ from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.http.queries import NextQuery, RunsOfScheduleQuery, SchedulesQuery
 from holdfast.controller.runtime.auth import make_new_id
+from holdfast.core.bundles.code import CodeRef
 from holdfast.core.schedules import ScheduleSpec, check_schedule, list_times, next_after
 from holdfast.errors import ValidationError
 from holdfast.moves.values import NewSchedule
@@ -41,6 +43,28 @@ async def put_schedule(call: ApiCall) -> Response:
     made = await call.store.schedules.put_schedule(schedule)
     call.controller.poke("schedules", "events")
     return answer_json(made, 200, await find_notes(call.controller, [spec.job]))
+
+
+async def pin_schedule(call: ApiCall) -> Response:
+    """Give the schedule's job other code; its times and all else of it stay."""
+    code, store = await call.body(CodeRef), call.store.schedules
+    schedule = await store.get_schedule(call.params["name"])
+    secrets = await store.read_secrets(schedule.name)
+    job = msgspec.structs.replace(schedule.spec.job, code=code, secrets=secrets)
+    spec = msgspec.structs.replace(schedule.spec, job=job)
+    (checked,) = await check_specs(call.controller, [job], ["job."], owner=schedule.owner)
+    pinned = await store.put_schedule(
+        NewSchedule(
+            id=schedule.id,
+            name=schedule.name,
+            owner=schedule.owner,
+            spec=spec,
+            queue=checked.queue,
+            next_at=schedule.next_at,
+        )
+    )
+    call.controller.poke("events")
+    return answer_json(pinned)
 
 
 async def list_schedules(call: ApiCall) -> Response:

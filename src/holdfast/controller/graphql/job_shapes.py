@@ -23,6 +23,7 @@ from holdfast.controller.graphql.shapes import (
     WhyType,
 )
 from holdfast.controller.why.retry_state import PENDING, make_chain
+from holdfast.core.bundles.code import CodeRef
 from holdfast.core.causes import Cause
 from holdfast.core.records import AttemptRecord, JobRecord
 from holdfast.core.states import AttemptState
@@ -67,12 +68,18 @@ async def _hosts_of_attempt(root: Parent[AttemptRecord], info: Info, first: int 
     return [host for host in await shapes.reads_of(info).hosts.load_many(ids) if host is not None]
 
 
+@mirrors(CodeRef, "The code that a job's attempts run: a bundle, or a commit of a repository.")
+class CodeType:
+    """See `core.bundles.code.CodeRef`."""
+
+
 @mirrors(
     AttemptRecord, "One execution of the whole job, all its tasks.", but="host host_ids policy"
 )
 class AttemptType:
     """See `core.records.AttemptRecord`."""
 
+    code: CodeType | None = shapes.own_field("code", "The code that it ran.")
     host_name: str | None = shapes.own_field("host", "Where it ran, in words.")
     parent_number: int | None = shapes.own_field("parent", "The number of the attempt before it.")
     retry_policy: RetryPolicyType | None = shapes.own_field(

@@ -7,6 +7,7 @@ import math
 from holdfast.blobs.interface import BlobsUnavailable
 from holdfast.controller.calls.values import VALUES
 from holdfast.controller.loops.silhouette import Loop, Summary
+from holdfast.controller.runtime.bundles.kept import PACKS, PLANS
 from holdfast.controller.runtime.context import Controller
 from holdfast.moves.calls.checkpoints import FOLDER
 from holdfast.store.port.calls.checkpoints import CallCheckpointStore
@@ -17,6 +18,8 @@ ORPHAN_SECONDS = 3600.0
 """The age from which a blob without a row is deleted. Milliseconds pass between a blob's last byte
 and its row; an hour also covers a database that was away meanwhile."""
 SWEEP_SECONDS = 900.0
+YOUNG_PACK_SECONDS = 86_400.0
+"""How long a pack stays that no bundle uses, because its bundle's manifest may still come."""
 _BATCH = 1000
 _MAX_BATCHES = 100
 
@@ -46,7 +49,7 @@ class CheckpointsLoop(Loop):
             for rows in (store.checkpoints, store.call_checkpoints):
                 cleared += await self._clear(rows)
             if controller.clock() >= self._sweep_at:
-                swept = await self._sweep()
+                swept = await self._sweep_bundles() + await self._sweep()
                 self._sweep_at = controller.clock() + SWEEP_SECONDS
         except BlobsUnavailable as error:
             if not self._failed:
@@ -70,6 +73,21 @@ class CheckpointsLoop(Loop):
             if len(blobs) < _BATCH:
                 break
         return cleared
+
+    async def _sweep_bundles(self) -> int:
+        """Delete bundles that nothing on record names, and packs that no bundle uses (BUNDLE-3)."""
+        controller, swept = self._controller, 0
+        days = (await controller.settings.current()).number("bundle_keep_days")
+        young = min(YOUNG_PACK_SECONDS, days * 86_400 + self._orphan_seconds)
+        for _ in range(_MAX_BATCHES):
+            plans = await controller.store.bundles.drop_unused_bundles(days * 86_400, limit=_BATCH)
+            packs = await controller.store.bundles.drop_unused_packs(young, limit=_BATCH)
+            names = [*(PLANS + plan for plan in plans), *(PACKS + pack for pack in packs)]
+            await controller.bundles.delete(names)
+            swept += len(names)
+            if len(plans) < _BATCH and len(packs) < _BATCH:
+                break
+        return swept
 
     async def _sweep(self) -> int:
         """Delete old blobs that no row names, old values, and the remains of uploads that broke
@@ -105,9 +123,20 @@ class CheckpointsLoop(Loop):
     async def _sweep_batch(self, names: list[str]) -> int:
         store = self._controller.store
         of_calls = [name for name in names if name.startswith(FOLDER)]
-        of_jobs = [name for name in names if not name.startswith(FOLDER)]
+        of_bundles = [name for name in names if name.startswith((PACKS, PLANS))]
+        of_jobs = [name for name in names if not name.startswith((FOLDER, PACKS, PLANS))]
         known = await store.checkpoints.find_known_blobs(of_jobs)
         known |= await store.call_checkpoints.find_known_blobs(of_calls)
+        known |= await self._find_known_bundles(of_bundles)
         orphans = [name for name in names if name not in known]
         await self._controller.blobs.delete(orphans)
         return len(orphans)
+
+    async def _find_known_bundles(self, names: list[str]) -> set[str]:
+        """Return which blobs of packs and plans a row names."""
+        if not names:
+            return set()
+        packs = [name.removeprefix(PACKS) for name in names if name.startswith(PACKS)]
+        plans = [name.removeprefix(PLANS) for name in names if name.startswith(PLANS)]
+        known = await self._controller.store.bundles.find_known(packs, plans)
+        return {name for name in names if name.partition("/")[2] in known}

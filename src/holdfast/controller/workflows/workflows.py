@@ -8,6 +8,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from holdfast.controller.api.jobs import (
+    check_bundles,
     check_job,
     check_project,
     find_notes,
@@ -82,6 +83,10 @@ async def submit_workflow(call: ApiCall) -> Response:
     sizes = await controller.sizes.current()
     nodes = [_settle_node(n, node, settings, sizes) for n, node in enumerate(asked.nodes)]
     spec = msgspec.structs.replace(asked, nodes=nodes)
+    named = [(n, node.job.spec) for n, node in enumerate(spec.nodes) if node.job is not None]
+    await check_bundles(
+        controller, [job for _, job in named], [f"nodes[{n}].job." for n, _ in named]
+    )
     root = spec.out_dir or str(settings.value("workflow_out_dir") or "")
     out_dir = f"{root.rstrip('/')}/{request.id}" if root else ""
     new = NewRun(id=request.id, spec=spec, owner=call.user, parents=graph.parents, out_dir=out_dir)

@@ -262,6 +262,8 @@ def _find_own_xid(facts: TaskFacts) -> Evidence | None:
 
 
 WORDS: tuple[Rule, ...] = (
+    Rule("setup", lambda f: _when(f.setup_error is not None), Cause.SETUP_FAILED,
+         lambda f, e: f"its code or its environment could not be made ready: {_cut(f.setup_error)}"),
     *map(_in_pull, PULL),
     Rule("pull-error", lambda f: _when(f.pull_error is not None), Cause.IMAGE_PULL_FAILURE,
          lambda f, e: f"its image could not be fetched: {_cut(f.pull_error)}"),

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from holdfast.agent.abilities import Hindrances
+from holdfast.agent.bundles.code import CodeLaying
 from holdfast.agent.calls.apps import AppTrials
 from holdfast.agent.calls.executors import Executors
 from holdfast.agent.calls.home import ExecutorHome
@@ -178,6 +179,7 @@ class Life:
             places,
             containers=containers,
             checkpoints=self.checkpoints,
+            code=CodeLaying(folder / "code", works, uplink),
             shipper=self.shipper,
             hindrances=hindrances,
             news=news,

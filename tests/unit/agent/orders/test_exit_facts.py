@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent.abilities import Hindrances
+from holdfast.agent.bundles.code import CodeLaying
 from holdfast.agent.calls.home import ExecutorHome
 from holdfast.agent.containers.tasks import ContainerOptions, ContainerTasks
 from holdfast.agent.folders import WorkFolders
@@ -189,6 +190,11 @@ def commands(table: TaskTable, line: Line, tmp_path: Path) -> Commands:
             tmp_path / "containers", mark="m", options=ContainerOptions(), begun=lambda *_: None
         ),
         checkpoints=checkpoints,
+        code=CodeLaying(
+            tmp_path / "code",
+            places.works,
+            Transfers("http://127.0.0.1:9", ca_file=None, incarnation="i" * 8, token=str),
+        ),
         shipper=LogShipper(calls, keeper.settle),
         hindrances=Hindrances(news),
         news=news,

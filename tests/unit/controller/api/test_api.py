@@ -38,6 +38,7 @@ def test_every_route_has_a_role_and_only_a_few_have_none() -> None:
         for name in (
             *("register", "sync", "logs", "forensics", "checkpoint", "checkpoint/skip", "health"),
             *("calls", "call-checkpoint", "values/{sha256}", "caches"),
+            *("bundles/{digest}", "bundles/{digest}/packs/{pack}"),
         )
     }
 

@@ -9,7 +9,7 @@ create table attempts (
   outcome      text constraint attempts_outcome_check check (outcome = any (
     '{succeeded,failed,cancelled,requeued,expired}')),
   cause        text constraint attempts_cause_check check (cause = any (
-    '{nonzero_exit,oom_killed,image_pull_failure,start_timeout,app_unusable,unknown,agent_transient,gpu_fault,time_limit,
+    '{nonzero_exit,oom_killed,image_pull_failure,setup_failed,start_timeout,app_unusable,unknown,agent_transient,gpu_fault,time_limit,
       stalled,gpu_wedged,preempted,host_drained,scaled_down,sibling_drained,user_cancelled,dependency,validation_error,
       quota_exceeded,malformed_report}')),
   rule         text,  -- the rule of classification that named the cause
@@ -56,7 +56,8 @@ $$;
 select {columns:attempt:a but members step total}, members_of(a) as members,
        case when b.beat_at is null then a.step else b.step end as step,
        case when b.beat_at is null then a.total else b.total end as total,
-       exists (select from forensics f where f.job_id = a.job_id and f.attempt = a.number) as has_forensics
+       exists (select from forensics f where f.job_id = a.job_id and f.attempt = a.number) as has_forensics,
+       (select j.spec->'code' from jobs j where j.id = a.job_id) as code
 from attempts a left join lateral (
   select t.step, t.total, t.beat_at from tasks t
   where t.job_id = a.job_id and t.attempt = a.number and t.beat_at is not null
@@ -81,7 +82,8 @@ select a.retry_count from attempts a where a.job_id = %(id)s order by a.number d
 select {columns:attempt:a but members step total},
        case when b.beat_at is null then a.step else b.step end as step,
        case when b.beat_at is null then a.total else b.total end as total,
-       exists (select from forensics f where f.job_id = a.job_id and f.attempt = a.number) as has_forensics
+       exists (select from forensics f where f.job_id = a.job_id and f.attempt = a.number) as has_forensics,
+       (select j.spec->'code' from jobs j where j.id = a.job_id) as code
 from unnest(%(ids)s::text[]) as asked(id) cross join lateral (
   select * from attempts x
   where x.job_id = asked.id and (%(before)s::integer is null or x.number < %(before)s)
@@ -99,7 +101,8 @@ select {columns:attempt:a but members step total},
        case when %(members)s then members_of(a) else '[]'::jsonb end as members,
        case when b.beat_at is null then a.step else b.step end as step,
        case when b.beat_at is null then a.total else b.total end as total,
-       exists (select from forensics f where f.job_id = a.job_id and f.attempt = a.number) as has_forensics
+       exists (select from forensics f where f.job_id = a.job_id and f.attempt = a.number) as has_forensics,
+       (select j.spec->'code' from jobs j where j.id = a.job_id) as code
 from unnest(%(ids)s::text[], %(numbers)s::integer[]) as asked(id, number)
 join attempts a on a.job_id = asked.id and a.number = asked.number
 left join lateral (

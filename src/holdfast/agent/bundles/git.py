@@ -1,0 +1,108 @@
+"""Fetch a commit of a git repository into a job's work folder, as the job's user.
+
+GIT-1  Only https and ssh are spoken, no hook or helper of a repository runs, no configuration of
+       this machine is read, and no word of a user is taken for an option.
+GIT-2  Credentials come from the job's secrets: GIT_TOKEN for https, GIT_SSH_KEY for ssh. They stand
+       in the environment or in a file (0600) that is deleted, and in no argument.
+"""
+
+import base64
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.core.bundles.code import CodeRef, check_code
+from holdfast.errors import Unavailable, ValidationError
+from holdfast.process.files import write_atomic
+
+FETCH_SECONDS = 900.0
+_SAFE = (
+    "-c", "protocol.allow=never", "-c", "protocol.https.allow=always", "-c", "protocol.ssh.allow=always",
+    "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "submodule.recurse=false",
+    "-c", "advice.detachedHead=false", "-c", "gc.auto=0",
+)  # fmt: skip
+_PASSED = ("PATH", "HOME", "USER", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "SSH_AUTH_SOCK")
+_OF_USER = ("GIT_SSH_COMMAND", "GIT_SSH", "SSH_AUTH_SOCK", "https_proxy", "HTTPS_PROXY", "no_proxy")
+_FINAL = (
+    "not our ref",
+    "not found",
+    "does not exist",
+    "Authentication failed",
+    "could not read Username",
+)
+
+
+def fetch_commit(
+    code: CodeRef, folder: str, given: Mapping[str, str], environ: Mapping[str, str]
+) -> None:
+    """Make a folder hold a commit; what a job wrote beside the commit's files stays. given: the
+    job's variables and secrets.
+
+    Raises:
+        ValidationError: the commit cannot be had. Unavailable: it cannot be had now.
+    """
+    check_code(code)
+    with _credentials(given) as more:
+        own = {name: environ[name] for name in _PASSED if name in environ}
+        own |= {name: given[name] for name in _OF_USER if name in given}
+        env = {**own, **more, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1",
+               "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}  # fmt: skip
+        if _read_head(folder, env) != code.commit:
+            if not Path(folder, ".git").is_dir():
+                _run(folder, env, "init", "--quiet", "--template=", ".")
+            words = ("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules")
+            _run(folder, env, *words, "--", code.url, code.commit)
+            _run(folder, env, "checkout", "--quiet", "--force", "--detach", code.commit, "--")
+        _run(folder, env, "checkout", "--quiet", "--force", code.commit, "--", ".")
+
+
+def _read_head(folder: str, env: Mapping[str, str]) -> str:
+    if not Path(folder, ".git").is_dir():
+        return ""
+    done = _start(folder, env, "rev-parse", "--verify", "--quiet", "HEAD")
+    return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else ""
+
+
+def _run(folder: str, env: Mapping[str, str], *words: str) -> None:
+    done = _start(folder, env, *words)
+    if done.returncode:
+        text = done.stderr.decode(errors="replace").strip()
+        why = f"git {words[0]} ended with {done.returncode}: {text[-600:]}"
+        if any(word in text for word in _FINAL):
+            raise ValidationError(why, code="git_failed")
+        raise Unavailable(why, code="git_failed")
+
+
+def _start(folder: str, env: Mapping[str, str], *words: str) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return subprocess.run(
+            ("git", *_SAFE, *words), cwd=folder, env=dict(env), stdin=subprocess.DEVNULL,
+            capture_output=True, timeout=FETCH_SECONDS,
+        )  # fmt: skip
+    except FileNotFoundError:
+        raise ValidationError("there is no git on this host", code="git_failed") from None
+    except subprocess.TimeoutExpired:
+        why = f"git {words[0]} took longer than {FETCH_SECONDS:g} s"
+        raise Unavailable(why, code="git_failed") from None
+
+
+@contextmanager
+def _credentials(given: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Yield the variables by which git signs in (GIT-2)."""
+    more: dict[str, str] = {}
+    if token := given.get("GIT_TOKEN"):
+        user = given.get("GIT_USER", "x-access-token")
+        words = base64.b64encode(f"{user}:{token}".encode()).decode()
+        more |= {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "http.extraHeader",
+                 "GIT_CONFIG_VALUE_0": f"Authorization: Basic {words}"}  # fmt: skip
+    if not (key := given.get("GIT_SSH_KEY")):
+        yield more
+        return
+    with tempfile.TemporaryDirectory(prefix="holdfast-git-") as folder:
+        path = os.path.join(folder, "key")
+        write_atomic(Path(path), key.rstrip("\n").encode() + b"\n")
+        options = "-o IdentitiesOnly=yes -o BatchMode=yes -o StrictHostKeyChecking=accept-new"
+        yield {**more, "GIT_SSH_COMMAND": f"ssh -i {path} {options}"}

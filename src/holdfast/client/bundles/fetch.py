@@ -1,0 +1,78 @@
+"""The code of a job, read again: what stands in it, how two differ, and a copy of it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from holdfast.client.rest import RestCall, path_of
+from holdfast.client.scripts import Caller
+from holdfast.core.bundles.manifest import Entry, decode_manifest, list_digests
+from holdfast.core.bundles.packs import BundlePlan, decode_plan
+from holdfast.errors import HoldfastError, ValidationError
+from holdfast.process.laying.lay import Layer, check_piece
+
+
+class JobCode(msgspec.Struct, frozen=True):
+    """The bundle of a job."""
+
+    job_id: str
+    digest: str
+    entries: list[Entry]
+    plan: BundlePlan
+
+
+class CodeDifference(msgspec.Struct, frozen=True):
+    """A path in which the code of two jobs differs. what: added, removed or changed."""
+
+    path: bytes
+    what: str
+
+
+def fetch_code(caller: Caller, job_id: str) -> JobCode:
+    """Return what stands in the code of a job. Raises NotFound where it has none."""
+    data = caller.call(RestCall("GET", path_of("jobs", job_id, "code"), bytes))
+    try:
+        plan = decode_plan(data)
+    except msgspec.DecodeError as error:
+        raise HoldfastError(f"the controller's answer is not understood: {error}") from None
+    digest, entries = decode_manifest(plan.manifest)
+    return JobCode(job_id, digest, entries, plan)
+
+
+def compare_codes(old: JobCode, new: JobCode) -> list[CodeDifference]:
+    """Return in which paths two jobs' code differs, by path."""
+    before = {entry.path: entry for entry in old.entries}
+    after = {entry.path: entry for entry in new.entries}
+    found = []
+    for path in sorted(before.keys() | after.keys()):
+        if path not in before:
+            found.append(CodeDifference(path, "added"))
+        elif path not in after:
+            found.append(CodeDifference(path, "removed"))
+        elif before[path] != after[path]:
+            found.append(CodeDifference(path, "changed"))
+    return found
+
+
+def restore_code(caller: Caller, code: JobCode, folder: str) -> None:
+    """Write the code of a job into a folder, which must be new or empty. Raises ValidationError,
+    OSError."""
+    target = Path(folder)
+    target.mkdir(parents=True, exist_ok=True)
+    if any(target.iterdir()):
+        raise ValidationError(f"{folder} is not empty; name a new folder", field="get")
+    places = dict(zip(list_digests(code.entries), code.plan.places, strict=True))
+    last = (-1, b"")
+
+    def read(sha256: bytes, size: int) -> bytes:
+        nonlocal last
+        number, at = places[sha256]
+        if last[0] != number:
+            path = path_of("jobs", code.job_id, "code", "packs", code.plan.packs[number])
+            last = number, caller.call(RestCall("GET", path, bytes))
+        return check_piece(sha256, last[1][at : at + size])
+
+    Layer(os.fspath(target), {}, read).lay(code.entries)

@@ -1,0 +1,1 @@
+"""Files laid into a folder, as a manifest names them."""
