@@ -31,6 +31,7 @@ from holdfast.agent.containers.tasks import ContainerTasks, read_options
 from holdfast.agent.data.caches import CacheKeeper, HostCaches
 from holdfast.agent.data.folders import NamedFolders
 from holdfast.agent.data.mounts import HostMounts
+from holdfast.agent.data.outputs import OutputsKeeper
 from holdfast.agent.departure import Departure
 from holdfast.agent.folders import WORK_FOLDER, WorkFolders
 from holdfast.agent.guardian_env import Ties
@@ -143,6 +144,7 @@ class Agent:
         self._works = WorkFolders(self._work_folder)
         self._code = CodeLaying(folder / "code", self._works, self._transfers)
         self._keeper = Housekeeper(self._table, self._works, self._code.sweep)
+        self._outputs = OutputsKeeper(folder / "outputs", self._table, self._transfers)
         self._caches = HostCaches(folder / "caches", self._config.cache_bytes)
         self._cache_keeper = CacheKeeper(self._caches, self._table, self._tell_caches)
         self._shipper = LogShipper(self._calls, self._keeper.settle)
@@ -192,6 +194,7 @@ class Agent:
             folders=NamedFolders(
                 self._caches, HostMounts(self._config.mounts, self._config.state_path / "mounts")
             ),
+            outputs=self._outputs,
         )
         claims = Claims()
         self._launcher = Launcher(
@@ -234,6 +237,7 @@ class Agent:
             calls=self._executors,
             places=self._places,
             caches=self._cache_keeper,
+            outputs=self._outputs,
             commands=self._commands,
             watching=self._watching,
             shipper=self._shipper,
@@ -350,6 +354,7 @@ class Agent:
             group.create_task(self._log_reader.run())
             group.create_task(self._keeper.run())
             group.create_task(self._cache_keeper.run())
+            group.create_task(self._outputs.run())
             group.create_task(self._faults.run())
             group.create_task(self._abilities.run())
             group.create_task(self._checkpoints.run())

@@ -23,6 +23,7 @@ from holdfast.client.methods.calls import CallMethods
 from holdfast.client.methods.checkpoints import CheckpointMethods
 from holdfast.client.methods.jobs import JobMethods
 from holdfast.client.methods.operate import OperateMethods
+from holdfast.client.methods.outputs import OutputMethods
 from holdfast.client.methods.pools import PoolMethods
 from holdfast.client.methods.schedules import ScheduleMethods
 from holdfast.client.methods.webhooks import WebhookMethods
@@ -213,6 +214,7 @@ class AsyncClient(
     WebhookMethods,
     WorkflowMethods,
     CheckpointMethods,
+    OutputMethods,
     CallMethods,
     AsyncRestConnection,
 ):

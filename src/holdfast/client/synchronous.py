@@ -19,6 +19,7 @@ from holdfast.client.methods.calls import CallMethods
 from holdfast.client.methods.checkpoints import CheckpointMethods
 from holdfast.client.methods.jobs import JobMethods
 from holdfast.client.methods.operate import OperateMethods
+from holdfast.client.methods.outputs import OutputMethods
 from holdfast.client.methods.pools import PoolMethods
 from holdfast.client.methods.schedules import ScheduleMethods
 from holdfast.client.methods.webhooks import WebhookMethods
@@ -205,6 +206,7 @@ class Client(
     WebhookMethods,
     WorkflowMethods,
     CheckpointMethods,
+    OutputMethods,
     CallMethods,
     RestConnection,
 ):
