@@ -74,6 +74,7 @@ log = logging.getLogger("holdfast.agent")
 ALIVE_SECONDS = 2.0
 _LAST_LOGS_SECONDS = 3.0
 _LEAVE_SECONDS = 3.0
+_LAST_OUTPUTS_SECONDS = 50.0  # the guardian holds for 60
 _GUARDIAN_SECONDS = 8.0
 
 
@@ -363,8 +364,12 @@ class Agent:
 
     async def _say_alive(self) -> None:
         while True:
-            self._link.say_alive(holding=self._checkpoints.holding)
+            self._tell_alive()
             await asyncio.sleep(ALIVE_SECONDS)
+
+    def _tell_alive(self) -> None:
+        sends = self._departure.host_stops and self._outputs.busy
+        self._link.say_alive(holding=self._checkpoints.holding or sends)
 
     def _hear(self, answer: Answer) -> None:
         """Carry out an answer of the guardian."""
@@ -383,6 +388,7 @@ class Agent:
             self._departure.host_stops = self._commands.closing = True
             self._commands.stop_fetches()
             self._executors.let_go()
+            self._tell_alive()  # the guardian waits for outputs from here on
 
     # ---- going
 
@@ -400,6 +406,7 @@ class Agent:
             log.warning("goes without a goodbye, because tasks still live here")
             return
         shipping = asyncio.create_task(self._shipper.run())
+        sending = asyncio.create_task(self._outputs.run())
         self._shipper.hurry()
         try:
             async with asyncio.timeout(_LAST_LOGS_SECONDS):
@@ -410,8 +417,11 @@ class Agent:
                 await self._forensics.settle(_LAST_LOGS_SECONDS)
         except TimeoutError:
             log.warning("left before everything was sent; the next agent sends the rest")
+        await self._outputs.settle(_LAST_OUTPUTS_SECONDS)
+        self._tell_alive()
         shipping.cancel()
-        await asyncio.gather(shipping, return_exceptions=True)
+        sending.cancel()
+        await asyncio.gather(shipping, sending, return_exceptions=True)
         try:
             async with asyncio.timeout(_GUARDIAN_SECONDS):
                 # An agent that exits unasked counts as crashed.

@@ -288,6 +288,11 @@ class OutputsKeeper:
         self._poked = asyncio.Event()
 
     @property
+    def busy(self) -> bool:
+        """Return whether there are outputs that are still to be sent."""
+        return bool(self._collectors)
+
+    @property
     def pending(self) -> int:
         """Return of how many tasks that have ended the outputs are still to be sent."""
         return sum(self._has_ended(key) for key in self._collectors)

@@ -241,7 +241,7 @@ class OutputsLoop(Loop):
     `outputs_keep_days` → let go."""
 
     name = "outputs"
-    interval_seconds = 15.0
+    interval_seconds = 5.0
 
     async def run_once(self) -> Summary:
         controller = self._controller
