@@ -31,6 +31,7 @@ from holdfast.agent.containers.tasks import ContainerTasks, read_options
 from holdfast.agent.data.caches import CacheKeeper, HostCaches
 from holdfast.agent.data.folders import NamedFolders
 from holdfast.agent.data.mounts import HostMounts
+from holdfast.agent.data.outputs import OutputsKeeper
 from holdfast.agent.departure import Departure
 from holdfast.agent.folders import WORK_FOLDER, WorkFolders
 from holdfast.agent.guardian_env import Ties
@@ -73,6 +74,7 @@ log = logging.getLogger("holdfast.agent")
 ALIVE_SECONDS = 2.0
 _LAST_LOGS_SECONDS = 3.0
 _LEAVE_SECONDS = 3.0
+_LAST_OUTPUTS_SECONDS = 50.0  # the guardian holds for 60
 _GUARDIAN_SECONDS = 8.0
 
 
@@ -143,6 +145,7 @@ class Agent:
         self._works = WorkFolders(self._work_folder)
         self._code = CodeLaying(folder / "code", self._works, self._transfers)
         self._keeper = Housekeeper(self._table, self._works, self._code.sweep)
+        self._outputs = OutputsKeeper(folder / "outputs", self._table, self._transfers)
         self._caches = HostCaches(folder / "caches", self._config.cache_bytes)
         self._cache_keeper = CacheKeeper(self._caches, self._table, self._tell_caches)
         self._shipper = LogShipper(self._calls, self._keeper.settle)
@@ -192,6 +195,7 @@ class Agent:
             folders=NamedFolders(
                 self._caches, HostMounts(self._config.mounts, self._config.state_path / "mounts")
             ),
+            outputs=self._outputs,
         )
         claims = Claims()
         self._launcher = Launcher(
@@ -234,6 +238,7 @@ class Agent:
             calls=self._executors,
             places=self._places,
             caches=self._cache_keeper,
+            outputs=self._outputs,
             commands=self._commands,
             watching=self._watching,
             shipper=self._shipper,
@@ -350,6 +355,7 @@ class Agent:
             group.create_task(self._log_reader.run())
             group.create_task(self._keeper.run())
             group.create_task(self._cache_keeper.run())
+            group.create_task(self._outputs.run())
             group.create_task(self._faults.run())
             group.create_task(self._abilities.run())
             group.create_task(self._checkpoints.run())
@@ -358,8 +364,12 @@ class Agent:
 
     async def _say_alive(self) -> None:
         while True:
-            self._link.say_alive(holding=self._checkpoints.holding)
+            self._tell_alive()
             await asyncio.sleep(ALIVE_SECONDS)
+
+    def _tell_alive(self) -> None:
+        sends = self._departure.host_stops and self._outputs.busy
+        self._link.say_alive(holding=self._checkpoints.holding or sends)
 
     def _hear(self, answer: Answer) -> None:
         """Carry out an answer of the guardian."""
@@ -378,6 +388,7 @@ class Agent:
             self._departure.host_stops = self._commands.closing = True
             self._commands.stop_fetches()
             self._executors.let_go()
+            self._tell_alive()  # the guardian waits for outputs from here on
 
     # ---- going
 
@@ -396,6 +407,7 @@ class Agent:
             log.warning("goes without a goodbye, because tasks still live here")
             return
         shipping = asyncio.create_task(self._shipper.run())
+        sending = asyncio.create_task(self._outputs.run())
         self._shipper.hurry()
         try:
             async with asyncio.timeout(_LAST_LOGS_SECONDS):
@@ -406,8 +418,11 @@ class Agent:
                 await self._forensics.settle(_LAST_LOGS_SECONDS)
         except TimeoutError:
             log.warning("left before everything was sent; the next agent sends the rest")
+        await self._outputs.settle(_LAST_OUTPUTS_SECONDS)
+        self._tell_alive()
         shipping.cancel()
-        await asyncio.gather(shipping, return_exceptions=True)
+        sending.cancel()
+        await asyncio.gather(shipping, sending, return_exceptions=True)
         try:
             async with asyncio.timeout(_GUARDIAN_SECONDS):
                 # An agent that exits unasked counts as crashed.

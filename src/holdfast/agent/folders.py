@@ -45,6 +45,11 @@ class WorkFolders:
             make_folder(folder)
         return folder
 
+    def find(self, order: LaunchOrder) -> str:
+        """Return the path of the work folder of an order's task."""
+        folder = f"{self.root}/{order.key.job_id}"
+        return f"{folder}/{name_attempt(order)}" if order.fresh_workdir else folder
+
     def leave(self, job_id: str, order: LaunchOrder | None) -> None:
         """Have the folder of a job deleted soon if it is empty; otherwise its age counts from
         now."""

@@ -23,6 +23,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "schedules": ("schedules.schedules", "Submit jobs at set times: cron and intervals."),
     "checkpoints": ("jobs.checkpoints", "List, fetch or forget a job's saved files."),
     "code": ("jobs.code", "Show what --workdir sends, or the code of a job."),
+    "outputs": ("data.outputs", "Show what a job left; list it, or fetch it."),
     "events": ("operate.events", "Show what happened; -f follows."),
     "hosts": ("operate.hosts", "List hosts; drain, quarantine or end them."),
     "pools": ("operate.pools", "List pools of hosts; make, scale, pause and end them."),

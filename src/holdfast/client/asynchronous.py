@@ -23,6 +23,7 @@ from holdfast.client.methods.checkpoints import CheckpointMethods
 from holdfast.client.methods.code import CodeMethods
 from holdfast.client.methods.jobs import JobMethods
 from holdfast.client.methods.operate import OperateMethods
+from holdfast.client.methods.outputs import OutputMethods
 from holdfast.client.methods.pools import PoolMethods
 from holdfast.client.methods.schedules import ScheduleMethods
 from holdfast.client.methods.webhooks import WebhookMethods
@@ -229,6 +230,7 @@ class AsyncClient(
     WorkflowMethods,
     CheckpointMethods,
     CodeMethods,
+    OutputMethods,
     CallMethods,
     AsyncRestConnection,
 ):

@@ -24,6 +24,7 @@ from holdfast.controller.api import (
 from holdfast.controller.api.checkpoints import routes as checkpoints
 from holdfast.controller.api.settings import config, rules
 from holdfast.controller.bundles import downloads, uploads
+from holdfast.controller.bundles import outputs as job_outputs
 from holdfast.controller.calls import checkpoints as call_checkpoints
 from holdfast.controller.calls import exchange, outputs, sets, values
 from holdfast.controller.graphql import endpoint as graphql
@@ -37,6 +38,7 @@ from holdfast.controller.sync import route
 from holdfast.controller.workflows import workflows
 from holdfast.core.arrays.records import ArrayRecord, ScheduleRecord, ScheduleRunRecord
 from holdfast.core.bundles.code import CodeRef
+from holdfast.core.data.outputs import OutputFile, OutputsRecord
 from holdfast.core.fleet.actions import CycleSummary, PoolPlan
 from holdfast.core.records import (
     AttemptRecord,
@@ -64,6 +66,7 @@ from holdfast.wire import webhooks as hooks
 from holdfast.wire import workflows as flow
 from holdfast.wire.arrays import ArrayRequest
 from holdfast.wire.data.caches import CachesReport
+from holdfast.wire.data.outputs import OutputsMissing, OutputsStored
 from holdfast.wire.schedules import SchedulePause, ScheduleTimes
 
 R, S, A = Role.READ, Role.SUBMIT, Role.ADMIN
@@ -140,6 +143,24 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              media=_BYTES, answers={200: None}),
     Endpoint("GET", "/v1/agent/bundles/{digest}/packs/{pack}", Role.HOST, downloads.get_agent_pack,
              "A pack of a task's code.", query=downloads.AgentBundleQuery, media=_BYTES, answers={200: None}),
+    Endpoint("POST", "/v1/agent/outputs/missing", Role.HOST, job_outputs.find_missing_outputs,
+             "Which digests the project of a task has no bytes of.", query=job_outputs.AgentOutputsQuery,
+             body=OutputsMissing, answers={200: bundles.MissingAnswer}),
+    Endpoint("PUT", "/v1/agent/outputs/packs", Role.HOST, job_outputs.put_outputs_pack,
+             "Keep a pack of a task's outputs; the body is its bytes.", query=job_outputs.AgentOutputsQuery, raw=True,
+             media_in=_BYTES, answers={204: None}),
+    Endpoint("PUT", "/v1/agent/outputs", Role.HOST, job_outputs.put_outputs,
+             "What a host says of a task's outputs, an OutputsReport in msgpack.", query=job_outputs.AgentOutputsQuery,
+             raw=True, answers={200: OutputsStored}),
+    # outputs
+    _get(f"{JOB}/outputs", job_outputs.list_outputs, "What the attempts of a job left.", list[OutputsRecord],
+         job_outputs.OutputsQuery),
+    _get(f"{JOB}/outputs/{{attempt}}/{{rank}}/files", job_outputs.list_output_files,
+         "The files that one rank of an attempt left.", list[OutputFile]),
+    Endpoint("GET", f"{JOB}/outputs/{{attempt}}/{{rank}}/plan", R, job_outputs.get_outputs_plan,
+             "The manifest of these files, and the places of their bytes.", media=_BYTES, answers={200: None}),
+    Endpoint("GET", f"{JOB}/outputs/{{attempt}}/{{rank}}/packs/{{pack}}", R, job_outputs.get_outputs_pack,
+             "A pack of these files.", media=_BYTES, answers={200: None}),
     # bundles
     Endpoint("POST", "/v1/bundles/missing", S, uploads.find_missing, "Which digests a project has no bytes of.",
              body=bundles.MissingRequest, answers={200: bundles.MissingAnswer}),

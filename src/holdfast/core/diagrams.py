@@ -1,6 +1,17 @@
 """Draw the state machines as a Markdown page: `python -m holdfast.core.diagrams`."""
 
-from holdfast.core.transitions import AGENT_TASK, ATTEMPT, HOST, INSTANCE, JOB, TASK, E, S, Table
+from holdfast.core.transitions import (
+    AGENT_TASK,
+    ATTEMPT,
+    HOST,
+    INSTANCE,
+    JOB,
+    OUTPUTS,
+    TASK,
+    E,
+    S,
+    Table,
+)
 from holdfast.core.workflows.transitions import NODE, RUN
 
 _HEAD = """# States
@@ -38,6 +49,7 @@ def render_states_page() -> str:
         render_table("Host", HOST),
         render_table("Rented instance", INSTANCE),
         render_table("Task inside its agent", AGENT_TASK),
+        render_table("Outputs of a rank", OUTPUTS),
         render_table("Run of a workflow", RUN),
         render_table("Node of a run", NODE),
     ]

@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from holdfast.core.bundles.code import CodeRef, check_code
 from holdfast.core.data.named import MAX_FOLDERS, MAX_WORD_CHARS, check_folders, list_mount_labels
+from holdfast.core.data.outputs import MAX_OUTPUTS, check_outputs
 from holdfast.core.dependencies import AFTER_PATTERN, MAX_PARENTS, parse_all
 from holdfast.core.ids import ID_PATTERN
 from holdfast.core.retry import RetryFields, check_fields
@@ -80,6 +81,7 @@ class JobSpec(
     or by `runtime`. pull: when the image is fetched. volumes: "host path:path inside[:ro]".
     caches, mounts: folders that stay on a host for the jobs of one project, and folders that an
     agent's configuration lists: NAME, or in a container NAME:/path (`core.data.named`).
+    outputs: files and folders below the job's folder that are kept after each attempt.
     placement: how a gang is placed: on as few hosts as possible (pack), or first one task on each
     host (spread). host_labels: labels that its hosts must have, with their values; a value that
     begins with ! is one that they must not have.
@@ -140,6 +142,7 @@ class JobSpec(
     image_pull_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
     caches: Annotated[tuple[FolderWord, ...], Meta(max_length=MAX_FOLDERS)] = ()
     mounts: Annotated[tuple[FolderWord, ...], Meta(max_length=MAX_FOLDERS)] = ()
+    outputs: Annotated[tuple[FolderWord, ...], Meta(max_length=MAX_OUTPUTS)] = ()
     placement: Literal["pack", "spread"] = "pack"
     host_labels: Annotated[dict[Name, ShortText], Meta(max_length=MAX_LABELS)] = {}
     supervised: bool = False
@@ -246,6 +249,7 @@ def check_spec(spec: JobSpec) -> JobSpec:
     _check_container(spec)
     check_folders("cache", spec.caches, boxed=spec.image is not None)
     check_folders("mount", spec.mounts, boxed=spec.image is not None)
+    check_outputs(spec.outputs)
     bare = "host managers run on the hosts themselves; let the policy start the containers"
     _require(not spec.supervised or spec.image is None, "image", bare)
     _check_command(spec)

@@ -185,3 +185,27 @@ class InstanceEvent(StrEnum):
     MISS = "miss"  # listings long after the request do not show it
     END = "end"  # it is not wanted any more
     VANISH = "vanish"  # the machine is believed gone (LEAK-2)
+
+
+class OutputsState(StrEnum):
+    """The state of what one rank of an attempt left (OUT-2)."""
+
+    COLLECTING = "collecting"
+    COMPLETE = "complete"
+    PARTIAL = "partial"
+    LOST = "lost"
+
+    @property
+    def settled(self) -> bool:
+        """Return whether waiting for more is vain."""
+        return self is not OutputsState.COLLECTING
+
+
+class OutputsEvent(StrEnum):
+    """An event of the outputs of one rank."""
+
+    SEND = "send"
+    FINISH = "finish"
+    CUT = "cut"
+    LOSE = "lose"
+    MISS = "miss"

@@ -89,6 +89,8 @@ from holdfast.core.states import (
     InstanceState,
     JobEvent,
     JobState,
+    OutputsEvent,
+    OutputsState,
     TaskEvent,
     TaskState,
 )
@@ -337,6 +339,26 @@ AGENT_TASK: Table[AgentTaskState, AgentTaskEvent] = {
         _G.ACKNOWLEDGED, "the controller has its end, or never will", _MOVE
     ),
     (_G.ACKNOWLEDGED, _GE.FORGET): _to(_G.DONE, "its logs are on record as well", _MOVE),
+}
+
+
+_PUT, _SETTLE = "put_outputs", "settle_outputs"
+_O, _OE = OutputsState, OutputsEvent
+OUTPUTS: Table[OutputsState, OutputsEvent] = {
+    (_O.COLLECTING, _OE.SEND): Transition(_O.COLLECTING, "its host sent what it has so far", _PUT),
+    (_O.COLLECTING, _OE.FINISH): Transition(_O.COMPLETE, "all is kept", _PUT),
+    (_O.COLLECTING, _OE.CUT): Transition(_O.PARTIAL, "something was left out", _PUT),
+    (_O.COLLECTING, _OE.LOSE): Transition(
+        _O.PARTIAL, "its host is lost, and a part had been sent", _SETTLE
+    ),
+    (_O.COLLECTING, _OE.MISS): Transition(
+        _O.LOST, "its host is lost, and nothing had been sent", _SETTLE
+    ),
+    (_O.PARTIAL, _OE.FINISH): Transition(_O.COMPLETE, "its host came back with the rest", _PUT),
+    (_O.PARTIAL, _OE.CUT): Transition(_O.PARTIAL, "its host came back", _PUT),
+    (_O.LOST, _OE.FINISH): Transition(_O.COMPLETE, "its host came back with all of it", _PUT),
+    (_O.LOST, _OE.CUT): Transition(_O.PARTIAL, "its host came back with a part", _PUT),
+    (_O.COMPLETE, _OE.FINISH): Transition(_O.COMPLETE, "a report came twice", _PUT),
 }
 
 

@@ -30,6 +30,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.spec import Name, ShortText
 from holdfast.wire.beat import Counts
+from holdfast.wire.data.outputs import OutputsOrder
 
 MAX_SYNC_BYTES = 8 * 1024 * 1024
 MAX_LOG_CHUNK_BYTES = 1024 * 1024
@@ -232,7 +233,7 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     peers: every rank, for agents that do not share them (`SyncRequest.shares_peers`).
     checkpoint: an earlier attempt's checkpoint; up to `inline_bytes` of it also go into
     CHECKPOINT_DATA. image … pull_seconds: for a task in a container; see JobSpec, also
-    for caches and mounts. An empty argv
+    for caches, mounts and outputs. An empty argv
     then means the image's own command.
     executor: the family of calls that it runs; argv is then empty, and the agent runs the executor
     of `app` with `limits`.
@@ -274,6 +275,7 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     pull_seconds: Elapsed = 1800.0
     caches: list[str] = []
     mounts: list[str] = []
+    outputs: OutputsOrder | None = None
     ttl_seconds: Elapsed = 300.0
     watch: WatchSettings = WatchSettings()
     executor: str = ""

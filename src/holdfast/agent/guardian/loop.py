@@ -183,6 +183,7 @@ class _Guardian:
         self._closing = False
         self._exit_status, self._told_at = 0, -INF
         self._ack_until = self._hold_until = self._agent_until = INF
+        self._holding = False  # the agent still sends what tasks left
 
     def _make_agent(self, beat_path: str) -> AgentChild:
         env = {name: value for name, value in os.environ.items() if name not in Notifier.VARIABLES}
@@ -326,6 +327,7 @@ class _Guardian:
                 self._agent.tell(Stopping())
         else:
             assert isinstance(request, AgentAlive)  # reading it noted the sign of life
+            self._holding = request.holding
             if request.holding and 0.0 < self._ack_until < INF:
                 self._ack_until = min(time.monotonic() + _ACK_SECONDS, self._hold_until)
 
@@ -376,7 +378,8 @@ class _Guardian:
                 self._agent_until = now + _AGENT_SECONDS
         elif not self._agent.greeted and self._ack_until > 0.0 and now < self._agent_until:
             self._ack_until = now + _ACK_SECONDS  # the signal ended the agent, too
-        if not self._tasks.count_held or now >= self._ack_until:
+        held = self._tasks.count_held or self._holding
+        if not held or now >= self._ack_until:
             self._agent.retire(for_good=True)
             if self._ack_until == 0.0:
                 self._agent.kill()

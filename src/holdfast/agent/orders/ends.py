@@ -24,6 +24,7 @@ from holdfast.agent.calls.executors import Executors
 from holdfast.agent.calls.places import CallWatches
 from holdfast.agent.containers.tasks import ContainerTasks, add_container_facts
 from holdfast.agent.data.caches import CacheKeeper
+from holdfast.agent.data.outputs import OutputsKeeper
 from holdfast.agent.departure import Departure
 from holdfast.agent.health.checks import HealthChecks
 from holdfast.agent.orders.commands import Commands
@@ -54,6 +55,7 @@ class TaskEnds:
     calls: Executors
     places: CallWatches
     caches: CacheKeeper
+    outputs: OutputsKeeper
     commands: Commands
     watching: WatchRunner
     shipper: LogShipper
@@ -139,6 +141,8 @@ class TaskEnds:
         self.shipper.hurry()
         self.watching.forget(task.key)
         self.places.forget(task.key)
+        if task.order is not None and task.order.outputs:
+            self.outputs.poke()
         if task.order is not None and task.order.caches:
             self.caches.poke()
         self._note_health(task)

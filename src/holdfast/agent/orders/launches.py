@@ -15,6 +15,7 @@ from holdfast.agent.bundles.setups import wrap_command
 from holdfast.agent.calls.home import ExecutorHome, make_place
 from holdfast.agent.containers.tasks import ContainerTasks
 from holdfast.agent.data.folders import NamedFolders
+from holdfast.agent.data.outputs import OutputsKeeper
 from holdfast.agent.folders import OUT_FOLDER, TOKEN_FILE, WorkFolders
 from holdfast.agent.journal import about
 from holdfast.agent.link import GuardianLink
@@ -44,7 +45,8 @@ class TaskPlaces(msgspec.Struct, frozen=True, kw_only=True):
     host_mark: the value of HOLDFAST_HOST by which the guardian finds the tasks' processes.
     inherited: the part of the agent's environment that tasks get. host_words: the variables that
     `environment.describe_host` returns. controller: the variables that
-    `environment.describe_controller` returns. folders: the caches and mounts of this host.
+    `environment.describe_controller` returns. folders: the caches and mounts of this host. outputs: keeps
+    what tasks leave.
     """
 
     host_mark: str
@@ -55,6 +57,7 @@ class TaskPlaces(msgspec.Struct, frozen=True, kw_only=True):
     host_words: Mapping[str, str] = {}
     controller: Mapping[str, str] = {}
     folders: NamedFolders | None = None
+    outputs: OutputsKeeper | None = None
 
 
 def make_launch(
@@ -278,6 +281,9 @@ class Launcher:
             log.error(f"the task cannot be started: {launch}", extra=task.about())
             self.give_up(task, TaskFacts(start_error=launch[:4096]))
         else:
+            if order.outputs is not None and self.places.outputs is not None:
+                root = order.cwd or self.places.works.find(order)
+                self.places.outputs.begin(task, root, order.outputs)
             self.link.launch(launch)
             task.move(AgentTaskEvent.LAUNCH)
             self._unlogged.append(task)

@@ -210,6 +210,21 @@ class Transfers:
                 raise Unavailable("the download broke off before its end")
         return b"".join(pieces)
 
+    def send_bytes(
+        self, method: str, where: str, key: TaskKey, wire: Wire, body: bytes, *, attempt: int
+    ) -> bytes:
+        """Send bytes for a task to a path of the agents' API; return the answer's body."""
+        words = {"job": key.job_id, "rank": key.rank, "epoch": key.epoch, "attempt": attempt}
+        query = urlencode({**words, "incarnation": self._incarnation})
+        target = f"{self._path.removesuffix('/checkpoint')}/{where}?{query}"
+        with self._connect(wire, "the upload broke off") as connection:
+            connection.request(method, target, body, self._common_headers())
+            answer = connection.getresponse()
+            found = answer.read()
+        if answer.status // 100 != 2:
+            raise read_problem(HttpAnswer(answer.status, found[:_MAX_PROBLEM_BYTES]))
+        return found
+
     def fetch_value(self, sha256: str, path: Path, wire: Wire) -> None:
         """Fetch a value of at most `MAX_STDIN_BYTES` into `path`, whole or not at all. Raises
         ValidationError if the bytes do not have this SHA-256, OSError if the disk cannot store

@@ -107,6 +107,10 @@ CONTAINER_OPTIONS = (
 
 DATA_OPTIONS = (
     click.option(
+        "--outputs", multiple=True, metavar="PATH",
+        help="Keep this file or folder of the job's folder after each attempt, as out/; repeatable.",
+    ),
+    click.option(
         "--cache", "caches", multiple=True, metavar="NAME[:/PATH]",
         help="A folder that stays on the host: HOLDFAST_CACHE_NAME, or PATH in a container; repeatable.",
     ),
@@ -137,7 +141,7 @@ def read_policy(fields: dict[str, Any], options: Mapping[str, Any]) -> None:
 
 
 def read_data(fields: dict[str, Any], options: Mapping[str, Any]) -> None:
-    """Put the flags of caches and mounts over `fields`."""
-    for name in ("caches", "mounts"):
+    """Put the flags of outputs, caches and mounts over `fields`."""
+    for name in ("outputs", "caches", "mounts"):
         if options[name]:
             fields[name] = [*(fields.get(name) or ()), *options[name]]

@@ -20,7 +20,7 @@ from holdfast.cli.jobs.logs import copy_output, exit_code_of_job, tell_end
 from holdfast.cli.jobs.narrator import Narrator
 from holdfast.cli.jobs.submit import check_piped_input, submit_spec, takes_spec
 from holdfast.cli.options import COUNT
-from holdfast.cli.output import note
+from holdfast.cli.output import note, size
 from holdfast.cli.watch.progress import ProgressLine
 from holdfast.errors import HoldfastError
 
@@ -129,6 +129,8 @@ def follow_job(
                 whole = not (sys.stdout.isatty() and sys.stderr.isatty())
                 which: dict[str, Any] = {"rank": rank, "since": 1, "full": whole}
                 job, gaps = copy_output(client, job, narrator, progress=progress, **which)
+            if job.spec.outputs:
+                wait_outputs(client, job)
         except KeyboardInterrupt:
             note(
                 f"left. The job may still be running: holdfast show {job.id}, holdfast cancel "
@@ -143,6 +145,19 @@ def follow_job(
     else:
         tell_end(job)
     sys.exit(exit_code_of_job(job, interrupts.signal) or gaps.exit_code)
+
+
+def wait_outputs(client: Client, job: JobRecord) -> None:
+    """Wait until the outputs of a job that ended are collected, and say where they are."""
+    found = client.wait_outputs(job.id)
+    for one in found:
+        left = len(one.left_out) + one.left_more
+        out = f", {left} left out" if left else ""
+        why = f" ({one.reason})" if one.reason else ""
+        rank = f" of rank {one.rank}" if len(found) > 1 else ""
+        note(f"outputs{rank} {one.state}: {one.files} files, {size(one.bytes)}{out}{why}")
+    if any(one.digest for one in found):
+        note(f"fetch them: holdfast outputs {job.id} --get DIR")
 
 
 def _job_json(job: JobRecord) -> str:

@@ -70,6 +70,7 @@ class SubmitFields(TypedDict, total=False):
     image_pull_seconds: Duration | None
     caches: Sequence[str]
     mounts: Sequence[str]
+    outputs: Sequence[str]
     placement: Literal["pack", "spread"]
     host_labels: Mapping[str, Any]
     supervised: bool

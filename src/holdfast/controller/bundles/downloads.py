@@ -31,13 +31,13 @@ class AgentBundleQuery(Query, frozen=True, kw_only=True):
 async def get_agent_plan(call: ApiCall) -> Response:
     """Send a host the manifest of its task's bundle, and the places of its bytes."""
     project, digest = await _check_task(call)
-    return await _answer_plan(call, project, digest)
+    return await answer_plan(call, project, digest)
 
 
 async def get_agent_pack(call: ApiCall) -> Response:
     """Send a host a pack of its task's bundle."""
     project, digest = await _check_task(call)
-    return await _answer_pack(call, project, digest)
+    return await answer_pack(call, project, digest)
 
 
 async def _check_task(call: ApiCall) -> tuple[str, str]:
@@ -55,12 +55,12 @@ async def _check_task(call: ApiCall) -> tuple[str, str]:
 
 async def get_job_plan(call: ApiCall) -> Response:
     """Send the manifest of a job's bundle, and the places of its bytes."""
-    return await _answer_plan(call, *await _find_bundle(call))
+    return await answer_plan(call, *await _find_bundle(call))
 
 
 async def get_job_pack(call: ApiCall) -> Response:
     """Send a pack of a job's bundle."""
-    return await _answer_pack(call, *await _find_bundle(call))
+    return await answer_pack(call, *await _find_bundle(call))
 
 
 async def _find_bundle(call: ApiCall) -> tuple[str, str]:
@@ -70,7 +70,8 @@ async def _find_bundle(call: ApiCall) -> tuple[str, str]:
     return job.project, job.spec.code.digest
 
 
-async def _answer_plan(call: ApiCall, project: str, digest: str) -> Response:
+async def answer_plan(call: ApiCall, project: str, digest: str) -> Response:
+    """Send the manifest of a project's bundle, and the places of its bytes."""
     found = await call.store.bundles.find_bundle(project, digest)
     if found is None:
         raise NotFound(f"project {project} holds no bundle {digest} any more", code="bundle_gone")
@@ -78,7 +79,8 @@ async def _answer_plan(call: ApiCall, project: str, digest: str) -> Response:
     return Response(data, 200, None, _BYTES)
 
 
-async def _answer_pack(call: ApiCall, project: str, digest: str) -> Response:
+async def answer_pack(call: ApiCall, project: str, digest: str) -> Response:
+    """Send a pack of a project's bundle."""
     pack = call.params["pack"]
     if not await call.store.bundles.is_pack_used(project, digest, pack):
         raise NotFound(f"bundle {digest} needs no pack {pack[:80]}")

@@ -67,17 +67,23 @@ async def find_missing(call: ApiCall) -> Response:
 
 async def put_pack(call: ApiCall) -> Response:
     """Keep a pack; the body is its bytes, of which every digest is checked."""
-    controller, query = call.controller, call.query(ProjectQuery)
-    project = await enter(call, query.project)
+    project = await enter(call, call.query(ProjectQuery).project)
     await _check_room(call, project, int(call.header("content-length") or 0))
     data = await read_body(call.scope, call.receive, MAX_PACK_BYTES)
+    await keep_pack(call, project, data)
+    return Response(status_code=204)
+
+
+async def keep_pack(call: ApiCall, project: str, data: bytes) -> None:
+    """Keep a pack for a project. Raises ValidationError for other bytes than its digests say,
+    TooLarge."""
+    controller = call.controller
     parts = await asyncio.to_thread(read_pack, data)
     await _check_room(call, project, len(data))
     pack = make_new_id()
     await controller.bundles.write(PACKS + pack, data)
     if not await controller.store.bundles.add_pack(project, pack, len(data), parts):
         await controller.bundles.delete([PACKS + pack])
-    return Response(status_code=204)
 
 
 async def _check_room(call: ApiCall, project: str, size: int) -> None:

@@ -46,6 +46,7 @@ LOOPS: tuple[type[Loop], ...] = (
     sweeps.DeadHostsLoop,
     sweeps.HostDrainsLoop,
     sweeps.PruneLoop,
+    sweeps.OutputsLoop,
     WebhooksLoop,
     PruneDeliveriesLoop,
     CheckpointsLoop,

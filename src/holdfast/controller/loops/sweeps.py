@@ -234,3 +234,20 @@ class PruneLoop(Loop):
         runs = await prune_history(self._controller, store.schedules.prune_runs)
         deleted = sum(found.get("deleted", 0) for found in (jobs, hosts, sets, runs))
         return {"deleted": deleted} if deleted else {}
+
+
+class OutputsLoop(Loop):
+    """Outputs that a lost host still has → settled as partial or lost; outputs that are older than
+    `outputs_keep_days` → let go."""
+
+    name = "outputs"
+    interval_seconds = 5.0
+
+    async def run_once(self) -> Summary:
+        controller = self._controller
+        settings, store = await controller.settings.current(), controller.store.outputs
+        settled = await store.settle_outputs(settings.number("outputs_lost_seconds"))
+        for job_id in settled:
+            controller.poke(f"outputs:{job_id}")
+        expired = await store.expire_outputs(settings.number("outputs_keep_days") * 86_400)
+        return {"settled": settled, "expired": expired} if settled or expired else {}

@@ -96,8 +96,8 @@ _END_REASONS = {
 def is_unwanted(view: PoolView, host: FleetHost) -> bool:
     """Return whether a host that gets no work is given back: at once where it was drained because
     the pool shrinks, else after its idle time (POOL-4). A paused pool keeps its hosts in quarantine
-    and the hosts that an operator drained."""
-    if host.leases:
+    and the hosts that an operator drained. One that still sends outputs is kept within the grace."""
+    if host.leases or host.sends_outputs(view.spec.shutdown_grace_seconds):
         return False
     if host.state is HostState.DRAINING and host.draining_for_scale:
         return True

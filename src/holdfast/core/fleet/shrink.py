@@ -44,7 +44,7 @@ def _may_go(view: PoolView, host: FleetHost, spent: bool) -> bool:
     spec = view.spec
     if host.is_starting:
         return spent or host.intent_seconds >= spec.spawn_timeout_seconds / 2
-    if not host.is_idle:
+    if not host.is_idle or host.sends_outputs(spec.shutdown_grace_seconds):
         return False
     idle = host.idle_seconds or 0.0
     return spent or idle >= spec.idle_timeout_seconds

@@ -29,6 +29,8 @@ class FleetHost(msgspec.Struct, frozen=True, kw_only=True):
     it. heartbeat_seconds: time since its agent's last call, None before the first.
     idle_seconds: time since its last lease ended, or since it became active; None while it has one.
     telemetry_seconds: age of its oldest GPU reading; None without GPUs or readings.
+    outputs_seconds: time since the end of the first attempt whose outputs it has still to send; None
+    where there are none.
 
     misses: number of whole listings in a row without it. leases: number of tasks whose end is not
     confirmed. aside: the host reports that it can start nothing (ASIDE-1). passed_over: admission
@@ -62,6 +64,7 @@ class FleetHost(msgspec.Struct, frozen=True, kw_only=True):
     passed_over: bool = False
     stuck: str | None = None
     telemetry_seconds: float | None = None
+    outputs_seconds: float | None = None
     preflight: str = "pending"
     preflight_reason: str = ""
     draining_for_scale: bool = False
@@ -86,6 +89,10 @@ class FleetHost(msgspec.Struct, frozen=True, kw_only=True):
     def is_idle(self) -> bool:
         """Return whether the host is active and runs nothing."""
         return self.state is HostState.ACTIVE and not self.leases
+
+    def sends_outputs(self, grace_seconds: float) -> bool:
+        """Return whether it is kept for outputs that it has still to send, for so long at most."""
+        return self.outputs_seconds is not None and self.outputs_seconds < grace_seconds
 
     @property
     def is_over(self) -> bool:

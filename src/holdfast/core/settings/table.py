@@ -194,6 +194,13 @@ _ALL = (
     Setting("bundle_keep_days", "number", 7.0,
             "days after its last use for which a bundle is kept that no job, schedule or workflow on record names",
             low=0, high=3650, scope="cluster"),
+    Setting("outputs_max_mb", "number", 10_240.0, "bytes of the outputs of one rank of an attempt",
+            low=0.001, high=1 << 30, scope="queue"),
+    Setting("outputs_keep_days", "number", 30.0, "days for which the outputs of an attempt are kept",
+            low=0, high=3650, scope="cluster"),
+    Setting("outputs_lost_seconds", "number", 900.0,
+            "silence of a host after which the outputs that it has still to send count as lost",
+            low=1, high=30 * 86_400, scope="cluster"),
     # checkpoints
     Setting("checkpoint_max_mb", "number", 4096.0,
             "size of one checkpoint of one task; larger ones are better kept as a path or an address in a small one",

@@ -37,6 +37,7 @@ from holdfast.store.memory.tokens import MemoryTokens
 from holdfast.store.memory.webhooks import MemoryWebhooks
 from holdfast.store.memory.workflows import MemoryWorkflows
 from holdfast.store.port.bundles.bundles import BundleStore
+from holdfast.store.port.bundles.outputs import OutputStore
 from holdfast.store.port.clock import Now
 from holdfast.store.port.leadership import HintHub
 from holdfast.store.port.store import Store
@@ -93,6 +94,7 @@ class MemoryStore(Store):
         self.admission = MemoryAdmission(state, self.environment, members)
         self.arrays = MemoryArrays(state, self.environment)
         self.bundles = cast(BundleStore, Absent("bundles"))
+        self.outputs = cast(OutputStore, Absent("outputs"))
         self.calls = calls = MemoryCalls(state)
         self.call_checkpoints = MemoryCallCheckpoints(calls)
         self.checkpoints = MemoryCheckpoints(state)

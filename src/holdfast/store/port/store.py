@@ -17,6 +17,7 @@ from typing import Protocol
 from holdfast.moves.values import Gauges
 from holdfast.store.port.arrays import ArrayStore
 from holdfast.store.port.bundles.bundles import BundleStore
+from holdfast.store.port.bundles.outputs import OutputStore
 from holdfast.store.port.calls.calls import CallStore
 from holdfast.store.port.calls.checkpoints import CallCheckpointStore
 from holdfast.store.port.checkpoints import CheckpointStore
@@ -52,6 +53,7 @@ class Store(Protocol):
     admission: AdmissionStore
     arrays: ArrayStore
     bundles: BundleStore
+    outputs: OutputStore
     call_checkpoints: CallCheckpointStore
     calls: CallStore
     checkpoints: CheckpointStore

@@ -12,6 +12,7 @@ from holdfast.store.port.leadership import LEAD_SECONDS
 from holdfast.store.port.store import Store
 from holdfast.store.postgres.arrays import PostgresArrays
 from holdfast.store.postgres.bundles.bundles import PostgresBundles
+from holdfast.store.postgres.bundles.outputs import PostgresOutputs
 from holdfast.store.postgres.calls.calls import PostgresCalls
 from holdfast.store.postgres.calls.checkpoints import PostgresCallCheckpoints
 from holdfast.store.postgres.checkpoints import PostgresCheckpoints
@@ -77,6 +78,7 @@ class PostgresStore(Store):
         self.admission = PostgresAdmission(session, self.environment)
         self.arrays = PostgresArrays(session, self.environment)
         self.bundles = PostgresBundles(session)
+        self.outputs = PostgresOutputs(session)
         self.call_checkpoints = PostgresCallCheckpoints(session)
         self.calls = PostgresCalls(session)
         self.checkpoints = PostgresCheckpoints(session)

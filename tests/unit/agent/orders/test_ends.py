@@ -23,6 +23,7 @@ from holdfast.agent.calls.rooms import ModelRooms
 from holdfast.agent.config import AgentConfig
 from holdfast.agent.containers.tasks import ContainerOptions, ContainerTasks
 from holdfast.agent.data.caches import CacheKeeper, HostCaches
+from holdfast.agent.data.outputs import OutputsKeeper
 from holdfast.agent.departure import Departure
 from holdfast.agent.folders import WorkFolders
 from holdfast.agent.health.checks import HealthChecks
@@ -213,6 +214,7 @@ class Life:
                 apps=AppTrials(news),
             ),
             places=self.told,
+            outputs=OutputsKeeper(folder / "outputs", self.table, uplink),
             caches=CacheKeeper(HostCaches(folder / "caches", 0), self.table, calls.tell_caches),
             commands=self.commands,
             watching=watching,

@@ -14,6 +14,7 @@ from holdfast.core.records import CheckpointRecord, shared_fields
 from holdfast.moves.values import GangSeat, OfferedJob, TaskOffer
 from holdfast.store.port.store import Store
 from holdfast.wire import agent as wire
+from holdfast.wire.data.outputs import OutputsOrder
 
 MAX_LAYOUTS = 64
 _FIRST_GUESSED_PORT, _GUESSED_PORTS = 20_000, 10_000
@@ -162,6 +163,7 @@ def _make_order(
         volumes=list(spec.volumes),
         caches=list(spec.caches),
         mounts=list(spec.mounts),
+        outputs=_order_outputs(job, settings),
         pull_seconds=settings.number("image_pull_seconds", job.queue, spec),
         **_describe_executor(job, settings),
         **place,
@@ -178,6 +180,13 @@ def _describe_executor(job: OfferedJob, settings: Settings) -> dict[str, Any]:
         "app": find_app(job.spec),
         "limits": settings.executor_limits(job.queue, ahead=is_ahead(job.spec)),
     }
+
+
+def _order_outputs(job: OfferedJob, settings: Settings) -> OutputsOrder | None:
+    if not job.spec.outputs:
+        return None
+    most = settings.number("outputs_max_mb", job.queue, job.spec) * 1024 * 1024
+    return OutputsOrder(paths=list(job.spec.outputs), max_bytes=int(most))
 
 
 def _hand_on(offer: TaskOffer, settings: Settings, kept: CheckpointRecord | None) -> dict[str, Any]:

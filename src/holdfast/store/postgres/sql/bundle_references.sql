@@ -1,5 +1,5 @@
--- What names a bundle, and keeps it: the jobs, arrays, schedules, workflows and call sets on record.
--- after: jobs, arrays, schedules, workflow_nodes, call_sets
+-- What names a bundle, and keeps it: the outputs, jobs, arrays, schedules, workflows and call sets on record.
+-- after: outputs, jobs, arrays, schedules, workflow_nodes, call_sets
 
 create view bundle_references as
 select project, spec->'code'->>'digest' as digest from jobs where spec ? 'code'
@@ -12,4 +12,6 @@ select s.project, s.spec->'code'->>'digest' from call_sets s where s.spec ? 'cod
 union all
 select coalesce(n.spec::jsonb #>> '{job,spec,project}', 'default'), n.spec::jsonb #>> '{job,spec,code,digest}'
 from workflow_nodes n
-where n.kind = 'job' and n.spec like '%"code":%';
+where n.kind = 'job' and n.spec like '%"code":%'
+union all
+select j.project, o.digest from outputs o join jobs j on j.id = o.job_id where o.digest <> '';

@@ -256,9 +256,14 @@ select i.pool, h.id as host_id, h.name, h.state, i.state as instance, i.offer, i
        case when i.state = 'gone' then i.reason else '' end as gone, i.said, i.lost,
        case when h.state = 'error' then h.reason else '' end as reason,
        case when h.state in ('spawning', 'preflight') then 'pending' else 'ok' end as preflight,
-       date_part('epoch', %(now)s::timestamptz - g.at) as telemetry_seconds
+       date_part('epoch', %(now)s::timestamptz - g.at) as telemetry_seconds,
+       date_part('epoch', %(now)s::timestamptz - s.ended_at) as outputs_seconds
 from instances i join hosts h on h.id = i.host_id join heartbeats b on b.host_id = i.host_id
 left join busy u on u.host_id = i.host_id
+left join lateral (
+  select min(a.ended_at) as ended_at from outputs o join attempts a on a.job_id = o.job_id and a.number = o.attempt
+  where o.host_id = i.host_id and o.state = 'collecting'
+) s on true
 left join host_telemetry g on g.host_id = i.host_id
 where h.state <> 'terminated' or i.state <> 'gone'
 order by i.pool, i.host_id;

@@ -1,0 +1,66 @@
+"""Ask the program that serves a folder's files (`holdfast.work.files`). Blocking: call it in a
+thread."""
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.errors import Unavailable, ValidationError
+from holdfast.work.files import make_frame, read_frame
+
+
+class FolderReader:
+    """Reads below one folder by a process of its own, so that a file system that hangs freezes no
+    agent, and a limit of this process is none of its."""
+
+    def __init__(self, root: str) -> None:
+        argv = [sys.executable, "-P", "-m", "holdfast.work.files", root, "below"]
+        self._process = subprocess.Popen(
+            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+
+    def walk(self, paths: list[str], most: int) -> Iterator[dict[str, Any]]:
+        """Yield the answers of a walk. Raises Unavailable."""
+        answer, _ = self._ask({"do": "walk", "paths": paths, "most": most})
+        yield answer
+        while answer.get("more"):
+            answer, _ = self._read()
+            yield answer
+
+    def read(self, path: str, at: int, size: int) -> tuple[dict[str, Any], bytes]:
+        """Return a file's size and sign, and a piece of it. Raises ValidationError where it cannot
+        be read, Unavailable."""
+        answer, data = self._ask({"do": "read", "path": path, "at": at, "size": size})
+        if "error" in answer:
+            raise ValidationError(str(answer["error"]))
+        return answer, data
+
+    def _ask(self, words: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(make_frame(words))
+            self._process.stdin.flush()
+        except OSError as error:
+            raise Unavailable(f"the reader of outputs has gone: {error}") from error
+        return self._read()
+
+    def _read(self) -> tuple[dict[str, Any], bytes]:
+        assert self._process.stdout is not None
+        try:
+            found = read_frame(self._process.stdout)  # type: ignore[arg-type]  # a BufferedReader
+        except (OSError, EOFError, ValueError) as error:
+            raise Unavailable(f"the reader of outputs has gone: {error}") from error
+        if found is None:
+            raise Unavailable("the reader of outputs has gone")
+        return found
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.kill()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+        self._process.wait()

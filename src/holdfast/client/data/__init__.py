@@ -1,0 +1,1 @@
+"""Files that arrive from jobs, and files that are sent to them."""

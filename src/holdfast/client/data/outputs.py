@@ -1,0 +1,111 @@
+"""Fetch kept outputs into a folder, as a script that both clients run."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+
+import msgspec
+
+from holdfast.client.data.arrive import Arrival
+from holdfast.client.rest import RestCall, path_of
+from holdfast.client.scripts import Script, take_answer
+from holdfast.core.bundles.manifest import FOLDER, LINK, Entry, decode_manifest, list_digests
+from holdfast.core.bundles.packs import BundlePlan, decode_plan
+from holdfast.errors import HoldfastError
+
+_KEPT_PACKS = 4
+
+
+class Fetched(msgspec.Struct, kw_only=True):
+    """What became of a fetch. files: that were written; kept: that were here already. bytes: that
+    came. refused: links that are not made, because they may lead out."""
+
+    files: int = 0
+    kept: int = 0
+    bytes: int = 0
+    refused: list[str] = []
+
+
+def fetch_outputs(
+    job_id: str, to: str | os.PathLike[str], attempt: int, rank: int, names: Sequence[str] = ()
+) -> Script[Fetched]:
+    """Write the outputs of one rank below the folder `to` (ARRIVE-1…3).
+
+    names: only these files, or what stands below these folders; `*` stands for any letters.
+    """
+    where = path_of("jobs", job_id, "outputs", str(attempt), str(rank))
+    data = yield from take_answer(RestCall("GET", f"{where}/plan", bytes))
+    plan = decode_plan(data)
+    _, entries = decode_manifest(plan.manifest)
+    packs = _Packs(where, plan, entries)
+    wanted = [entry for entry in entries if _is_wanted(entry.path, names)]
+    found = Fetched()
+    with Arrival(to) as arrival:
+        for entry in wanted:
+            if entry.kind == FOLDER:
+                arrival.make_folder(entry.path)
+            elif entry.kind == LINK:
+                if not arrival.make_link(entry.path, entry.target):
+                    found.refused.append(os.fsdecode(entry.path))
+            else:
+                yield from _fetch_file(arrival, entry, packs, found)
+        for entry in reversed(wanted):
+            if entry.kind == FOLDER:
+                arrival.set_bits(entry.path, entry.bits)
+    return found
+
+
+def _is_wanted(path: bytes, names: Sequence[str]) -> bool:
+    text = os.fsdecode(path)
+    return not names or any(
+        text == name
+        or text.startswith(f"{name.rstrip('/')}/")
+        or f"{name}".startswith(f"{text}/")
+        or fnmatchcase(text, name)
+        for name in names
+    )
+
+
+def _fetch_file(arrival: Arrival, entry: Entry, packs: _Packs, found: Fetched) -> Script[None]:
+    file = arrival.begin(entry.path, hashlib.sha256(entry.digests).hexdigest())
+    try:
+        here = file.size
+        for digest, at, size in entry.list_pieces():
+            if at + size <= here and file.hash_piece(at, size) == digest.hex():
+                continue
+            data = yield from packs.read(digest, size)
+            file.write(at, data)
+            found.bytes += size
+        file.cut(entry.size)
+    except BaseException:
+        file.close()
+        raise
+    file.finish(entry.bits)
+    found.files += 1
+
+
+class _Packs:
+    """The packs of a bundle, each fetched when its first piece is needed."""
+
+    def __init__(self, where: str, plan: BundlePlan, entries: Sequence[Entry]) -> None:
+        self._where, self._plan = where, plan
+        self._places = dict(zip(list_digests(entries), plan.places, strict=True))
+        self._known: dict[int, bytes] = {}
+
+    def read(self, digest: bytes, size: int) -> Script[bytes]:
+        """Return the bytes of a digest. Raises HoldfastError for others."""
+        number, at = self._places[digest]
+        if number not in self._known:
+            while len(self._known) >= _KEPT_PACKS:
+                del self._known[next(iter(self._known))]
+            call = RestCall("GET", f"{self._where}/packs/{self._plan.packs[number]}", bytes)
+            self._known[number] = yield from take_answer(call)
+        data = self._known[number][at : at + size]
+        if hashlib.sha256(data).digest() != digest:
+            raise HoldfastError(
+                f"other bytes came than those of {digest.hex()}", code="checksum_mismatch"
+            )
+        return data

@@ -1,0 +1,119 @@
+"""Outputs in PostgreSQL: the rows."""
+
+import msgspec
+
+from holdfast.core.data.outputs import OutputsRecord
+from holdfast.core.ids import TaskKey
+from holdfast.core.states import OutputsState
+from holdfast.core.transitions import OUTPUTS
+from holdfast.errors import Stale
+from holdfast.moves.rows import is_storable_key
+from holdfast.store.port.bundles.outputs import (
+    NewOutputs,
+    OutputsPlace,
+    OutputsTask,
+    OutputsWritten,
+)
+from holdfast.store.port.clock import Now
+from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.store.postgres.connection.session import Tx, to_json
+
+
+class PostgresOutputs(OnSession):
+    """`OutputStore` on PostgreSQL."""
+
+    async def find_outputs_task(
+        self, host_id: str, incarnation: str, key: TaskKey, attempt: int
+    ) -> OutputsTask:
+        row = None
+        if is_storable_key(key):
+            given = {"host_id": host_id, "incarnation": incarnation, "attempt": attempt}
+            given |= {"job_id": key.job_id, "rank": key.rank}
+            row = await self.session.single(lambda tx: tx.one("find_outputs_task", **given))
+        if row is None:
+            raise Stale(
+                f"rank {key.rank} of attempt {attempt} of job {key.job_id} is not this host's, so its "
+                "outputs are not taken",
+                code="stale_epoch",
+            )
+        return msgspec.convert(row, OutputsTask)
+
+    @transacts
+    async def put_outputs(
+        self,
+        tx: Tx,
+        host_id: str,
+        task: OutputsTask,
+        key: TaskKey,
+        new: NewOutputs,
+        *,
+        now: Now = None,
+    ) -> OutputsWritten:
+        where = {"job_id": key.job_id, "attempt": task.attempt, "rank": key.rank}
+        before = await tx.one("lock_outputs", **where)
+        state = OutputsState.COLLECTING if before is None else OutputsState(before["state"])
+        edge = OUTPUTS.get((state, new.event))
+        if edge is None:
+            return OutputsWritten(state=state)
+        await tx.run(
+            "put_outputs",
+            **where,
+            host_id=host_id,
+            state=str(edge.becomes),
+            digest=new.digest,
+            files=new.files,
+            bytes=new.bytes,
+            left_out=to_json(new.left_out),
+            left_more=new.left_more,
+            reason=new.reason,
+            now=now,
+        )
+        plans: tuple[str, ...] = ()
+        if before is not None and before["digest"] not in ("", new.digest):
+            given = {"project": task.project, "digest": before["digest"]}
+            plans = tuple(row["plan"] for row in await tx.rows("drop_earlier_outputs", **given))
+        return OutputsWritten(state=edge.becomes, plans=plans)
+
+    @reads
+    async def list_outputs(
+        self,
+        tx: Tx,
+        job_id: str,
+        *,
+        lost_seconds: float,
+        attempt: int | None = None,
+        rank: int | None = None,
+        now: Now = None,
+    ) -> list[OutputsRecord]:
+        given = {"job_id": job_id, "attempt": attempt}
+        told = await tx.list_of(OutputsRecord, "read_outputs", **given, rank=rank)
+        places = await tx.list_of(
+            OutputsPlace, "read_outputs_places", **given, lost_seconds=lost_seconds, now=now
+        )
+        known = {(record.attempt, record.rank) for record in told}
+        silent = [
+            OutputsRecord(
+                job_id=job_id,
+                attempt=place.attempt,
+                rank=place.rank,
+                host=place.host,
+                state=OutputsState.LOST if place.gone and place.ended else OutputsState.COLLECTING,
+                reason="its host was lost before anything was sent"
+                if place.gone and place.ended
+                else "",
+            )
+            for place in places
+            if (place.attempt, place.rank) not in known and rank in (None, place.rank)
+        ]
+        return sorted([*told, *silent], key=lambda record: (record.attempt, record.rank))
+
+    async def settle_outputs(self, lost_seconds: float, *, now: Now = None) -> list[str]:
+        given = {"lost_seconds": lost_seconds, "now": now}
+        rows = await self.session.transact(lambda tx: tx.rows("settle_outputs", **given))
+        return sorted({row["job_id"] for row in rows})
+
+    async def expire_outputs(self, keep_seconds: float, *, now: Now = None) -> int:
+        given = {"keep_seconds": keep_seconds, "now": now}
+        rows = await self.session.transact(lambda tx: tx.rows("expire_outputs", **given))
+        await self.session.transact(lambda tx: tx.run("drop_orphan_outputs"))
+        return len(rows)
