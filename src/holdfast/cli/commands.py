@@ -33,6 +33,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "rules": ("operate.rules", "List, check, try and change your rules of classification."),
     "config": ("operate.config", "Show every setting and the source of its value."),
     "webhooks": ("operate.webhooks", "Send events to URLs: signed, in order, repeated."),
+    "notify": ("operate.notify", "Name where people are told of jobs: mail, Slack, Teams, …"),
     "token": ("operate.token", "Make, list and revoke tokens."),
     "beat": ("jobs.beat", "From inside a job: say that the work moved forward."),
     "checkpoint": ("jobs.checkpoints", "From inside a job: save for the next attempt."),

@@ -30,6 +30,7 @@ from holdfast.controller.calls import exchange, outputs, sets, values
 from holdfast.controller.graphql import endpoint as graphql
 from holdfast.controller.http import queries
 from holdfast.controller.http.endpoints import ApiCall, Endpoint, PageOf
+from holdfast.controller.notices import routes as notice_routes
 from holdfast.controller.openapi import build_openapi
 from holdfast.controller.runtime.auth import Role
 from holdfast.controller.sync import caches as host_caches
@@ -99,6 +100,7 @@ ARRAY = "/v1/arrays/{id}"
 SET = "/v1/call-sets/{id}"
 SCHEDULE = "/v1/schedules/{name}"
 HOOK = "/v1/webhooks/{id}"
+NOTICE = "/v1/notices/{name}"
 POOL = "/v1/pools/{name}"
 RUN = "/v1/workflows/{id}"
 ENDPOINTS: tuple[Endpoint, ...] = (
@@ -361,6 +363,15 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("DELETE", "/v1/tokens/{id}", A, tokens.revoke_token, "Revoke a token.", answers={204: None}),
     _get("/v1/whoami", tokens.who_am_i, "The caller's token.", TokenRecord),
     _get("/v1/server", system.get_server, "The controller's version and clock.", api.ServerView),
+    # notices
+    _get("/v1/notices", notice_routes.list_targets, "Every notice target.", PageOf(hooks.NoticeTarget)),
+    _get(NOTICE, notice_routes.get_target, "One target.", hooks.NoticeTarget, notice_routes.TargetQuery),
+    Endpoint("PUT", NOTICE, S, notice_routes.put_target, "Make a target, or give it another url.",
+             query=notice_routes.TargetQuery, body=hooks.TargetRequest, answers={200: hooks.NoticeTarget}),
+    Endpoint("DELETE", NOTICE, S, notice_routes.delete_target, "Forget a target and its messages.",
+             query=notice_routes.TargetQuery, answers={204: None}),
+    Endpoint("POST", NOTICE + "/test", S, notice_routes.test_target, "Send one message now; nothing is kept.",
+             query=notice_routes.TargetQuery, answers={200: hooks.TestResult}),
     # webhooks
     Endpoint("GET", "/v1/webhooks", A, webhooks.list_webhooks, "Every webhook, without its secret.",
              answers={200: PageOf(WebhookRecord)}),

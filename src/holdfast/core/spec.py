@@ -98,6 +98,7 @@ class JobSpec(
     have no program of their own.
     after: ids of jobs that must end first, each with :ok (the default), :any or :failed behind it
     (`core.dependencies`).
+    notify: what people are told of it: TARGET or TARGET:KIND,… (`core.webhooks.notices`).
     idempotency_key: another submission with this key in its project returns the first job.
     """
 
@@ -158,6 +159,7 @@ class JobSpec(
         tuple[Annotated[str, Meta(max_length=80, pattern=AFTER_PATTERN)], ...],
         Meta(max_length=MAX_PARENTS),
     ] = ()
+    notify: Annotated[tuple[ShortText, ...], Meta(max_length=16)] = ()
     idempotency_key: (
         Annotated[str, Meta(min_length=1, max_length=256, pattern=r"^[\x21-\x7e]+$(?!\n)")] | None
     ) = None

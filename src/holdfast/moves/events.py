@@ -37,7 +37,8 @@ def parse_event_id(text: str | None) -> tuple[int, int]:
 def hook_event(what: str, hook: WebhookRecord, message: str, **data: object) -> NewEvent:
     """Return the event `webhook.<what>`. It carries the hook's id, so that it is never sent to that
     hook (HOOK-3)."""
-    text, kind = f"webhook {say_hook(hook)} {message}", ABOUT_HOOKS + what
+    noun = "notice target" if hook.service else "webhook"
+    text, kind = f"{noun} {say_hook(hook)} {message}", ABOUT_HOOKS + what
     data = {"webhook_id": hook.id, **data}
     return NewEvent(kind=kind, project=hook.project, message=text, data=data)
 
@@ -61,6 +62,12 @@ def dead_letter_event(
 def no_webhook(webhook_id: str) -> NotFound:
     """Return the error for an unknown hook."""
     return NotFound(f"there is no webhook {webhook_id[:64]!r}; `holdfast webhooks` lists them")
+
+
+def no_target(name: str, project: str | None) -> NotFound:
+    """Return the error for an unknown notice target."""
+    whose = "the cluster has" if project is None else f"project {project[:64]} has"
+    return NotFound(f"{whose} no notice target {name[:64]!r}; `holdfast notify list` lists them")
 
 
 def no_delivery(webhook_id: str, delivery_id: str) -> NotFound:

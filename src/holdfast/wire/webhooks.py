@@ -1,4 +1,5 @@
-"""The bodies of the webhook routes, for admin tokens only: a hook's url may itself be a secret.
+"""The bodies of the routes of webhooks, for admin tokens only: a hook's url may itself be a secret; and
+of notice targets, whose urls are secrets that no answer has.
 
 GET    /v1/webhooks                                  → page of WebhookRecord
 POST   /v1/webhooks                                  WebhookRequest → 201 WebhookCreated: the secret is shown this once
@@ -13,15 +14,22 @@ POST   /v1/webhooks/{id}/redeliver-dead              → Redelivered
 GET    /v1/webhooks/{id}/deliveries                  ?state=&limit=&cursor= → page of DeliveryRecord, newest first
 GET    /v1/webhooks/{id}/deliveries/{delivery}       → DeliveryView
 POST   /v1/webhooks/{id}/deliveries/{delivery}/redeliver   → DeliveryRecord
+
+GET    /v1/notices                                   → page of NoticeTarget
+GET    /v1/notices/{name}                            ?project= → NoticeTarget
+PUT    /v1/notices/{name}                            ?project= TargetRequest → NoticeTarget
+DELETE /v1/notices/{name}                            ?project= → 204; its messages go with it
+POST   /v1/notices/{name}/test                       ?project= → TestResult: one message now, not kept
 """
 
+from datetime import datetime
 from typing import Annotated
 
 from msgspec import UNSET, Meta, UnsetType
 
 from holdfast.core.spec import Name
 from holdfast.core.webhooks.targets import MAX_URL_CHARS
-from holdfast.core.webhooks.values import DeliveryRecord, WebhookRecord
+from holdfast.core.webhooks.values import DeliveryRecord, WebhookRecord, WebhookState
 from holdfast.wire.api import ApiBody
 
 MAX_GRACE_SECONDS = 30 * 86_400.0
@@ -92,3 +100,24 @@ class Redelivered(ApiBody, frozen=True, kw_only=True):
     """How many dead deliveries are pending again."""
 
     count: int
+
+
+class TargetRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where a target's messages go: a URL as Apprise writes it, of a service on the list."""
+
+    url: Url
+
+
+class NoticeTarget(ApiBody, frozen=True, kw_only=True):
+    """A notice target, without its url. project: whose jobs may name it; None: all. pending, dead:
+    numbers of messages that wait and that were given up. error: of the last message, where it did not
+    arrive; only one target's own answer has it."""
+
+    name: str
+    project: str | None
+    service: str
+    state: WebhookState
+    created_at: datetime
+    pending: int = 0
+    dead: int = 0
+    error: str = ""

@@ -71,7 +71,12 @@ _RETRY = {
 }
 _POLICY_PLAIN = ("image", "runtime", "pull", "pull_timeout", "no_progress_limit", "budget_reset")
 
+NOTIFY = click.option(
+    "--notify", multiple=True, metavar="TARGET[:KIND,…]",
+    help="Tell this notice target of its end, a failure, a stall; repeatable.",
+)  # fmt: skip
 POLICY_OPTIONS = (
+    NOTIFY,
     click.option("--max-retries", type=int, help="Retries after the first attempt; 0 is none."),
     click.option("--retry-delay", metavar="TIME", help="The delay of the first retry, as 30s. [default: 60s]"),
     click.option("--retry-backoff", type=click.Choice(["fixed", "exponential"]), help="Whether the delay grows."),
@@ -136,6 +141,8 @@ def read_policy(fields: dict[str, Any], options: Mapping[str, Any]) -> None:
         if options[name] is not None:
             fields.pop("image_pull_seconds" if name == "pull_timeout" else f"{name}_seconds", None)
             fields[name] = options[name]
+    if options["notify"]:
+        fields["notify"] = [*(fields.get("notify") or ()), *options["notify"]]
     if options["volumes"]:
         fields["volumes"] = [*(fields.get("volumes") or ()), *options["volumes"]]
 

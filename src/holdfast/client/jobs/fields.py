@@ -86,4 +86,5 @@ class SubmitFields(TypedDict, total=False):
     detached: bool
     executor: str
     after: Sequence[str]
+    notify: Sequence[str]
     idempotency_key: str | None

@@ -1,9 +1,11 @@
-"""Webhooks, as an operator keeps them. `holdfast.webhooks` is the other side, for receivers."""
+"""Webhooks and notice targets, as an operator keeps them. `holdfast.webhooks` is the other side, for receivers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from holdfast.client.late import LateModule
 from holdfast.client.rest import (
@@ -14,6 +16,7 @@ from holdfast.client.rest import (
     get_pages,
     make_body,
     path_of,
+    query_of,
     send,
 )
 from holdfast.client.scripts import Script, gives_each, gives_list, gives_one, runs, take_answer
@@ -26,11 +29,12 @@ else:
     wire = LateModule("holdfast.wire.webhooks")
 
 
+T = TypeVar("T")
 _COMPLAINT = "a webhook cannot be like this"
 
 
 class WebhookMethods:
-    """The client's methods about webhooks. All of them need an admin token."""
+    """The client's methods about webhooks, which all need an admin token, and about notice targets."""
 
     @gives_list
     def webhooks(self) -> PageCall[values.WebhookRecord]:
@@ -133,3 +137,39 @@ class WebhookMethods:
         path = path_of("webhooks", webhook_id, "redeliver-dead")
         sent = yield from take_answer(send("POST", path, wire.Redelivered, repeatable=False))
         return sent.count
+
+    @gives_list
+    def notice_targets(self) -> PageCall[wire.NoticeTarget]:
+        """Return every notice target, without its url."""
+        return get_pages(path_of("notices"), wire.NoticeTarget)
+
+    @gives_one
+    def notice_target(self, name: str, project: str | None = None) -> RestCall[wire.NoticeTarget]:
+        """Return one target, the cluster's or a project's, with the error of its last message."""
+        return get(path_of("notices", name), wire.NoticeTarget, project=project)
+
+    @gives_one
+    def set_notice_target(
+        self, name: str, url: str, project: str | None = None
+    ) -> RestCall[wire.NoticeTarget]:
+        """Make a notice target, or give it another url; no answer shows the url again."""
+        body = make_body({"url": url}, wire.TargetRequest, "a notice target cannot be like this")
+        call = send("PUT", path_of("notices", name), wire.NoticeTarget, body)
+        return _of_project(call, project)
+
+    @gives_one
+    def delete_notice_target(self, name: str, project: str | None = None) -> RestCall[None]:
+        """Forget a target and its messages."""
+        return _of_project(delete(path_of("notices", name)), project)
+
+    @gives_one
+    def test_notice_target(
+        self, name: str, project: str | None = None
+    ) -> RestCall[wire.TestResult]:
+        """Send one message now, once, and return the outcome."""
+        path = path_of("notices", name, "test")
+        return _of_project(send("POST", path, wire.TestResult, repeatable=False), project)
+
+
+def _of_project(call: RestCall[T], project: str | None) -> RestCall[T]:
+    return msgspec.structs.replace(call, query=query_of(project=project))

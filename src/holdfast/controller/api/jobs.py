@@ -15,6 +15,7 @@ from holdfast.controller.http.owners import find_refused, name_caller
 from holdfast.controller.http.pages import answer_page, check_job_id, make_cursor, read_cursor
 from holdfast.controller.http.problems import answer_json, problem_of
 from holdfast.controller.http.queries import AttemptQuery, AttemptsQuery, JobsQuery
+from holdfast.controller.notices.targets import check_wishes
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
@@ -138,6 +139,7 @@ async def check_specs(
     for spec, prefix in zip(specs, where, strict=True):
         try:
             spec = check_job(spec, settings)
+            await check_wishes(controller, spec.project, spec.notify)
             if find_impossible(as_wanted(spec), sizes) is not None:
                 sizes = await controller.sizes.refresh()  # a host may have joined a moment ago
             refuse_impossible(spec, sizes)

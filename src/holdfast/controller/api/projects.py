@@ -6,6 +6,7 @@ from holdfast.controller.api.settings.patch import read_name, read_settings_patc
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
+from holdfast.controller.notices.targets import check_wishes
 from holdfast.errors import NotFound, ValidationError
 from holdfast.wire.api import SettingsPatch
 
@@ -24,6 +25,7 @@ async def put_project(call: ApiCall) -> Response:
     """Make or change a project."""
     name = read_name(call, "project")
     changes, unset = await read_settings_patch(call, "project", default=SettingsPatch())
+    await check_wishes(call.controller, name, (), str(changes.get("notify") or ""))
     project = await call.store.settings.put_project(name, changes, unset)
     await call.controller.settings.refresh()
     call.controller.poke("admit", "due", "events")

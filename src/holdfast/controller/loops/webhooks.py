@@ -8,13 +8,15 @@ import math
 from collections import Counter
 from collections.abc import Collection
 
+import msgspec
+
 from holdfast.controller.loops.silhouette import Loop, Summary, prune_history
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.controller.runtime.wakes import Wake
 from holdfast.core.records import EventRecord
-from holdfast.core.webhooks import values
+from holdfast.core.webhooks import notices, values
 from holdfast.core.webhooks.values import (
     BackOff,
     DeliveryAnswer,
@@ -122,22 +124,53 @@ class WebhooksLoop(Loop):
             if events:
                 written += await self._write(together, events)
             more = more or len(events) == PAGE
+        if not more:
+            written += await self._write_moments([hook for hook in hooks if hook.service])
         return written, more
 
     async def _write(self, hooks: list[Subscription], events: list[EventRecord]) -> int:
-        wanted = {
-            e.job_id
-            for e in events
-            if e.job_id and any(values.is_wanted(hook, e) for hook in hooks)
-        }
-        jobs = await self._controller.store.webhooks.summarize_jobs(wanted)
+        store = self._controller.store
+        signed = [hook for hook in hooks if not hook.service]
+        told = [hook for hook in hooks if hook.service]
         ids = (make_new_id() for _ in itertools.count())
-        batches: list[DeliveryBatch] = [
-            values.plan_deliveries(hook, events, jobs, ids) for hook in hooks
-        ]
+        batches: list[DeliveryBatch] = []
+        if signed:
+            jobs = await store.webhooks.summarize_jobs(_name_jobs(signed, events))
+            batches += [values.plan_deliveries(hook, events, jobs, ids) for hook in signed]
+        if told:
+            jobs = await store.notices.read_noted_jobs(_name_jobs(told, events))
+            write = await self._make_writer()
+            batches += [values.plan_deliveries(hook, events, jobs, ids, write) for hook in told]
         written = [batch for batch in batches if batch.before != batch.after]
-        moved = set(await self._controller.store.webhooks.write_deliveries(written))
+        moved = set(await store.webhooks.write_deliveries(written))
         return sum(len(b.deliveries) for b in batches if b.webhook_id in moved)
+
+    async def _write_moments(self, hooks: list[Subscription]) -> int:
+        """Write the notices about what no event records: a first output, and a long wait."""
+        store = self._controller.store
+        if not hooks:
+            return 0
+        jobs, at = await store.notices.list_moments([hook.webhook_id for hook in hooks])
+        write = await self._make_writer()
+        ids = (make_new_id() for _ in itertools.count())
+        found = {job.id: job for job in jobs}
+        batches = []
+        for hook in hooks if found else ():
+            moments = [one for job in jobs for one in notices.list_moments(hook, job, at)]
+            planned = values.plan_deliveries(hook, moments, found, ids, write)
+            stays = {
+                "before": hook.cursor,
+                "after": hook.cursor,
+            }  # a moment has no place among events
+            batches.append(msgspec.structs.replace(planned, **stays))
+        given = [batch for batch in batches if batch.deliveries]
+        await store.webhooks.write_deliveries(given)
+        return sum(len(batch.deliveries) for batch in given)
+
+    async def _make_writer(self) -> values.Write:
+        """Return the function that writes the body of a notice."""
+        url = str((await self._controller.settings.current()).value("public_url"))
+        return lambda hook, event, job, _: notices.write_notice(hook, event, job, url)
 
     # ---- deliveries → tries
 
@@ -157,6 +190,13 @@ class WebhooksLoop(Loop):
 
     async def _send(self, due: DueDelivery, settings: Settings) -> DeliveryAnswer:
         try:
+            if due.service:
+                return await self._controller.notices.send(
+                    due.url,
+                    due.body.encode(),
+                    allow_private=settings.value("webhook_allow_private") is True,
+                    seconds=settings.number("webhook_timeout_seconds"),
+                )
             return await self._controller.webhooks.send(
                 due.url,
                 due.webhook_id,
@@ -211,6 +251,12 @@ class WebhooksLoop(Loop):
         if tally["dead"] or any(t.pause for t in tries):
             controller.poke("events")
         return tally
+
+
+def _name_jobs(hooks: list[Subscription], events: list[EventRecord]) -> set[str]:
+    """Return the jobs of the events that some hook wants."""
+    wanted = (e for e in events if e.job_id and any(values.is_wanted(hook, e) for hook in hooks))
+    return {e.job_id for e in wanted if e.job_id}
 
 
 class PruneDeliveriesLoop(Loop):

@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.blobs.interface import BlobStore
 from holdfast.blobs.memory import MemoryBlobs
+from holdfast.controller.notices.sender import NoticeSender
 from holdfast.controller.runtime.auth import REVOKED, Guard
 from holdfast.controller.runtime.background import Background
 from holdfast.controller.runtime.bundles.kept import BundleBlobs
@@ -81,6 +82,7 @@ class Controller:
         self.wakes = WakeBus()
         self.guard = Guard(store, clock, lambda: self.wakes.topic(REVOKED).version)
         self.webhooks = Sender()
+        self.notices = NoticeSender()
         self.joins = Joins(store, clock)
         self.layouts = GangLayouts()
         self.calls = ReportedCalls(store, self.settings, self.metrics, self.outages, clock)
@@ -179,5 +181,6 @@ class Controller:
         (SERVE-1)."""
         self.wakes.close()
         await self.background.close()
+        await self.notices.close()
         await self.batcher.close()
         await self.calls.close()

@@ -12,7 +12,7 @@ HOOK-3  Events about webhooks are sent only to hooks that name them, never to th
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -51,6 +51,8 @@ class WebhookRecord(Record, frozen=True, kw_only=True):
     events: patterns of event kinds ("job.*"); none: all kinds. project: the project whose events it
     gets; None: events of the whole cluster. reason: why it is paused. old_secret_until: the time
     until which the secret before the last rotation signs too. pending, dead: number of deliveries.
+    service: the service that a notice target sends to (`core.webhooks.notices`), whose url is a
+    secret; "" for a webhook.
     """
 
     id: str
@@ -64,6 +66,7 @@ class WebhookRecord(Record, frozen=True, kw_only=True):
     old_secret_until: datetime | None = None
     pending: int = 0
     dead: int = 0
+    service: str = ""
 
 
 class DeliveryRecord(Record, frozen=True, kw_only=True):
@@ -111,13 +114,16 @@ class Payload(Record, frozen=True, kw_only=True):
 
 class Subscription(Record, frozen=True, kw_only=True):
     """The position of one hook in the record of events. cursor: id of the last event it was
-    offered. room: number of further deliveries that may be pending."""
+    offered. room: number of further deliveries that may be pending. name, service: a notice
+    target's."""
 
     webhook_id: str
     cursor: str
     events: tuple[str, ...]
     project: str | None
     room: int
+    name: str = ""
+    service: str = ""
 
 
 class NewDelivery(Record, frozen=True, kw_only=True):
@@ -151,6 +157,7 @@ class DueDelivery(Record, frozen=True, kw_only=True):
     url: str
     secrets: tuple[str, ...]
     body: str
+    service: str = ""
 
 
 class DeliveryAnswer(Record, frozen=True, kw_only=True):
@@ -187,6 +194,8 @@ class Tried(Record, frozen=True, kw_only=True):
 
 # ---- which events, and what is sent
 
+Write = Callable[[Subscription, EventRecord, "JobSummary | None", str], str | None]
+
 
 def is_wanted(hook: Subscription, event: EventRecord) -> bool:
     """Return whether a hook gets an event, by its patterns and its project (HOOK-3)."""
@@ -201,30 +210,42 @@ def is_wanted(hook: Subscription, event: EventRecord) -> bool:
     return any(kind.startswith(p[:-1]) if p.endswith("*") else kind == p for p in patterns)
 
 
+def write_payload(
+    hook: Subscription, event: EventRecord, job: JobSummary | None, delivery: str
+) -> str | None:
+    """Return the body of a webhook's delivery; None for an event that it does not want."""
+    if not is_wanted(hook, event):
+        return None
+    payload = Payload(delivery=delivery, webhook=hook.webhook_id, event=event, job=job)
+    return msgspec.json.encode(payload).decode()
+
+
 def plan_deliveries(
     hook: Subscription,
     events: Sequence[EventRecord],
     jobs: Mapping[str, JobSummary],
     ids: Iterator[str],
+    write: Write = write_payload,
 ) -> DeliveryBatch:
-    """Return the deliveries of the wanted events, in order, until the hook's room ends."""
-    after, found = hook.cursor, list[NewDelivery]()
+    """Return the deliveries of the wanted events, in order, until the hook's room ends. write:
+    returns the body of one, None for an event that is not wanted."""
+    after, found, number = hook.cursor, list[NewDelivery](), ""
     for event in events:
-        if is_wanted(hook, event):
+        number = number or next(ids)
+        body = write(hook, event, jobs.get(event.job_id or ""), number)
+        if body is not None:
             if len(found) >= hook.room:
                 break
-            number = next(ids)
-            job = jobs.get(event.job_id or "")
-            payload = Payload(delivery=number, webhook=hook.webhook_id, event=event, job=job)
             found.append(
                 NewDelivery(
                     id=number,
                     event_id=event.id,
                     event_kind=event.kind,
                     job_id=event.job_id,
-                    body=msgspec.json.encode(payload).decode(),
+                    body=body,
                 )
             )
+            number = ""
         after = event.id
     step = {"before": hook.cursor, "after": after}
     return DeliveryBatch(webhook_id=hook.webhook_id, deliveries=tuple(found), **step)

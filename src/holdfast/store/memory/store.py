@@ -109,6 +109,7 @@ class MemoryStore(Store):
         self.drains = MemoryDrains(state, self.admission)
         self.logs = MemoryLogs(state)
         self.members = members
+        self.notices = cast(Any, Absent("notice targets"))
         self.schedules = MemorySchedules(state, jobs)
         self.settings = MemorySettings(state)
         self.telemetry = MemoryTelemetry(state)

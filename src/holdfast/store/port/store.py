@@ -12,7 +12,7 @@ STORE-5  `now` is injectable everywhere; None means the store's own clock. It is
 """
 
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 
 from holdfast.moves.values import Gauges
 from holdfast.store.port.arrays import ArrayStore
@@ -68,6 +68,7 @@ class Store(Protocol):
     leases: LeaseStore
     logs: LogStore
     members: MemberStore
+    notices: Any  # `store.postgres.notices` is its own contract
     schedules: ScheduleStore
     settings: SettingsStore
     telemetry: TelemetryStore

@@ -34,6 +34,7 @@ from holdfast.store.postgres.jobs.leases import PostgresLeases
 from holdfast.store.postgres.jobs.members import PostgresMembers
 from holdfast.store.postgres.jobs.placing import warm_up
 from holdfast.store.postgres.logs import PostgresLogs
+from holdfast.store.postgres.notices import PostgresNotices
 from holdfast.store.postgres.schedules import PostgresSchedules
 from holdfast.store.postgres.settings import PostgresSettings
 from holdfast.store.postgres.tokens import PostgresTokens
@@ -93,6 +94,7 @@ class PostgresStore(Store):
         self.leases = PostgresLeases(session, self.environment)
         self.logs = PostgresLogs(session)
         self.members = PostgresMembers(session)
+        self.notices = PostgresNotices(session)
         self.schedules = PostgresSchedules(session, self.environment)
         self.settings = PostgresSettings(session)
         self.telemetry = PostgresTelemetry(session)

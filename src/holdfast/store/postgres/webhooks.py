@@ -34,13 +34,15 @@ class PostgresWebhooks(OnSession):
         return hook
 
     async def list_webhooks(self) -> list[values.WebhookRecord]:
-        return await self.session.list_of(values.WebhookRecord, "list_webhooks", id=None)
+        return await self.session.list_of(
+            values.WebhookRecord, "list_webhooks", id=None, notices=False
+        )
 
     async def get_webhook(self, webhook_id: str) -> values.WebhookRecord:
         return await self.session.single(lambda tx: _read(tx, webhook_id))
 
     async def get_webhook_target(self, webhook_id: str, *, now: Now = None) -> SignedTarget:
-        rows = await self.session.rows("read_webhook_target", id=webhook_id, now=now)
+        rows = await self.session.rows("read_webhook_target", id=webhook_id, notice=False, now=now)
         if not rows:
             raise no_webhook(webhook_id)
         return SignedTarget(url=rows[0]["url"], secrets=_secrets(rows[0]))
@@ -253,7 +255,7 @@ class PostgresWebhooks(OnSession):
 
 
 async def _read(tx: Tx, webhook_id: str) -> values.WebhookRecord:
-    hook = await tx.find(values.WebhookRecord, "list_webhooks", id=webhook_id)
+    hook = await tx.find(values.WebhookRecord, "list_webhooks", id=webhook_id, notices=False)
     if hook is None:
         raise no_webhook(webhook_id)
     return hook
@@ -261,7 +263,7 @@ async def _read(tx: Tx, webhook_id: str) -> values.WebhookRecord:
 
 async def _lock(tx: Tx, webhook_id: str) -> values.WebhookRecord:
     hook = await tx.find(values.WebhookRecord, "lock_webhooks", ids=[webhook_id])
-    if hook is None:
+    if hook is None or hook.service:
         raise no_webhook(webhook_id)
     return hook
 

@@ -117,6 +117,8 @@ create index jobs_array_state on jobs (array_id, state) where array_id is not nu
 create index jobs_array_active on jobs (array_id)
   where array_id is not null and state in ('waiting', 'queued', 'reserved', 'running', 'draining')
     and (wait_cause is null or wait_cause not in ('array', 'parked'));
+create index jobs_noted on jobs (id)
+  where spec ? 'notify' and state in ('waiting', 'queued', 'reserved', 'running', 'draining');
 create index jobs_in_line on jobs (array_id, array_index) where wait_cause = 'array';
 create index jobs_executors on jobs (state, id) where spec ? 'executor'; -- the leader looks for them all the time
 create index jobs_awaited on jobs (id) where awaited and state in ('succeeded', 'failed', 'cancelled'); -- until the loop has seen them
@@ -779,6 +781,49 @@ union select spec->'job'->>'stdin' from schedules where spec->'job'->>'stdin' = 
 -- name: summarize_jobs
 select id, name, project, queue, state, reason, attempts as attempt, labels
 from jobs where id = any(%(ids)s);
+
+-- name: read_noted_jobs
+-- The jobs, with what is told of them to people. The tail is that of the member with which the last end began.
+select j.id, j.name, j.project, j.queue, j.state, j.reason, j.attempts as attempt, j.labels,
+       coalesce(j.spec->'notify', '[]') as wishes,
+       coalesce(p.settings->>'notify', c.settings->>'notify', '') as project_wishes,
+       coalesce((
+         select m.value->'facts'->>'log_tail'
+         from attempts a cross join lateral jsonb_array_elements(a.members) as m(value)
+         where a.job_id = j.id and a.state = 'ended'
+         order by a.number desc, coalesce((m.value->>'trigger')::boolean, false) desc limit 1), '') as log_tail
+from jobs j cross join cluster c left join projects p on p.name = j.project where j.id = any(%(ids)s);
+
+-- name: list_moments
+-- Unended jobs of which people are told what no event records, where it may have come and is not told to a target yet.
+with wanting as (
+  select j.project as name from (select distinct project from jobs
+    where state in ('waiting', 'queued', 'reserved', 'running', 'draining')
+      and exists (select from projects where settings->>'notify' ~ '(first-output|waits)'
+                  union all select from cluster where settings->>'notify' ~ '(first-output|waits)')) j
+  cross join cluster c left join projects p on p.name = j.project
+  where coalesce(p.settings->>'notify', c.settings->>'notify') ~ '(first-output|waits)'
+), found as (
+  select id from jobs where spec ? 'notify' and state in ('waiting', 'queued', 'reserved', 'running', 'draining')
+    and spec->>'notify' ~ '(first-output|waits)'
+  union
+  select j.id from jobs j join wanting w on w.name = j.project
+  where j.state in ('waiting', 'queued', 'reserved', 'running', 'draining')
+)
+select j.id, j.name, j.project, j.queue, j.state, j.reason, j.attempts as attempt, j.labels,
+       coalesce(j.spec->'notify', '[]') as wishes,
+       coalesce(p.settings->>'notify', c.settings->>'notify', '') as project_wishes,
+       -- A start time or a back-off is no wait for room.
+       case when j.state = 'queued' or j.state = 'waiting' and j.attempts = 0 and j.wait_until is null
+            then extract(epoch from %(now)s::timestamptz - coalesce(j.queued_at, j.created_at))::double precision end as waited_seconds,
+       exists (select from log_streams s where s.job_id = j.id and s.size > 0) as has_output
+from found f join jobs j on j.id = f.id cross join cluster c left join projects p on p.name = j.project
+where not exists (
+    select from webhook_deliveries d where d.webhook_id = any(%(hooks)s) and d.event_id = 'first-output:' || j.id)
+  or not exists (
+    select from webhook_deliveries d
+    where d.webhook_id = any(%(hooks)s) and d.event_id = 'waits:' || j.id || ':' || j.attempts)
+order by j.id desc limit %(limit)s;
 
 -- ---- The snapshot of a cycle.
 

@@ -62,7 +62,7 @@ where d.id = oldest.id and oldest.next_at is null;
 
 -- name: list_due
 -- A few per hook, so that one hook with many does not hide the others.
-select d.id, d.webhook_id, d.lane as sequence, d.seq, d.tries, d.body, w.url, w.secret,
+select d.id, d.webhook_id, d.lane as sequence, d.seq, d.tries, d.body, w.url, w.secret, w.service,
        case when w.old_secret_until > coalesce(%(now)s, clock_timestamp()) then w.old_secret end as old_secret
 from webhooks w cross join lateral (
   select p.* from webhook_deliveries p
