@@ -9,43 +9,25 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import click
-import msgspec
 
 from holdfast.agent.health.parts import ask_parts
+from holdfast.cli.doctor.bundle import Report, check_target, make_report, write_report
+from holdfast.cli.doctor.places import Places, find_places
 from holdfast.cli.doctor.probe import ProbeOrder
 from holdfast.cli.endings import EXIT_FAILED, EXIT_OK
 from holdfast.cli.face import Face, talks
-from holdfast.cli.output import count_of, print_text
-from holdfast.cli.up.agent import find_state_folder
-from holdfast.cli.up.folder import DataFolder
+from holdfast.cli.output import count_of, note, print_text, size
 from holdfast.cli.up.up import DEFAULT_PORT
 from holdfast.cli.where.asking import find_controller
 from holdfast.cli.where.findings import draw_findings
 from holdfast.client.contexts.file import find_contexts_file
-from holdfast.client.locate import ControllerPlace, find_data_folder
+from holdfast.client.locate import ControllerPlace
 from holdfast.core.doctor.controller import judge_controller
 from holdfast.core.doctor.findings import DoctorFinding, Level, find_gravest, problem
 from holdfast.core.doctor.machine import judge_machine
 from holdfast.errors import HoldfastError
 
 SECONDS = 25.0
-
-
-class Places(msgspec.Struct, frozen=True, kw_only=True):
-    """The folders of Holdfast on this machine that are there. data: of an `up`. state: of an
-    agent."""
-
-    data: Path | None
-    state: Path | None
-
-
-def find_places(data: str | None, state: str | None) -> Places:
-    """Find the folders: those that are named, or the usual ones that are there."""
-    up = Path(data).expanduser().absolute() if data else find_data_folder()
-    agent = find_state_folder(state)
-    if state is None and not agent.is_dir() and up is not None and DataFolder(up).url_file.exists():
-        agent = DataFolder(up).host_folder
-    return Places(data=up, state=agent if state or agent.is_dir() else None)
 
 
 def make_order(places: Places, *, host: bool, dsn: str | None) -> ProbeOrder:
@@ -104,10 +86,19 @@ def examine_controller(face: Face) -> tuple[list[DoctorFinding], ControllerPlace
     metavar="DSN",
     help="A database to look at. [default: HOLDFAST_DSN]",
 )
+@click.option(
+    "--bundle", metavar="FILE", help="Write what a report of a fault needs to this .tar.gz."
+)
 @click.option("--all", "every", is_flag=True, help="Show what is right, too.")
 @talks
 def doctor(
-    face: Face, host: bool, data: str | None, state: str | None, dsn: str | None, every: bool
+    face: Face,
+    host: bool,
+    data: str | None,
+    state: str | None,
+    dsn: str | None,
+    bundle: str | None,
+    every: bool,
 ) -> int:
     """Say what is wrong on this machine and with its server, each with its mend.
 
@@ -122,19 +113,38 @@ def doctor(
       holdfast doctor
       holdfast doctor --host --all
       holdfast doctor --json
+      holdfast doctor --bundle report.tar.gz
     """
+    target = None if bundle is None else check_target(Path(bundle))
     places = find_places(data, state)
     host = host or places.data is not None or places.state is not None
     order = make_order(places, host=host, dsn=dsn)
-    about_server, _ = examine_controller(face)
+    about_server, place = examine_controller(face)
     findings = [*about_server, *examine_machine(order)]
     gravest = find_gravest(findings)
+    if target is not None:
+        report = make_report(findings, places, place, dsn)
+        length = write_report(report, target)
+        _show_report(face, report, target, length)
+        return EXIT_OK
     value = {"gravest": gravest, "host": host, "findings": findings}
     if face.as_json:
         face.show_json(value)
     else:
         print_text(_draw(findings, every=every))
     return EXIT_FAILED if gravest is Level.PROBLEM else EXIT_OK
+
+
+def _show_report(face: Face, report: Report, path: Path, length: int) -> None:
+    value = {
+        "file": str(path),
+        "size": length,
+        "contents": {name: len(data) for name, data in report.files.items()},
+        "absent": report.absent,
+    }
+    face.show(value, report.write_contents())
+    if not face.as_json:
+        note(f"wrote {path} ({size(length)}); look through it before you send it")
 
 
 def _draw(findings: list[DoctorFinding], *, every: bool) -> str:
