@@ -1,4 +1,4 @@
-"""Pack what a report of a fault needs into one archive, without secrets (REPORT-1)."""
+"""Pack what a report of a fault needs into one archive, without secrets (DOCTOR-1)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Take secrets out of a text that leaves the machine: those that are known, and all that looks like
 one. A word too many is taken out rather than one too few.
 
-REPORT-1  Every byte of a report has gone through `Redaction.take_out`, file names included.
+DOCTOR-1  Every byte of a report has gone through `Redaction.take_out`, file names included.
 """
 
 import base64

@@ -1,4 +1,4 @@
-"""The archive for a report of a fault: what is in it, and that no planted secret is (REPORT-1)."""
+"""The archive for a report of a fault: what is in it, and that no planted secret is (DOCTOR-1)."""
 
 from __future__ import annotations
 

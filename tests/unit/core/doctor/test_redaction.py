@@ -1,4 +1,4 @@
-"""What is taken out of a report: known secrets in any form, and what looks like one (REPORT-1)."""
+"""What is taken out of a report: known secrets in any form, and what looks like one (DOCTOR-1)."""
 
 from __future__ import annotations
 
