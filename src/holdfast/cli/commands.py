@@ -7,6 +7,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "login": ("where.login", "Log in to a server; its name is kept, and used from now on."),
     "logout": ("where.login", "Forget a server and its token."),
     "status": ("where.status", "Say which server, as which user, and what is wrong."),
+    "doctor": ("doctor.doctor", "Say what is wrong on this machine, each with its mend."),
     "contexts": ("where.contexts", "List the servers by name; choose the current one."),
     "run": ("jobs.run", "Run a command as a job, follow it, and exit with its code."),
     "submit": ("jobs.submit", "Submit a job and print its id."),

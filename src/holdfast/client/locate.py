@@ -175,6 +175,11 @@ def _data_folders(folder: Path | None) -> list[Path]:
     return [parent / DATA_FOLDER for parent in (here, *here.parents)]
 
 
+def find_data_folder() -> Path | None:
+    """Return the nearest data folder of an `up` that is there, whether or not it runs."""
+    return next((place for place in _data_folders(None) if place.is_dir()), None)
+
+
 def _kept(place: Path) -> _Token:
     return _Token(_read(place / "token"), f"the file {place / 'token'}")
 

@@ -7,9 +7,6 @@ HCHK-1  A check runs in a process of its own with a deadline; a part that hangs 
 import asyncio
 import contextlib
 import logging
-import os
-import signal
-import sys
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
@@ -19,6 +16,7 @@ from typing import Any
 import msgspec
 
 from holdfast.agent.health.measure import MeasureOrder
+from holdfast.agent.health.parts import ask_parts
 from holdfast.core.gpus import Gpu
 from holdfast.core.health.checks import DeviceMeasure, Measured
 from holdfast.errors import HoldfastError
@@ -35,8 +33,6 @@ log = logging.getLogger("holdfast.agent.health")
 RETRY_SECONDS = 30.0
 MAX_WAIT_SECONDS = 3600.0
 FAILURE_PAUSE_SECONDS = 2.0  # after a failed task, so that its siblings' ends are counted with it
-_MAX_OUTPUT_BYTES = 1 << 20
-_REAP_SECONDS = 2.0
 
 Ask = Callable[[HealthRequest], Awaitable[HealthAnswer]]
 FindGpus = Callable[[], Awaitable[list[Gpu]]]
@@ -114,36 +110,8 @@ class HealthChecks:
 
 
 async def measure(order: MeasureOrder, deadline_seconds: float) -> list[dict[str, Any]]:
-    """Return the findings of each part that was done before the deadline. The measuring process
-    and its children are ended."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", "holdfast.agent.health.measure"),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL,
-        limit=_MAX_OUTPUT_BYTES,
-        start_new_session=True,
-    )
-    fragments: list[dict[str, Any]] = []
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        async with asyncio.timeout(deadline_seconds):
-            process.stdin.write(msgspec.json.encode(order))
-            await process.stdin.drain()
-            process.stdin.close()
-            async for line in process.stdout:
-                fragments.append(msgspec.json.decode(line))
-            await process.wait()
-    except (TimeoutError, OSError, ValueError, msgspec.MsgspecError) as error:
-        log.warning("the health check was cut short: %r", error)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(TimeoutError):  # a process that hangs in the kernel is left
-            async with asyncio.timeout(_REAP_SECONDS):
-                await process.wait()
-    return fragments
+    """Return a line for each part that was done before the deadline, as `ask_parts` does."""
+    return await ask_parts("holdfast.agent.health.measure", order, deadline_seconds)
 
 
 def gather(
@@ -153,8 +121,9 @@ def gather(
     found: dict[str, Any] = {}
     done = set()
     for fragment in fragments:
-        done.add(fragment["part"])
-        found |= fragment["found"]
+        if "found" in fragment:  # a part that failed counts as missed
+            done.add(fragment["part"])
+            found |= fragment["found"]
     tried = {d.index: d for d in msgspec.convert(found.pop("devices", []), list[DeviceMeasure])}
     errors = found.pop("ecc_errors", {})
     devices = []

@@ -1,22 +1,19 @@
-"""Measure a host, in a process: `python -m holdfast.agent.health.measure`, with the order on stdin.
+"""Measure a host, in a process: `python -m holdfast.agent.health.measure`, with the order on stdin
+(`agent/health/parts.py`)."""
 
-The process prints a line of JSON for each part as soon as that part is done, so that a part that
-hangs (a mount, a driver) hides no other. The agent ends the process and its children at the
-deadline.
-"""
-
+import functools
 import importlib.util
 import math
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from holdfast.agent.health.parts import report_parts
 from holdfast.bounds import MAX_DISK_BYTES
 from holdfast.core.health.checks import DeviceMeasure
 from holdfast.version import VERSION
@@ -228,21 +225,9 @@ PARTS: dict[str, Callable[[MeasureOrder], Fragment]] = {
 
 
 def main() -> int:
-    """Measure every part at once, each in a thread, and print the findings of each."""
+    """Measure every part of the order, and print the findings of each."""
     order = msgspec.json.decode(sys.stdin.buffer.read(), type=MeasureOrder)
-    turn = threading.Lock()
-
-    def run(part: str) -> None:
-        fragment = PARTS[part](order)
-        with turn:
-            os.write(1, msgspec.json.encode({"part": part, "found": fragment}) + b"\n")
-
-    threads = [threading.Thread(target=run, args=(part,)) for part in order.parts]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return 0
+    return report_parts({part: functools.partial(PARTS[part], order) for part in order.parts})
 
 
 if __name__ == "__main__":

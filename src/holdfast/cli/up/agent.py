@@ -64,7 +64,7 @@ def agent(
       holdfast agent --join http://10.0.0.5:7878 --app mytasks --app-path /srv/pipeline
     """
     options = agent_options(**options)
-    options |= {"url": url.rstrip("/"), "state_dir": str(_state_folder(state))}
+    options |= {"url": url.rstrip("/"), "state_dir": str(find_state_folder(state))}
     intent = os.environ.get("HOLDFAST_INTENT")
     more: dict[str, Any] = {"advertise": advertise, "pool": pool, "intent": intent}
     if self_destruct:
@@ -142,7 +142,8 @@ def _try_token(url: str, token: str, ca_file: str | None) -> None:
     raise Unauthorized("this is a user's token; a host joins with one of --role join")
 
 
-def _state_folder(given: str | None) -> Path:
+def find_state_folder(given: str | None) -> Path:
+    """Return the folder of this machine's agent: the one given, or the usual one."""
     if given is not None:
         return Path(given).expanduser().absolute()
     home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")

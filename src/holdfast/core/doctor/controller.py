@@ -20,11 +20,15 @@ _AUTHORITY = (
 )
 
 
-def judge_controller(facts: ControllerFacts, now: datetime) -> Iterator[DoctorFinding]:
-    """Yield what is right and wrong with the controller. now: this machine's clock."""
+def judge_controller(
+    facts: ControllerFacts, now: datetime, *, needed: bool = True
+) -> Iterator[DoctorFinding]:
+    """Yield what is right and wrong with the controller. now: this machine's clock. needed: False
+    where it is no fault that no setting names one, as on a host."""
     if facts.error_kind == "no_address":
         sentence, _, mend = facts.error.partition(". ")
-        yield problem("controller", sentence, mend)
+        say = problem if needed else warning
+        yield say("controller", sentence, mend)
         return
     for url, why in facts.dead_urls.items():
         yield warning("controller", f"the address {url} does not answer: {why}", _START)

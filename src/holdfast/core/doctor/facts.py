@@ -144,3 +144,22 @@ class LocalFacts(Facts, frozen=True, kw_only=True):
     listening: bool = False
     port: int = 0
     port_taken: bool = False
+
+
+class DatabaseFinding(Facts, frozen=True, kw_only=True):
+    """One thing about a database. level: "ok", "warning" or "problem"."""
+
+    level: str
+    sentence: str
+    mend: str = ""
+
+
+class AgentFacts(Facts, frozen=True, kw_only=True):
+    """The agent of this machine. running: a guardian has locked the folder. registered: the host
+    has a key. url: its controller; url_error: why that cannot be reached, "" where it answers."""
+
+    folder: str
+    running: bool
+    registered: bool
+    url: str = ""
+    url_error: str = ""

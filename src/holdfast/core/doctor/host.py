@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from holdfast.core.doctor.facts import (
+    AgentFacts,
     ClockFacts,
     ContainerFacts,
     DiskFacts,
@@ -180,18 +181,18 @@ def judge_zone(facts: ZoneFacts) -> Iterator[DoctorFinding]:
     """Yield a finding about time zones, which schedules name."""
     if not facts.known:
         yield warning(
-            "time zone",
+            "time-zone",
             f"TZ is {facts.zone!r}, which is no time zone, so this shell shows UTC",
             "Set TZ to a name such as Europe/Berlin, or unset it",
         )
     elif not facts.database:
         yield warning(
-            "time zone",
+            "time-zone",
             "this system knows no time zones by name, so schedules in a zone are refused",
             "Install the package tzdata of the system, or `pip install tzdata`",
         )
     else:
-        yield ok("time zone", f"time zones are known{f', TZ is {facts.zone}' * bool(facts.zone)}")
+        yield ok("time-zone", f"time zones are known{f', TZ is {facts.zone}' * bool(facts.zone)}")
 
 
 def judge_clock(facts: ClockFacts) -> Iterator[DoctorFinding]:
@@ -238,6 +239,32 @@ def judge_local(facts: LocalFacts) -> Iterator[DoctorFinding]:
         )
     elif facts.port:
         yield ok("ports", f"port {facts.port} is free for a `holdfast up`")
+
+
+def judge_agent(facts: AgentFacts) -> Iterator[DoctorFinding]:
+    """Yield findings about this machine's agent and its way to the controller."""
+    at = f"the agent of {facts.folder}"
+    if facts.url and facts.url_error:
+        yield problem(
+            "agent",
+            f"{at} cannot reach its controller {facts.url}: {facts.url_error}",
+            "Look whether the controller runs, and whether a firewall or a proxy stands between",
+        )
+    if facts.running and facts.registered:
+        yield ok("agent", f"{at} runs, for {facts.url}")
+    elif facts.running:
+        yield warning(
+            "agent",
+            f"{at} runs, and is no host of the controller yet",
+            "Give it a join token: `holdfast token create --role join` at the controller, then "
+            "`holdfast agent --join URL --token-file FILE` here",
+        )
+    else:
+        yield warning(
+            "agent",
+            f"{at} does not run, so this machine gets no work",
+            "Start it: `holdfast agent --join URL`, or its service",
+        )
 
 
 def judge_missed(parts: Sequence[str], seconds: float) -> Iterator[DoctorFinding]:

@@ -123,8 +123,7 @@ class EmbeddedPostgres:
         name, port = quote(database, safe=""), self._runtime.port
         if loopback:
             return f"postgresql://{cluster.USER}:{self._password}@127.0.0.1:{port}/{name}"
-        place = quote(str(self._runtime.socket_folder), safe="")
-        return f"postgresql://{cluster.USER}:{self._password}@/{name}?host={place}&port={port}"
+        return write_dsn(self._runtime, self._password, database)
 
     def start(self, timeout_seconds: float = 30) -> str:
         """Start the server, making the cluster in an empty folder; return its DSN. Does nothing
@@ -374,3 +373,19 @@ class EmbeddedPostgres:
             if self._owner_lock is not None:
                 os.close(self._owner_lock)
                 self._owner_lock = None
+
+
+def write_dsn(runtime: cluster.ServerRuntime, password: str, database: str) -> str:
+    """Return how to connect over the socket."""
+    name, place = quote(database, safe=""), quote(str(runtime.socket_folder), safe="")
+    return f"postgresql://{cluster.USER}:{password}@/{name}?host={place}&port={runtime.port}"
+
+
+def find_dsn(folder: Path) -> str | None:
+    """Return how to connect to the server that was last started in a folder; None where none was.
+    It holds the password. Raises as `read_password` does."""
+    layout = cluster.ClusterLayout(folder)
+    runtime = cluster.read_runtime(layout)
+    if runtime is None:
+        return None
+    return write_dsn(runtime, cluster.read_password(layout.data), cluster.DATABASE)
