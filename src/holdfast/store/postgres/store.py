@@ -32,6 +32,7 @@ from holdfast.store.postgres.jobs.jobs import PostgresJobs
 from holdfast.store.postgres.jobs.leases import PostgresLeases
 from holdfast.store.postgres.jobs.members import PostgresMembers
 from holdfast.store.postgres.jobs.placing import warm_up
+from holdfast.store.postgres.jobs.sessions import PostgresSessions
 from holdfast.store.postgres.logs import PostgresLogs
 from holdfast.store.postgres.schedules import PostgresSchedules
 from holdfast.store.postgres.settings import PostgresSettings
@@ -92,6 +93,7 @@ class PostgresStore(Store):
         self.logs = PostgresLogs(session)
         self.members = PostgresMembers(session)
         self.schedules = PostgresSchedules(session, self.environment)
+        self.sessions = PostgresSessions(session)
         self.settings = PostgresSettings(session)
         self.telemetry = PostgresTelemetry(session)
         self.tokens = PostgresTokens(session)
