@@ -47,6 +47,8 @@ from holdfast.agent.orders.exchange import SyncExchange
 from holdfast.agent.orders.hearing import Hearing
 from holdfast.agent.orders.launches import Launcher, TaskPlaces
 from holdfast.agent.orders.starts import TaskStarts
+from holdfast.agent.sessions.hand import HandLine
+from holdfast.agent.sessions.home import Sessions
 from holdfast.agent.tasks import TaskTable
 from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers
@@ -150,6 +152,13 @@ class Agent:
         self._cache_keeper = CacheKeeper(self._caches, self._table, self._tell_caches)
         self._shipper = LogShipper(self._calls, self._keeper.settle)
         self._calls.answered = self._shipper.note_answer
+        self._sessions = Sessions(
+            self._table,
+            HandLine(self._ties.hand_fd),
+            self._client,
+            self._calls,
+            allowed=self._config.sessions,
+        )
         self._log_reader = LogReader(self._table, self._calls, self._config.host_name)
 
     async def _tell_caches(self, keys: list[str]) -> None:
@@ -271,6 +280,7 @@ class Agent:
             checkpoints=self._checkpoints,
             watching=self._watching,
             log_reader=self._log_reader,
+            sessions=self._sessions,
             abilities=self._abilities,
             apps=self._executors.apps,
             telemetry=self._telemetry,
@@ -336,6 +346,7 @@ class Agent:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._watching.run())
             group.create_task(self._memory.run())
+            self._sessions.open()
             await self._executors.open(self._home.socket)
             facts = await self._facts.read()
             self._launcher.host_gpus = len(facts.gpus)

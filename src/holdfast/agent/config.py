@@ -64,7 +64,8 @@ class AgentConfig(
     directory of executors, from which they import first; None for the folder in which the host was
     started. pass_env: names, or patterns of names (`WANDB_*`), of variables of the agent's own
     environment that tasks get beside the usual ones (ENV-1). mounts: the folders that jobs may mount
-    by these names. cache_bytes: most bytes of jobs' caches that stay here.
+    by these names. cache_bytes: most bytes of jobs' caches that stay here. sessions: False where no
+    user may come into the tasks of this host (`exec`, `shell`, `attach`, `port-forward`).
     """
 
     url: str
@@ -91,6 +92,7 @@ class AgentConfig(
     pass_env: list[Annotated[str, Meta(min_length=1, max_length=256)]] = []
     mounts: dict[MountName, HostMount] = {}
     cache_bytes: Annotated[int, Meta(ge=0)] = 100 << 30
+    sessions: bool = True
 
     @property
     def host_labels(self) -> dict[str, str]:

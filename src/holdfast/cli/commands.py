@@ -16,6 +16,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "logs": ("jobs.logs", "Print a job's output; -f follows it."),
     "wait": ("watch.wait", "Wait until jobs have ended; the exit code says how."),
     "attempts": ("jobs.attempts", "List a job's attempts, with cause and reason."),
+    "exec": ("sessions.exec", "Run a command in a running task."),
+    "shell": ("sessions.exec", "Open a shell in a running task."),
     "why": ("jobs.show", "Say what holds a job up, and what to do about it."),
     "cancel": ("jobs.cancel", "Cancel jobs."),
     "retry": ("jobs.cancel", "Queue failed or cancelled jobs again."),

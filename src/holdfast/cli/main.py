@@ -27,6 +27,12 @@ Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 refused by its state,
 """
 
 
+def name_attribute(command: str) -> str:
+    """Return the name that a command's function has in its module."""
+    name = command.replace("-", "_")
+    return f"{name}_" if name in ("exec",) else name
+
+
 class LazyGroup(click.Group):
     """A group that imports a command at its use, and ends failures in one or two plain lines."""
 
@@ -37,9 +43,7 @@ class LazyGroup(click.Group):
         module = COMMANDS.get(cmd_name, ("",))[0]
         if not module:
             return None
-        found = getattr(
-            importlib.import_module(f"holdfast.cli.{module}"), cmd_name.replace("-", "_")
-        )
+        found = getattr(importlib.import_module(f"holdfast.cli.{module}"), name_attribute(cmd_name))
         assert isinstance(found, click.Command)
         return found
 

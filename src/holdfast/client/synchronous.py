@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -47,7 +47,11 @@ from holdfast.errors import HoldfastError, Unavailable
 if TYPE_CHECKING:
     import httpx
 
+    from holdfast.client.sessions.session import TaskSession
+    from holdfast.wire.sessions.messages import Kind
+
 T = TypeVar("T")
+LINGER_SECONDS = 600.0  # as long as hosts keep a session whose user is gone
 
 
 class RestConnection(Blocking):
@@ -71,6 +75,7 @@ class RestConnection(Blocking):
         ca_file = ca_file or self.place.ca_file
         self._timeout_seconds = timeout_seconds
         self._retry_seconds = retry_seconds
+        self._ca_file = ca_file
         self.on_note: Callable[[str], None] = warn
         given = (self.place, timeout_seconds, ca_file, watch)
         self._http = _make_exchanger(*given, transport)
@@ -89,6 +94,46 @@ class RestConnection(Blocking):
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
+
+    def open_session(
+        self,
+        job_id: str,
+        argv: Sequence[str] = (),
+        *,
+        kind: Kind = "exec",
+        rank: int = 0,
+        tty: bool = False,
+        rows: int = 0,
+        cols: int = 0,
+        term: str = "",
+        port: int = 0,
+        session: str = "",
+        watch: bool = False,
+        on_lost: Callable[[str], None] = lambda sentence: None,
+        linger_seconds: float = LINGER_SECONDS,
+    ) -> TaskSession:
+        """Open a session in a running task, and return it once it has begun.
+
+        argv: the command; empty for the user's shell. tty: True for a terminal of `rows` × `cols`.
+        session: a session to link to, instead of a new one; watch: only to read along. on_lost:
+        called with a sentence where the link breaks, and with an empty one where it works again.
+        linger_seconds: how long a link that broke is tried anew; 0: not at all.
+        """
+        from holdfast.client.sessions.session import TaskSession
+        from holdfast.wire.sessions.messages import SessionRequest
+
+        asked = SessionRequest(
+            kind=kind, rank=rank, argv=list(argv), tty=tty, rows=rows, cols=cols,
+            term=term, port=port, session=session, watch=watch,
+        )  # fmt: skip
+        return TaskSession(
+            self.place,
+            job_id,
+            asked,
+            ca_file=self._ca_file,
+            on_lost=on_lost,
+            linger_seconds=linger_seconds,
+        )
 
     def call(self, call: RestCall[T]) -> T:
         """Send one call, again where that is harmless, and return its answer."""

@@ -22,7 +22,8 @@ from holdfast.controller.http.bodies import Gone, header
 from holdfast.controller.http.endpoints import ApiCall, Endpoint
 from holdfast.controller.http.job_tokens import check_job_call
 from holdfast.controller.http.owners import check_owner
-from holdfast.controller.http.problems import MethodNotAllowed, answer_problem
+from holdfast.controller.http.problems import MethodNotAllowed, UpgradeRequired, answer_problem
+from holdfast.controller.http.sockets import Socket, SocketClosed
 from holdfast.controller.http.sse import LET_IN
 from holdfast.controller.routes import ENDPOINTS, JOB
 from holdfast.controller.runtime.auth import Role, check_role
@@ -102,6 +103,9 @@ class App:
         self._router = Router(ENDPOINTS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":
+            await self._serve_socket(scope, receive, send)
+            return
         if scope["type"] != "http":
             return
         method: str = scope["method"]
@@ -150,6 +154,42 @@ class App:
             named = method if status != 405 else "(other)"
             self.controller.metrics.requests.labels(named, route, str(status)).inc()
 
+    async def _serve_socket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a WebSocket from its request to its end."""
+        socket = Socket(scope, receive, send)
+        route = "(none)"
+        try:
+            node, params = self._router.find(scope["raw_path"].decode("latin-1"))
+            route = node.path
+            scope["path_params"] = params
+            endpoint = node.methods.get("GET")
+            if endpoint is None or not endpoint.socket:
+                raise NotFound(f"{node.path} is no WebSocket", code="unknown_path")
+            call = ApiCall(self.controller, scope, receive)
+            call.socket = socket
+            await self._prepare(endpoint, call)
+            await endpoint.handle(call)
+        except HoldfastError as error:
+            if isinstance(error, Unavailable):
+                self.controller.outages.note_failure(error)
+            await socket.refuse(error)
+        except SocketClosed:
+            pass
+        except Exception:
+            log.exception("a WebSocket of %s failed", route)
+            await socket.refuse(HoldfastError("this is a bug in Holdfast", code="internal"))
+        finally:
+            self.controller.metrics.requests.labels("WEBSOCKET", route, "101").inc()
+
+    async def _prepare(self, endpoint: Endpoint, call: ApiCall) -> None:
+        """Check that the caller may make the call. Raises HoldfastError."""
+        await self._let_in(endpoint, call)
+        call.scope[LET_IN] = functools.partial(self._let_in, endpoint, call)  # streams ask again
+        if "[" in call.params.get("id", "") and endpoint.path.startswith(JOB):
+            call.params = {**call.params, "id": await resolve_member(call.store, call.params["id"])}
+        if endpoint.owned is not None:
+            await check_owner(call, endpoint.owned)
+
     async def _answer(self, node: _Node, method: str, scope: Scope, receive: Receive) -> Response:
         endpoint = node.methods.get(method)
         if endpoint is None and method == "HEAD":
@@ -158,13 +198,10 @@ class App:
             methods = [*sorted(node.methods), *(["HEAD"] if "GET" in node.methods else [])]
             allowed = ", ".join(methods)
             raise MethodNotAllowed(f"{node.path} takes {allowed}, not {method}", allowed)
+        if endpoint.socket:
+            raise UpgradeRequired(f"{node.path} is opened as a WebSocket")
         call = ApiCall(self.controller, scope, receive)
-        await self._let_in(endpoint, call)
-        scope[LET_IN] = functools.partial(self._let_in, endpoint, call)  # streams ask again
-        if "[" in call.params.get("id", "") and endpoint.path.startswith(JOB):
-            call.params = {**call.params, "id": await resolve_member(call.store, call.params["id"])}
-        if endpoint.owned is not None:
-            await check_owner(call, endpoint.owned)
+        await self._prepare(endpoint, call)
         return await endpoint.handle(call)
 
     async def _let_in(self, endpoint: Endpoint, call: ApiCall) -> None:

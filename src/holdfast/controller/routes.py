@@ -33,6 +33,8 @@ from holdfast.controller.http.endpoints import ApiCall, Endpoint, PageOf
 from holdfast.controller.notices import routes as notice_routes
 from holdfast.controller.openapi import build_openapi
 from holdfast.controller.runtime.auth import Role
+from holdfast.controller.sessions import routes as session_routes
+from holdfast.controller.sessions.open import open_session
 from holdfast.controller.sync import caches as host_caches
 from holdfast.controller.sync import health as host_health
 from holdfast.controller.sync import route
@@ -69,6 +71,7 @@ from holdfast.wire.arrays import ArrayRequest
 from holdfast.wire.data.caches import CachesReport
 from holdfast.wire.data.outputs import OutputsMissing, OutputsStored
 from holdfast.wire.schedules import SchedulePause, ScheduleTimes
+from holdfast.wire.sessions import messages as sessions
 
 R, S, A = Role.READ, Role.SUBMIT, Role.ADMIN
 _SSE = ("text/event-stream",)
@@ -175,6 +178,20 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     _get(JOB + "/code", downloads.get_job_plan, "The manifest of its code, and the places of its bytes.", None,
          media=_BYTES),
     _get(JOB + "/code/packs/{pack}", downloads.get_job_pack, "A pack of its code.", None, media=_BYTES),
+    Endpoint("GET", "/v1/agent/sessions/{id}", Role.HOST, session_routes.dial_session,
+             "A host's end of a session's link, as a WebSocket; the ticket stands in the header Holdfast-Ticket.",
+             socket=True, answers={101: None}),
+    Endpoint("POST", "/v1/agent/sessions/{id}/end", Role.HOST, session_routes.report_end, "A session is over.",
+             body=sessions.SessionEnd, answers={204: None}),
+    # sessions
+    Endpoint("GET", f"{JOB}/sessions/open", R, open_session,
+             "Come into a running task, as a WebSocket; the first message is a SessionRequest.",
+             socket=True, answers={101: None}),
+    _get(f"{JOB}/sessions", session_routes.list_sessions_of_job, "The sessions in a job's tasks.",
+         PageOf(sessions.SessionRecord), session_routes.SessionsQuery),
+    _get("/v1/sessions", session_routes.list_sessions, "The sessions in running tasks.",
+         PageOf(sessions.SessionRecord), session_routes.SessionsQuery),
+    Endpoint("DELETE", "/v1/sessions/{id}", S, session_routes.stop_session, "End a session.", answers={204: None}),
     # jobs
     Endpoint("POST", "/v1/jobs", S, jobs.submit_job, "Submit a job.", body=JobSpec, headers=_KEY,
              answers={201: JobRecord, 200: JobRecord}),

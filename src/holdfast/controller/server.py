@@ -36,6 +36,7 @@ from holdfast.core.settings.resolve import layer_from_environment
 from holdfast.core.settings.table import RENAMED
 from holdfast.errors import HoldfastError, Unavailable, ValidationError
 from holdfast.store.port.store import Store
+from holdfast.wire.sessions.frames import MAX_MESSAGE_BYTES
 
 log = logging.getLogger("holdfast.controller")
 BACKLOG = 4096
@@ -165,7 +166,9 @@ class RunningServer:
             uvicorn.Config(
                 App(self.controller),
                 http=BoundedProtocol,
-                ws="none",
+                ws="websockets-sansio",
+                ws_per_message_deflate=False,
+                ws_max_size=MAX_MESSAGE_BYTES,
                 lifespan="off",
                 log_config=None,
                 access_log=False,

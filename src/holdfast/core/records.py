@@ -402,7 +402,8 @@ class EventRecord(Record, frozen=True, kw_only=True):
 
 class TokenRecord(Record, frozen=True, kw_only=True):
     """A token as it may be shown, without its secret. user: the owner of jobs that are submitted
-    with it. host_id: the one host of a pool that may use a join token; None: any."""
+    with it. host_id: the one host of a pool that may use a join token; None: any. reach: the projects
+    into whose jobs of other users it may come; "*" is every project (REACH-1)."""
 
     id: str
     role: str  # admin | submit | read | join
@@ -413,6 +414,7 @@ class TokenRecord(Record, frozen=True, kw_only=True):
     used_at: datetime | None = None
     revoked_at: datetime | None = None
     host_id: str | None = None
+    reach: tuple[str, ...] = ()
 
     @property
     def acts_for(self) -> str:

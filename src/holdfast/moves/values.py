@@ -360,7 +360,8 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     them. acked: reported ends that are on record. refused: reported ends that are stale.
     succeeded: jobs that this sync finished. draining: jobs whose drain this sync began, for the
     completer. fenced: why the host is in error, so that it gets no work and no lease is renewed
-    (CYCLE-1). reads: readers wait for output from its disk. settled: the host took what it could,
+    (CYCLE-1). reads: readers wait for output from its disk. sessions: users wait for links of
+    sessions. settled: the host took what it could,
     and the leader could start no further job on it. posted: a job of a workflow is among
     `succeeded` (POST-1). awaited: another job may wait for one of `succeeded`, or for a place in
     its array.
@@ -381,6 +382,7 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     draining: tuple[str, ...] = ()
     fenced: str = ""
     reads: bool = False
+    sessions: bool = False
     settled: bool = False
     posted: bool = False
     awaited: bool = False

@@ -19,9 +19,11 @@ SPAWN-4  The caller keeps `SPARE_DESCRIPTORS` for itself: it must still be able 
 
 import contextlib
 import errno
+import fcntl
 import os
 import resource
 import signal
+import termios
 from collections.abc import Iterable, Mapping
 from typing import NoReturn
 
@@ -57,7 +59,9 @@ class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
     env: the whole environment. cwd: the working folder; None for the caller's. stdin: a file to
     read; None for /dev/null. stdout, stderr: files to append to, made 0600; None to inherit.
     stdout_pipe, stderr_pipe: descriptors that the child writes to, where they are not -1; its files
-    are only made then. group_procs: the path of the `cgroup.procs` to join before the exec.
+    are only made then. stdin_pipe: a descriptor to read instead of a file, where it is not -1.
+    terminal: True where `stdin_pipe` is a terminal, which becomes the controlling one of the child.
+    group_procs: the path of the `cgroup.procs` to join before the exec.
     oom_score_adj: the score to set; None to set none. pass_fds: descriptors to inherit under the
     same numbers; all others are closed. parent_death_signal: the signal to the child when the
     caller dies; 0 for a child that outlives it. descriptor_limit: the (soft, hard) RLIMIT_NOFILE of
@@ -74,6 +78,8 @@ class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
     stderr: str | None = None
     stdout_pipe: int = -1
     stderr_pipe: int = -1
+    stdin_pipe: int = -1
+    terminal: bool = False
     group_procs: str | None = None
     oom_score_adj: int | None = None
     pass_fds: tuple[int, ...] = ()
@@ -192,7 +198,7 @@ def spawn(request: SpawnRequest, *, spare_descriptors: int = SPARE_DESCRIPTORS) 
         if starter is None:
             pid = _fork(plan, child_fd)
         else:
-            for fd in (child_fd, request.stdout_pipe, request.stderr_pipe):
+            for fd in (child_fd, request.stdin_pipe, request.stdout_pipe, request.stderr_pipe):
                 if fd >= 0:
                     os.set_inheritable(fd, True)
             launch = Launch(starter, _name_start(plan, child_fd), plan.env)
@@ -227,6 +233,8 @@ def _name_start(plan: _SpawnPlan, error_fd: int) -> syscalls.WordArray:
         *("" if fd < 0 else str(fd) for fd in (request.stdout_pipe, request.stderr_pipe)),
         "" if keeper is None else f"{keeper.fd}:{keeper.offset}",
         name_path(request.stdin),
+        "" if request.stdin_pipe < 0 else str(request.stdin_pipe),
+        "yes" if request.terminal else "",
         str(len(plan.candidates)),
     ]
     return syscalls.WordArray([*_encode_words(words, "cwd"), *plan.candidates, *plan.argv])
@@ -284,7 +292,8 @@ def _become(plan: _SpawnPlan, argv: syscalls.WordArray, error_fd: int, parent: i
             if os.getppid() != parent:
                 os._exit(_CHILD_FAILED)
         os.setsid()
-        for number, fd in ((1, request.stdout_pipe), (2, request.stderr_pipe)):
+        pipes = (request.stdin_pipe, request.stdout_pipe, request.stderr_pipe)
+        for number, fd in enumerate(pipes):
             if fd >= 0:
                 os.dup2(fd, number)
         # Not left to the exec: a child that is stuck before it must not hold its parent's locks.
@@ -310,7 +319,10 @@ def _become(plan: _SpawnPlan, argv: syscalls.WordArray, error_fd: int, parent: i
         if request.cwd is not None:
             os.chdir(request.cwd)
         stage = "stdin"
-        os.dup2(os.open(request.stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
+        if request.stdin_pipe < 0:
+            os.dup2(os.open(request.stdin or os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
+        if request.terminal:
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         stage = "stdout"
         _open_log(request.stdout, 1, request.stdout_pipe)
         stage = "stderr"

@@ -13,13 +13,14 @@
 typedef unsigned long word;
 
 /* Says which words it is given, so that one that was built for others is not used (STARTER-1). */
-__attribute__((used)) static const char words_given[] = "holdfast-starter words: 5";
+__attribute__((used)) static const char words_given[] = "holdfast-starter words: 6";
 
 #if defined(__x86_64__)
 enum { OPEN_AT = 257, WRITE = 1, DUP3 = 292, CHDIR = 80, EXECVE = 59, EXIT = 231, FCNTL = 72,
        GETPPID = 110, LSTAT_AT = 262, PRCTL = 157, PRLIMIT = 302, SETSID = 112, SIGACTION = 13,
        SIGPROCMASK = 14, CLOSE = 3, CLOSE_RANGE = 436, CLONE = 56, WAIT4 = 61, KILL = 62, GETPID = 39,
-       SIGTIMEDWAIT = 128, TIMER_CREATE = 222, TIMER_SETTIME = 223, GETTIME = 228, MMAP = 9, READ = 0 };
+       SIGTIMEDWAIT = 128, TIMER_CREATE = 222, TIMER_SETTIME = 223, GETTIME = 228, MMAP = 9, READ = 0,
+       IOCTL = 16 };
 
 static long call(long number, word a, word b, word c, word d) {
     long result;
@@ -54,7 +55,8 @@ __asm__(".globl launch\n.type launch, @function\nlaunch:\n"
 enum { OPEN_AT = 56, WRITE = 64, DUP3 = 24, CHDIR = 49, EXECVE = 221, EXIT = 94, FCNTL = 25,
        GETPPID = 173, LSTAT_AT = 79, PRCTL = 167, PRLIMIT = 261, SETSID = 157, SIGACTION = 134,
        SIGPROCMASK = 135, CLOSE = 57, CLOSE_RANGE = 436, CLONE = 220, WAIT4 = 260, KILL = 129, GETPID = 172,
-       SIGTIMEDWAIT = 137, TIMER_CREATE = 107, TIMER_SETTIME = 110, GETTIME = 113, MMAP = 222, READ = 63 };
+       SIGTIMEDWAIT = 137, TIMER_CREATE = 107, TIMER_SETTIME = 110, GETTIME = 113, MMAP = 222, READ = 63,
+       IOCTL = 29 };
 
 static long call(long number, word a, word b, word c, word d) {
     register long x8 __asm__("x8") = number;
@@ -95,7 +97,7 @@ enum { AT_CWD = -100, NO_FOLLOW = 0x100, CLOEXEC_FLAG = 02000000, SET_FD = 2,
        LOG_FLAGS = 01 | 02000 | 0100 | CLOEXEC_FLAG, FAILED = 127,
        NOT_THERE = 2, NO_ACCESS = 13, NO_FOLDER = 20,
        SIGKILL = 9, SIGALRM = 14, SIGCHLD = 17, BOOTTIME = 7, SUBREAPER = 36, SET_NAME = 15, CORE = 4,
-       NO_HANG = 1, NO_CHILD = 10, PAGE_BYTES = 4096, SPACE_BYTES = 65536 };
+       NO_HANG = 1, NO_CHILD = 10, PAGE_BYTES = 4096, SPACE_BYTES = 65536, TAKE_TERMINAL = 0x540E };
 
 #define BIT(number) (1ul << ((number) - 1))
 
@@ -278,12 +280,12 @@ static void keep(word child, struct slot *slot, char **given, word count) {
 
 /* Take the steps, and become the program. A path is given as "+path"; "" is none. */
 static void become(char **given, char **env, word count) {
-    if (count < 19) call(EXIT, 0, 0, 0, 0); /* only asked whether it can be run */
+    if (count < 21) call(EXIT, 0, 0, 0, 0); /* only asked whether it can be run */
     char *death = given[2], *parent = given[3], *oom = given[8], *group = given[9];
     char *cwd = given[10], *out = given[11], *err = given[12];
     char *out_pipe = given[13], *err_pipe = given[14], *keeper = given[15];
-    char *in = given[16];
-    word candidates = number(given[17]);
+    char *in = given[16], *in_pipe = given[17], *terminal = given[18];
+    word candidates = number(given[19]);
     struct slot *slot = 0;
 
     word errors = number(given[1]);
@@ -302,6 +304,7 @@ static void become(char **given, char **env, word count) {
         if ((word)call(GETPPID, 0, 0, 0, 0) != number(parent)) leave();
     }
     call(SETSID, 0, 0, 0, 0);
+    if (*in_pipe) check(errors, "stdin", call(DUP3, number(in_pipe), 0, 0, 0));
     if (*out_pipe) check(errors, "stdout", call(DUP3, number(out_pipe), 1, 0, 0));
     if (*err_pipe) check(errors, "stderr", call(DUP3, number(err_pipe), 2, 0, 0));
     call(FCNTL, errors, SET_FD, 1, 0);
@@ -331,10 +334,11 @@ static void become(char **given, char **env, word count) {
         slot->pid = (word)call(GETPID, 0, 0, 0, 0); /* before the exec tells that it runs */
     }
     if (*cwd) check(errors, "cwd", call(CHDIR, (word)(cwd + 1), 0, 0, 0));
-    put_in(errors, "stdin", *in ? in + 1 : "/dev/null", CLOEXEC_FLAG, 0);
+    if (!*in_pipe) put_in(errors, "stdin", *in ? in + 1 : "/dev/null", CLOEXEC_FLAG, 0);
+    if (*terminal) check(errors, "stdin", call(IOCTL, 0, TAKE_TERMINAL, 0, 0)); /* its input is one */
     if (*out) make_log(errors, "stdout", out + 1, out_pipe, 1);
     if (*err) make_log(errors, "stderr", err + 1, err_pipe, 2);
-    exec_first(errors, given + 18, candidates, given + 18 + candidates, env);
+    exec_first(errors, given + 20, candidates, given + 20 + candidates, env);
 }
 
 __attribute__((visibility("hidden"), used)) void begin(word *stack) {

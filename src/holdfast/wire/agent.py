@@ -31,6 +31,7 @@ from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.spec import Name, ShortText
 from holdfast.wire.beat import Counts
 from holdfast.wire.data.outputs import OutputsOrder
+from holdfast.wire.sessions.messages import SessionOrder
 
 MAX_SYNC_BYTES = 8 * 1024 * 1024
 MAX_LOG_CHUNK_BYTES = 1024 * 1024
@@ -387,7 +388,7 @@ class Excused(AgentMessage, frozen=True, array_like=True):
 class SyncAnswer(AgentMessage, frozen=True, kw_only=True):
     """The commands to a host, as the answer to its sync.
 
-    claim, launch, preempt, renewed, watch, reads, excused: orders, one struct each. gangs: the
+    claim, launch, preempt, renewed, watch, reads, sessions, excused: orders, one struct each. gangs: the
     gangs of the tasks in `launch`. lost: tasks that the controller does not know on this host; the
     agent ends them (watchdog exit 77). acked: ends that are on record; the agent forgets them.
     refused: ends that were stale; the agent forgets them too. unread: reports of this sync that
@@ -405,6 +406,7 @@ class SyncAnswer(AgentMessage, frozen=True, kw_only=True):
     refused: list[RefusedReport] = []
     watch: list[NewWatch] = []
     reads: list[LogReadOrder] = []
+    sessions: list[SessionOrder] = []
     unread: list[str] = []
     fenced: str = ""
     excused: list[Excused] = []

@@ -75,6 +75,12 @@ pages: `{"items": [...], "next": cursor|null}`.
     …      /v1/webhooks…                    see wire.webhooks
     POST   /v1/agent/register|sync|logs|forensics     see wire.agent
     POST   /v1/agent/caches                 CachesReport → 204; see wire.data.caches
+    GET    /v1/jobs/{id}/sessions/open      a WebSocket into a running task; see wire.sessions
+    GET    /v1/jobs/{id}/sessions  ?all     → page of SessionRecord
+    GET    /v1/sessions  ?all               → page of SessionRecord
+    DELETE /v1/sessions/{id}                → 204
+    GET    /v1/agent/sessions/{id}          a WebSocket: a host's end of a session's link
+    POST   /v1/agent/sessions/{id}/end      SessionEnd → 204
     POST   /v1/agent/health                 HealthRequest → HealthAnswer; see wire.health
     GET    /                                a page for people; no token
     GET    /healthz  /readyz  /metrics      no token for the first two; /metrics takes a read token or, on loopback, none
@@ -375,7 +381,8 @@ class SettingsPatch(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 class TokenRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A new token. A `join` token is spent by its first use and lives an hour by default. user: the
-    owner of jobs submitted with it, by default the token's name, else the admin's own user."""
+    owner of jobs submitted with it, by default the token's name, else the admin's own user. reach:
+    the projects into whose jobs of other users it may come (REACH-1)."""
 
     role: Literal["admin", "submit", "read", "join"]
     name: Annotated[str, Meta(max_length=128, pattern=r"^[^\x00-\x1f\x7f]*$(?!\n)")] = ""
@@ -383,6 +390,7 @@ class TokenRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         str, Meta(max_length=128, pattern=r"^([^\x00-\x1f\x7f@][^\x00-\x1f\x7f]*)?$(?!\n)")
     ] = ""
     expires_seconds: Annotated[float, Meta(gt=0, le=10 * 366 * 86_400)] | None = None
+    reach: Annotated[list[Name | Literal["*"]], Meta(max_length=256)] = []
 
 
 class TokenCreated(ApiBody, frozen=True, kw_only=True):
@@ -394,6 +402,7 @@ class TokenCreated(ApiBody, frozen=True, kw_only=True):
     user: str = ""
     secret: str
     expires_at: datetime | None = None
+    reach: tuple[str, ...] = ()
 
 
 class WhyLine(ApiBody, frozen=True, kw_only=True):

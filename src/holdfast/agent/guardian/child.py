@@ -6,7 +6,7 @@
          be stopped, or stuck in a driver. Until its first message each agent in a row has twice the
          time of the one before, eight times at most, because on a busy machine the start itself
          takes long, and an agent killed too early never gets further.
-AGENT-3  Every agent has its own socket pair, so that no message to a dead agent reaches its
+AGENT-3  Every agent has its own socket pairs, so that no message to a dead agent reaches its
          successor, which asks for a snapshot instead.
 AGENT-4  A message that cannot be read is refused (LINE-1) and is no sign of life: an agent that
          sends nothing else is replaced like a silent one.
@@ -71,6 +71,7 @@ class AgentChild:
         self._note = note
         self._hear = hear
         self._gone = gone
+        self.open_hand_line: Callable[[], socket.socket] | None = None
         self._number = 0
         self._failures = 0
         self._refused = 0  # messages of this agent that were refused
@@ -212,11 +213,22 @@ class AgentChild:
         except OSError as error:
             self._put_off(now, error)
             return
+        try:
+            hand = self.open_hand_line() if self.open_hand_line is not None else None
+        except OSError as error:
+            ours.close()
+            theirs.close()
+            self._put_off(now, error)
+            return
         self._number += 1
+        lines = (theirs,) if hand is None else (theirs, hand)
+        own = {"HOLDFAST_GUARDIAN_FD": str(theirs.fileno())}
+        if hand is not None:
+            own["HOLDFAST_HAND_FD"] = str(hand.fileno())
         request = SpawnRequest(
             argv=self._argv,
-            env={**self._env, "HOLDFAST_GUARDIAN_FD": str(theirs.fileno())},
-            pass_fds=(theirs.fileno(), *self._pass_fds),
+            env={**self._env, **own},
+            pass_fds=(*(line.fileno() for line in lines), *self._pass_fds),
             # SIGCONT wakes a stopped agent when its guardian dies, because it has to sweep the
             # tasks.
             parent_death_signal=signal.SIGCONT,
@@ -240,7 +252,8 @@ class AgentChild:
             self._put_off(now, error)
             return
         finally:
-            theirs.close()
+            for line in lines:
+                line.close()
         self._channel, self._reader, self._unsent = ours, FrameReader(), bytearray()
         self.greeted, self._refused = False, 0
         self._started_at = self._heard_at = now

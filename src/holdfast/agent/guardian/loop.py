@@ -2,9 +2,10 @@
 
 The tasks are the guardian's children, so that an agent may crash, freeze or be upgraded meanwhile.
 The environment of its agent holds HOLDFAST_GUARDIAN_FD (the line of `wire.guardian`),
-HOLDFAST_BEAT_FD and HOLDFAST_BEAT_SOCKET (the beat socket and its path, which outlive agents so
-that beats queue meanwhile), HOLDFAST_INCARNATION, HOLDFAST_GUARDIAN_PID, HOLDFAST_KEEPERS,
-HOLDFAST_HOST_MARK and HOLDFAST_GROUPS (for `home.sweep_after_guardian`), and HOLDFAST_MEMORY_LIMITS
+HOLDFAST_HAND_FD (the line of `wire.sessions.guardian`), HOLDFAST_BEAT_FD and HOLDFAST_BEAT_SOCKET
+(the beat socket and its path, which outlive agents so that beats queue meanwhile),
+HOLDFAST_INCARNATION, HOLDFAST_GUARDIAN_PID, HOLDFAST_KEEPERS, HOLDFAST_HOST_MARK and
+HOLDFAST_GROUPS (for `home.sweep_after_guardian`), and HOLDFAST_MEMORY_LIMITS
 (`guardian_env.MemoryLimits`).
 
 The guardian is one poll loop, without threads and without a GPU library. It carries out the
@@ -44,6 +45,7 @@ from pathlib import Path
 from holdfast.agent.guardian.child import EXIT_BAD_CONFIG, INF, AgentChild
 from holdfast.agent.guardian.config import GuardianConfig
 from holdfast.agent.guardian.home import GuardianHome, Notifier, read_group_homes
+from holdfast.agent.guardian.sessions import GuardianSessions
 from holdfast.agent.guardian.tasks import HostTasks
 from holdfast.errors import Conflict
 from holdfast.process import loop
@@ -169,21 +171,37 @@ class _Guardian:
         self._poller.handle(self._timer.fileno(), lambda _: self._timer.clear())
         self._asked: deque[Request] = deque()
         self._agent = self._make_agent(beat_path)
+        oom_score_adj = shield_from_oom()
         self._tasks = HostTasks(
             nursery=self._nursery,
             mishaps=self._mishaps,
             group_home=self._groups,
-            oom_score_adj=shield_from_oom(),
+            oom_score_adj=oom_score_adj,
             descriptor_limit=self._descriptor_limit,
             read_clock=read_clock,
             tell=self._agent.tell,
             note=_note,
             look=lambda: self._read_signals(0),
         )
+        self._make_sessions(oom_score_adj)
         self._closing = False
         self._exit_status, self._told_at = 0, -INF
         self._ack_until = self._hold_until = self._agent_until = INF
         self._holding = False  # the agent still sends what tasks left
+
+    def _make_sessions(self, oom_score_adj: int | None) -> None:
+        self._tasks.sessions = sessions = GuardianSessions(
+            nursery=self._nursery,
+            poller=self._poller,
+            mishaps=self._mishaps,
+            keepers=self._tasks.keepers,
+            group_home=self._groups,
+            oom_score_adj=oom_score_adj,
+            descriptor_limit=self._descriptor_limit,
+            find_place=self._tasks.find_place,
+            note=_note,
+        )
+        self._agent.open_hand_line = sessions.open_line
 
     def _make_agent(self, beat_path: str) -> AgentChild:
         env = {name: value for name, value in os.environ.items() if name not in Notifier.VARIABLES}

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from functools import partial
 
 from holdfast.agent.guardian.punch import Punched, punch_file
+from holdfast.agent.guardian.sessions import GuardianSessions, TaskPlace
 from holdfast.core.ids import TaskKey
 from holdfast.errors import ValidationError
 from holdfast.process.groups import GroupHome, TaskGroup
@@ -57,7 +58,7 @@ class _Task:
 
     __slots__ = (
         "deadline", "ended", "grace_seconds", "group", "keeper", "key", "lapsed", "log_disk_bytes",
-        "run", "stderr", "stdout", "stopped",
+        "place", "run", "stderr", "stdout", "stopped",
     )  # fmt: skip
 
     def __init__(self, launch: LaunchTask) -> None:
@@ -73,6 +74,7 @@ class _Task:
         self.ended: TaskEnded | None = None
         self.stopped = False
         self.lapsed = False
+        self.place: tuple[dict[str, str], str, int] = launch.env, launch.cwd, launch.memory_bytes
 
     def as_status(self) -> TaskStatus:
         return TaskStatus(
@@ -116,7 +118,8 @@ class HostTasks:
         self._read_clock = read_clock
         self._tell = tell
         self._note = note
-        self._keepers = Keepers()
+        self.keepers = Keepers()
+        self.sessions: GuardianSessions | None = None
         self._tasks: dict[TaskKey, _Task] = {}
         self._deadlines: list[tuple[float, TaskKey]] = []
         self._tombstones: dict[TaskKey, None] = {}
@@ -159,6 +162,8 @@ class HostTasks:
                 task.deadline = deadline
                 if task.keeper is not None:
                     task.keeper.set_deadline(deadline)
+                if self.sessions is not None:
+                    self.sessions.extend(key, deadline)
 
     def stop(self, key: TaskKey, grace_seconds: float) -> None:
         """TERM a task now and KILL it after the grace. Of several calls the one with the soonest
@@ -188,6 +193,16 @@ class HostTasks:
         """Return the status of every task that is not acknowledged yet."""
         tasks = [task.as_status() for task in self._tasks.values()]
         return Snapshot(incarnation=incarnation, number=number, tasks=tasks)
+
+    def find_place(self, key: TaskKey) -> TaskPlace | str:
+        """Return the surroundings of a running task, or a sentence on why there are none."""
+        task = self._tasks.get(key)
+        if task is None or task.run is None or not task.run.runs:
+            return f"task {key} does not run on this host"
+        if task.run.exit is not None or task.stopped or self._closing:
+            return f"task {key} is ending"
+        env, cwd, memory_bytes = task.place
+        return TaskPlace(env, cwd, task.deadline, memory_bytes)
 
     # ---- what the guardian itself asks
 
@@ -279,7 +294,7 @@ class HostTasks:
         heapq.heappush(self._deadlines, (task.deadline, task.key))
         if launch.contain or launch.memory_bytes:
             task.group = self._make_group(launch.memory_bytes)
-        task.keeper = self._keepers.take(task.deadline)
+        task.keeper = self.keepers.take(task.deadline)
         request = SpawnRequest(
             argv=tuple(launch.argv),
             env=launch.env,
@@ -334,6 +349,8 @@ class HostTasks:
             grace_seconds = 0.0  # such a grace would never end
         if task.run is not None:
             task.stopped = task.stopped or task.run.exit is None
+            if self.sessions is not None:
+                self.sessions.stop_those_of(task.key, grace_seconds)
             self._nursery.end(task.run, grace_seconds)
 
     def _refuse(
@@ -348,6 +365,7 @@ class HostTasks:
             stopped=task.stopped,
             lapsed=task.lapsed,
         )
+        task.place = {}, "", 0
         self._drop_keeper(task)
         self._drop_group(task)
         self._tell(task.ended)
@@ -360,6 +378,10 @@ class HostTasks:
             self._refuse(
                 task, run.start_error, hosts_fault=child.hosts_fault, code=child.start_code
             )
+            return
+        if self.sessions is not None and self.sessions.wait_for_those_of(
+            task.key, partial(self._take_end, task, run)
+        ):
             return
         if not self._closing:
             self._look()
@@ -404,6 +426,7 @@ class HostTasks:
             output=_name_output(task, run),
             left_running=[] if task.stopped else run.left_running,
         )
+        task.place = {}, "", 0
         self._drop_keeper(task)
         self._tell(task.ended)
         self._punch_logs(task)  # its last output stays on disk as long as its logs
@@ -418,7 +441,7 @@ class HostTasks:
             return  # a keeper that survives SIGKILL still uses its slot
         if task.run is not None:
             task.run.child.drop_keeper()
-        self._keepers.give_back(task.keeper)
+        self.keepers.give_back(task.keeper)
         task.keeper = None
 
     def _drop_group(self, task: _Task) -> None:

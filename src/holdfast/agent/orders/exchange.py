@@ -16,6 +16,7 @@ from holdfast.agent.departure import Departure
 from holdfast.agent.host_facts import FactsReader
 from holdfast.agent.link import GuardianLink
 from holdfast.agent.orders.commands import Commands
+from holdfast.agent.sessions.home import Sessions
 from holdfast.agent.tasks import TaskTable
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers
 from holdfast.agent.uplink.identity import Registrar
@@ -53,6 +54,7 @@ class SyncExchange:
     checkpoints: CheckpointTransfers
     watching: WatchRunner
     log_reader: LogReader
+    sessions: Sessions
     abilities: Abilities
     apps: AppTrials
     telemetry: Telemetry
@@ -126,6 +128,7 @@ class SyncExchange:
         self._fenced = answer.fenced
         self.watching.take_excuses(answer.excused, started_at)
         asked = newest and self.log_reader.take(answer.reads)
+        asked = (newest and self.sessions.take(answer.sessions)) or asked
         return self.commands.carry_out(answer, started_at=started_at, newest=newest) or asked
 
     async def mend(self, error: HoldfastError) -> None:

@@ -14,6 +14,7 @@ from holdfast.wire import health
 from holdfast.wire.api import Problem
 from holdfast.wire.calls import CallsAnswer, CallsRequest
 from holdfast.wire.data import caches
+from holdfast.wire.sessions.messages import SessionEnd
 
 Value = TypeVar("Value")
 _encode_calls = msgspec.msgpack.Encoder().encode
@@ -105,6 +106,11 @@ class ControllerCalls:
             "/v1/agent/health", health.encode(request), timeout_seconds=CALL_SECONDS
         )
         return decode_body(health.decode_answer, body)
+
+    async def end_session(self, session_id: str, end: SessionEnd) -> None:
+        """Report that a session is over."""
+        path = f"/v1/agent/sessions/{session_id}/end"
+        await self._post(path, wire.encode(end), timeout_seconds=CALL_SECONDS)
 
     async def _post(
         self,

@@ -14,6 +14,8 @@ CALL-2  If the controller's name has several addresses, each new connection trie
 import asyncio
 import socket
 import ssl
+from collections.abc import Callable
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -21,6 +23,7 @@ import msgspec
 from holdfast.client.answers import AnswerReader, BadAnswer, write_head
 from holdfast.errors import Unavailable, ValidationError
 
+P = TypeVar("P", bound=asyncio.BaseProtocol)
 CONNECT_SECONDS = 5.0
 MAX_ANSWER_BYTES = 64 << 20
 _READ_BYTES = 1 << 16
@@ -100,8 +103,8 @@ class HttpClient:
         self.url = url
         self._host = parts.hostname
         self._port = port or (443 if parts.scheme == "https" else 80)
-        self._prefix = parts.path.rstrip("/")
-        self._authority = parts.netloc.rpartition("@")[2]
+        self.prefix = parts.path.rstrip("/")
+        self.authority = parts.netloc.rpartition("@")[2]
         self._tls = _make_tls(ca_file) if parts.scheme == "https" else None
         self._idle: list[_Connection] = []
         self._connects = 0
@@ -117,8 +120,8 @@ class HttpClient:
     ) -> HttpAnswer:
         """Make one call. Raises Unavailable if there is no connection, no whole answer in
         `timeout_seconds`, or an answer that broke off."""
-        words = [("Host", self._authority), ("Content-Length", str(len(body))), *headers.items()]
-        request = write_head(method, f"{self._prefix}{path}", words) + body
+        words = [("Host", self.authority), ("Content-Length", str(len(body))), *headers.items()]
+        request = write_head(method, f"{self.prefix}{path}", words) + body
         try:
             async with asyncio.timeout(timeout_seconds):
                 while self._idle:
@@ -161,6 +164,11 @@ class HttpClient:
         return _Connection(reader, writer)
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, loop = asyncio.StreamReader(), asyncio.get_running_loop()
+        transport, protocol = await self.connect(lambda: asyncio.StreamReaderProtocol(reader))
+        return reader, asyncio.StreamWriter(transport, protocol, reader, loop)
+
+    async def connect(self, make: Callable[[], P]) -> tuple[asyncio.Transport, P]:
         """Connect to the next of the name's addresses (CALL-2). Raises OSError."""
         loop, kind = asyncio.get_running_loop(), socket.SOCK_STREAM
         found = [
@@ -172,8 +180,8 @@ class HttpClient:
         name = self._host if self._tls is not None else None
         for address in (*found[first:], *found[:first]):
             try:
-                return await asyncio.open_connection(
-                    address, self._port, ssl=self._tls, server_hostname=name
+                return await loop.create_connection(
+                    make, address, self._port, ssl=self._tls, server_hostname=name
                 )
             except OSError as error:
                 refused = error

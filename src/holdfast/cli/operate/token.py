@@ -46,21 +46,30 @@ def token(client: Client) -> Sequence[TokenRecord]:
 @click.option("--name", default="", help="Its purpose.")
 @click.option("--user", default="", help="The owner of what it submits. [default: its name]")
 @click.option("--expires", metavar="TIME", help="As 12h or 30d. [default: 1h for a join token]")
+@click.option(
+    "--reach",
+    multiple=True,
+    metavar="PROJECT",
+    help="May come into others' jobs there; repeatable.",
+)
 @talks
-def create(face: Face, role: str, name: str, user: str, expires: str | None) -> None:
+def create(
+    face: Face, role: str, name: str, user: str, expires: str | None, reach: tuple[str, ...]
+) -> None:
     """Make a token and print its secret, this once.
 
     \b
     Examples:
       holdfast token create --role submit --name ci --expires 90d
       holdfast token create --role submit --user alice --name "alice's laptop"
+      holdfast token create --role submit --name oncall --reach vision --reach speech
       holdfast agent --join URL --token "$(holdfast token create --role join)"
     """
     seconds = None
     if expires is not None:
         seconds = read_seconds("--expires", expires)
     with face.client() as client:
-        made = client.create_token(role, name, seconds, user)
+        made = client.create_token(role, name, seconds, user, reach)
     face.show(made, made.secret)
     if not face.as_json:
         note(f"token {made.id} ({made.role}); its secret is not shown again")

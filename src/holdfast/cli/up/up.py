@@ -56,6 +56,7 @@ AGENT_OPTIONS = (
         "--cache-limit", metavar="SIZE", help="Most bytes of jobs' caches. [default: 100G]"
     ),
     click.option("--app-python", metavar="FILE", help="Their interpreter. [default: this one]"),
+    click.option("--no-sessions", is_flag=True, help="Let no user into the tasks of this host."),
 )
 
 
@@ -148,6 +149,7 @@ def agent_options(
     pass_env: Sequence[str] = (),
     mounts: Sequence[str] = (),
     cache_limit: str | None = None,
+    no_sessions: bool = False,
 ) -> dict[str, Any]:
     """Read flags as fields of an agent's config. Raises ValidationError."""
     cpus = len(os.sched_getaffinity(0)) if slots is None else slots
@@ -170,6 +172,8 @@ def agent_options(
             options["cache_bytes"] = parse_bytes(cache_limit)
         except ValueError as error:
             raise ValidationError(f"--cache-limit: {error}", field="cache_bytes") from None
+    if no_sessions:
+        options["sessions"] = False
     if apps:
         options["apps"] = [_read_name("app", app) for app in apps]
         options["app_path"] = os.path.abspath(os.path.expanduser(app_path or "."))

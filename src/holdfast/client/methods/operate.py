@@ -210,14 +210,21 @@ class OperateMethods:
 
     @gives_one
     def create_token(
-        self, role: str, name: str = "", expires_seconds: float | None = None, user: str = ""
+        self,
+        role: str,
+        name: str = "",
+        expires_seconds: float | None = None,
+        user: str = "",
+        reach: Sequence[str] = (),
     ) -> RestCall[wire.TokenCreated]:
         """Make a token. role: admin, submit, read or join. user: the owner of work submitted with
-        the token, by default the token's name.
+        the token, by default the token's name. reach: the projects into whose jobs of other users
+        it may come.
 
         The answer alone has its secret; the call is not repeated after a lost answer.
         """
-        given = {"role": role, "name": name, "user": user, "expires_seconds": expires_seconds}
+        given: dict[str, Any] = {"role": role, "name": name, "user": user, "reach": list(reach)}
+        given |= {"expires_seconds": expires_seconds}
         body = make_body(given, wire.TokenRequest, "a token cannot be made like this")
         return send("POST", path_of("tokens"), wire.TokenCreated, body, repeatable=False)
 

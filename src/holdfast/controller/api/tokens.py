@@ -37,6 +37,7 @@ async def create_token(call: ApiCall) -> Response:
         hash_secret(secret),
         expires_at,
         user=request.user or request.name or call.user,
+        reach=request.reach,
     )
     return answer_json(TokenCreated(**shared_fields(token, TokenCreated), secret=secret), 201)
 

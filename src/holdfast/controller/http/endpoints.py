@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope
 
 from holdfast.controller.http.bodies import decode_body, header, read_body
 from holdfast.controller.http.problems import explain_bad_value
+from holdfast.controller.http.sockets import Socket
 from holdfast.controller.runtime.auth import Role
 from holdfast.core.records import HostRecord, TokenRecord
 from holdfast.errors import ValidationError
@@ -39,7 +40,8 @@ class Endpoint:
     answers: status → the type of the answer, or None for no JSON body. media: the media types of a
     successful answer. owned: the kind of the record that the path names and the call changes; only
     the record's owner may make the call (OWNER-1). raw: True where the body is bytes of `media_in`,
-    not JSON. optional_body: True where an absent body means the struct with its defaults.
+    not JSON. socket: True where the call opens a WebSocket. optional_body: True where an absent
+    body means the struct with its defaults.
     """
 
     method: str
@@ -55,6 +57,7 @@ class Endpoint:
     answers: Mapping[int, Any] = field(default_factory=dict)
     media: tuple[str, ...] = ("application/json",)
     media_in: tuple[str, ...] = ("application/msgpack",)
+    socket: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -68,7 +71,7 @@ class PageOf:
 class ApiCall:
     """One request on its way to its handler."""
 
-    __slots__ = ("controller", "host", "params", "receive", "scope", "store", "token")
+    __slots__ = ("controller", "host", "params", "receive", "scope", "socket", "store", "token")
 
     def __init__(self, controller: Controller, scope: Scope, receive: Receive) -> None:
         self.controller = controller
@@ -78,6 +81,7 @@ class ApiCall:
         self.params: Mapping[str, str] = scope.get("path_params", {})
         self.token: TokenRecord | None = None
         self.host: HostRecord | None = None
+        self.socket: Socket | None = None
 
     def header(self, name: str) -> str | None:
         """Return a header of the request, or None."""

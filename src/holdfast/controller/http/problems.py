@@ -29,6 +29,10 @@ class MethodNotAllowed(HoldfastError, code="method_not_allowed", status=405):
         self.allowed = allowed
 
 
+class UpgradeRequired(HoldfastError, code="upgrade_required", status=426):
+    """The path is opened as a WebSocket, not called."""
+
+
 class SlowRequest(HoldfastError, code="request_timeout", status=408):
     """The body did not arrive in time."""
 

@@ -38,6 +38,7 @@ LOOPS: tuple[type[Loop], ...] = (
     MembersLoop,
     sweeps.LeasesLoop,
     sweeps.ReservationsLoop,
+    sweeps.SessionsLoop,
     DueLoop,
     DependantsLoop,
     ArraysLoop,

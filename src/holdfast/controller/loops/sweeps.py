@@ -37,6 +37,19 @@ class LeasesLoop(Loop):
         return {"lapsed": len(jobs)} if jobs else {}
 
 
+class SessionsLoop(Loop):
+    """Sessions whose attempts are over and whose hosts did not say so → ended."""
+
+    name = "sessions"
+    interval_seconds = 10.0
+
+    async def run_once(self) -> Summary:
+        count = await self._controller.store.sessions.end_lost_sessions()
+        if count:
+            self._controller.poke("events")
+        return {"ended": count} if count else {}
+
+
 class ReservationsLoop(Loop):
     """Reservations that their hosts never claimed → queued again; starts that take too long, or
     whose host has fallen silent → a drain."""

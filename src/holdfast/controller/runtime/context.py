@@ -17,6 +17,7 @@ from holdfast.controller.runtime.bundles.kept import BundleBlobs
 from holdfast.controller.runtime.calls.reported import ReportedCalls
 from holdfast.controller.runtime.hosts.batch import batch_syncs
 from holdfast.controller.runtime.hosts.joins import Joins
+from holdfast.controller.runtime.hosts.joints import Joints
 from holdfast.controller.runtime.hosts.orders import GangLayouts
 from holdfast.controller.runtime.leading.allowance import Allowance
 from holdfast.controller.runtime.leading.due_times import DueTimes
@@ -84,6 +85,8 @@ class Controller:
         self.webhooks = Sender()
         self.notices = NoticeSender()
         self.joins = Joins(store, clock)
+        self.joints = Joints()
+        self.replica = ""  # the address at which other replicas reach this one
         self.layouts = GangLayouts()
         self.calls = ReportedCalls(store, self.settings, self.metrics, self.outages, clock)
         self.telemetry = GpuReadings(store, clock, self.outages)

@@ -79,10 +79,11 @@ def asks_again(look: Moment, *, woken: bool) -> bool:
 
 def says_something(answer: wire.SyncAnswer) -> bool:
     """Return whether an answer holds anything that its agent would act on."""
-    orders = answer.claim or answer.launch or answer.preempt or answer.watch or answer.reads
+    orders = answer.claim or answer.launch or answer.preempt or answer.watch
+    asked = answer.reads or answer.sessions
     excuses = any(each.seconds > ASK_AGAIN_SECONDS for each in answer.excused)
     found = answer.lost or answer.acked or answer.refused
-    return bool(orders or found or excuses)
+    return bool(orders or asked or found or excuses)
 
 
 def choose_wakes(found: HostSynced, *, runs: bool) -> Wakes:

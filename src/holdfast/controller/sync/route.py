@@ -312,6 +312,7 @@ async def _make_answer(
         refused=[wire.RefusedReport(key=key) for key in found.refused],
         watch=watch,
         reads=await controller.store.logs.list_log_reads(host.id) if found.reads else [],
+        sessions=await controller.store.sessions.tell_links(host.id) if found.sessions else [],
         fenced=found.fenced,
         settings_rev=settings.rev,
         sync_interval_seconds=settings.number("sync_interval_seconds"),

@@ -26,7 +26,7 @@ class AnswerBuilder:
         self.status = status
         self.name = ""
         self.orders = False
-        self.reads = False
+        self.reads = self.sessions = False
         self.fenced = ""  # why the host is in error: no work, no renewals (CYCLE-1)
         self.offers: list[TaskOffer] = []
         self.preempts: list[PreemptRow] = []
@@ -135,6 +135,7 @@ class AnswerBuilder:
             posted=self.posted,
             awaited=self.awaited,
             reads=self.reads,
+            sessions=self.sessions,
         )
 
 

@@ -29,6 +29,7 @@ from holdfast.store.memory.jobs.drains import MemoryDrains
 from holdfast.store.memory.jobs.jobs import MemoryJobs
 from holdfast.store.memory.jobs.leases import MemoryLeases
 from holdfast.store.memory.jobs.members import MemoryMembers
+from holdfast.store.memory.jobs.sessions import NoSessions
 from holdfast.store.memory.logs import MemoryLogs
 from holdfast.store.memory.schedules import MemorySchedules
 from holdfast.store.memory.settings import MemorySettings
@@ -111,6 +112,7 @@ class MemoryStore(Store):
         self.members = members
         self.notices = cast(Any, Absent("notice targets"))
         self.schedules = MemorySchedules(state, jobs)
+        self.sessions = NoSessions()
         self.settings = MemorySettings(state)
         self.telemetry = MemoryTelemetry(state)
         self.tokens = MemoryTokens(state)

@@ -1,5 +1,6 @@
 """Tokens in memory."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
 import msgspec
@@ -25,6 +26,7 @@ class MemoryTokens(InMemory):
         expires_at: datetime | None,
         *,
         user: str = "",
+        reach: Sequence[str] = (),
         now: Now = None,
     ) -> TokenRecord:
         token = self.state.tokens.get(token_id)
@@ -36,6 +38,7 @@ class MemoryTokens(InMemory):
                 user=user,
                 created_at=self.state.at(now),
                 expires_at=expires_at,
+                reach=tuple(reach),
             )
             token = self.state.tokens[token_id] = MemoryToken(
                 record=record, secret_hash=secret_hash

@@ -34,6 +34,7 @@ from holdfast.store.port.jobs.drains import DrainStore
 from holdfast.store.port.jobs.jobs import JobStore
 from holdfast.store.port.jobs.leases import LeaseStore
 from holdfast.store.port.jobs.members import MemberStore
+from holdfast.store.port.jobs.sessions import SessionStore
 from holdfast.store.port.leadership import LeadershipStore
 from holdfast.store.port.logs import LogStore
 from holdfast.store.port.schedules import ScheduleStore
@@ -70,6 +71,7 @@ class Store(Protocol):
     members: MemberStore
     notices: Any  # `store.postgres.notices` is its own contract
     schedules: ScheduleStore
+    sessions: SessionStore
     settings: SettingsStore
     telemetry: TelemetryStore
     tokens: TokenStore

@@ -1,5 +1,6 @@
 """Tokens, by the hashes of their secrets."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -31,6 +32,7 @@ class TokenStore(Protocol):
         expires_at: datetime | None,
         *,
         user: str = "",
+        reach: Sequence[str] = (),
         now: Now = None,
     ) -> TokenRecord:
         """Write a token. A repeated id with the same role and name returns the token on record;

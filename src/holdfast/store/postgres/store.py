@@ -33,6 +33,7 @@ from holdfast.store.postgres.jobs.jobs import PostgresJobs
 from holdfast.store.postgres.jobs.leases import PostgresLeases
 from holdfast.store.postgres.jobs.members import PostgresMembers
 from holdfast.store.postgres.jobs.placing import warm_up
+from holdfast.store.postgres.jobs.sessions import PostgresSessions
 from holdfast.store.postgres.logs import PostgresLogs
 from holdfast.store.postgres.notices import PostgresNotices
 from holdfast.store.postgres.schedules import PostgresSchedules
@@ -96,6 +97,7 @@ class PostgresStore(Store):
         self.members = PostgresMembers(session)
         self.notices = PostgresNotices(session)
         self.schedules = PostgresSchedules(session, self.environment)
+        self.sessions = PostgresSessions(session)
         self.settings = PostgresSettings(session)
         self.telemetry = PostgresTelemetry(session)
         self.tokens = PostgresTokens(session)

@@ -1,5 +1,6 @@
 """Tokens in PostgreSQL."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from holdfast.core.ids import TaskKey
@@ -26,6 +27,7 @@ class PostgresTokens(OnSession):
         expires_at: datetime | None,
         *,
         user: str = "",
+        reach: Sequence[str] = (),
         now: Now = None,
     ) -> TokenRecord:
         await tx.run(
@@ -36,6 +38,7 @@ class PostgresTokens(OnSession):
             user=user,
             secret_hash=secret_hash,
             expires_at=expires_at,
+            reach=list(reach),
             now=now,
         )
         found = await tx.find(TokenRecord, "read_token", id=token_id)

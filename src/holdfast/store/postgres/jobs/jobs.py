@@ -39,6 +39,7 @@ _PRUNED = (
     "prune_attempts",
     "prune_replacements",
     "prune_secrets",
+    "prune_sessions",
     "prune_dependencies",
     "prune_events",
     "prune_jobs",

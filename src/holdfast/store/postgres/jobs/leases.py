@@ -179,6 +179,7 @@ async def _sync(
     for d in fresh:
         row = found[d.sync.host_id]
         d.name, d.orders, d.reads = row["name"], row["orders"], row["reads"]
+        d.sessions = row["sessions"]
         d.fenced = row["reason"] if row["state"] == HostState.ERROR else ""
     await _note_health(tx, fresh, found, at)
     last = not any(d.orders or d.sync.takes or d.sync.leaving or d.holds_work() for d in fresh)

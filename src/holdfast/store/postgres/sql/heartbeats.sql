@@ -42,6 +42,8 @@ select k.host_id, k.name, k.state, k.faults, k.reason, k.fresh, k.flagged_dead_a
            and (t.state = 'preempting' or t.offered_at is null or t.claimed_at is not null
                 or (t.job_id, t.rank, t.epoch) not in (select job_id, rank, epoch from live))) as orders,
        k.fresh and exists (select from log_reads r where r.host_id = k.host_id and r.at is null) as reads,
+       k.fresh and exists (select from session_links s where s.host_id = k.host_id
+           and (s.told_at is null or s.told_at < clock_timestamp() - interval '2 seconds')) as sessions,
        coalesce(%(now)s, clock_timestamp()) as now
 from known k;
 

@@ -10,20 +10,21 @@ create table tokens (
   created_at  timestamptz not null,
   expires_at  timestamptz,
   used_at     timestamptz, -- of a join token
-  revoked_at  timestamptz
+  revoked_at  timestamptz,
+  reach       text[] not null default '{}' -- projects into whose jobs of other users its user may come (REACH-1)
 );
 
 -- name: insert_token
 -- A repeated id is a repeated call.
-insert into tokens (id, role, name, user_name, secret_hash, created_at, expires_at)
-values (%(id)s, %(role)s, %(name)s, %(user)s, %(secret_hash)s, coalesce(%(now)s, clock_timestamp()), %(expires_at)s)
+insert into tokens (id, role, name, user_name, secret_hash, created_at, expires_at, reach)
+values (%(id)s, %(role)s, %(name)s, %(user)s, %(secret_hash)s, coalesce(%(now)s, clock_timestamp()), %(expires_at)s, %(reach)s::text[])
 on conflict (id) do nothing;
 
 -- name: read_token
-select id, role, name, user_name as "user", created_at, expires_at, used_at, revoked_at, host_id from tokens where id = %(id)s;
+select id, role, name, user_name as "user", created_at, expires_at, used_at, revoked_at, host_id, reach from tokens where id = %(id)s;
 
 -- name: find_token
-select id, role, name, user_name as "user", created_at, expires_at, used_at, revoked_at, host_id from tokens
+select id, role, name, user_name as "user", created_at, expires_at, used_at, revoked_at, host_id, reach from tokens
 where secret_hash = %(secret_hash)s and (%(also_over)s or revoked_at is null
   and (expires_at is null or expires_at > coalesce(%(now)s, clock_timestamp())));
 
@@ -32,10 +33,10 @@ where secret_hash = %(secret_hash)s and (%(also_over)s or revoked_at is null
 update tokens set used_at = coalesce(%(now)s, clock_timestamp())
 where secret_hash = %(secret_hash)s and role = 'join' and used_at is null and revoked_at is null
   and (expires_at is null or expires_at > coalesce(%(now)s, clock_timestamp()))
-returning id, role, name, user_name as "user", created_at, expires_at, used_at, revoked_at, host_id;
+returning id, role, name, user_name as "user", created_at, expires_at, used_at, revoked_at, host_id, reach;
 
 -- name: list_tokens
-select id, role, name, user_name as "user", created_at, expires_at, used_at, revoked_at, host_id from tokens order by created_at, id;
+select id, role, name, user_name as "user", created_at, expires_at, used_at, revoked_at, host_id, reach from tokens order by created_at, id;
 
 -- name: revoke_token
 update tokens set revoked_at = coalesce(revoked_at, %(now)s, clock_timestamp()) where id = %(id)s returning id;

@@ -1,0 +1,183 @@
+"""Dial the controller for one link of a session: a WebSocket, as an asyncio protocol."""
+
+import asyncio
+import os
+from collections.abc import Callable
+
+from holdfast.agent.uplink.http import HttpClient
+from holdfast.client.answers import write_head
+from holdfast.errors import HoldfastError, Unavailable, ValidationError
+from holdfast.wire.sessions.frames import MAX_MESSAGE_BYTES, PROTOCOL
+from holdfast.wire.sessions.websocket import (
+    BINARY,
+    CLOSE,
+    PING,
+    PONG,
+    MessageReader,
+    accept_of,
+    make_key,
+    write_message,
+)
+
+_MAX_HEAD_BYTES = 1 << 16
+_HANDSHAKE_SECONDS = 10.0
+_SILENCE_SECONDS = 90.0  # the controller pings every 20 s
+_HIGH_WATER_BYTES = 2 << 20
+LEFT, LOST, REFUSED = 1000, 4001, 4003
+"""How the controller closes a link: its user left, its user's line was lost, its user may not stay
+any more."""
+
+
+class Dialled(asyncio.Protocol):
+    """A WebSocket to the controller.
+
+    hear: called with each message. over: called once, with the code of the close, or `LOST`.
+    ready: called whenever there is room to send again.
+    """
+
+    def __init__(self) -> None:
+        self.hear: Callable[[bytes], None] = lambda data: None
+        self.over: Callable[[int], None] = lambda code: None
+        self.ready: Callable[[], None] = lambda: None
+        self.full = False
+        self._transport: asyncio.Transport | None = None
+        self._opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._head = bytearray()
+        self._accept = ""
+        self._reader = MessageReader(MAX_MESSAGE_BYTES)
+        self._code: int | None = None
+        self._heard_at = 0.0
+        self._look: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Note the transport; the event loop calls this."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
+
+    async def shake_hands(self, path: str, host: str, headers: dict[str, str]) -> None:
+        """Open the WebSocket at `path`. Raises Unavailable, and HoldfastError for a refusal."""
+        assert self._transport is not None
+        key = make_key(os.urandom(16))
+        self._accept = accept_of(key)
+        words = {
+            "Host": host,
+            "Upgrade": "websocket",
+            "Connection": "Upgrade",
+            "Sec-WebSocket-Version": "13",
+            "Sec-WebSocket-Key": key,
+            "Sec-WebSocket-Protocol": PROTOCOL,
+            **headers,
+        }
+        self._transport.write(write_head("GET", path, words.items()))
+        try:
+            async with asyncio.timeout(_HANDSHAKE_SECONDS):
+                await self._opened
+        except TimeoutError:
+            self.abort()
+            raise Unavailable("the controller did not open the link in time") from None
+
+    def data_received(self, data: bytes) -> None:
+        """Read messages; the event loop calls this."""
+        self._heard_at = asyncio.get_running_loop().time()
+        if not self._opened.done():
+            self._head += data
+            end = self._head.find(b"\r\n\r\n")
+            if end < 0 and len(self._head) <= _MAX_HEAD_BYTES:
+                return
+            self._read_head(bytes(self._head[: max(0, end)]))
+            data = bytes(self._head[end + 4 :])
+            self._head.clear()
+            if not data or self._opened.exception() is not None:
+                return
+        try:
+            messages = self._reader.feed(data)
+        except ValidationError:
+            self.abort()
+            return
+        for opcode, payload in messages:
+            if opcode == BINARY:
+                self.hear(payload)
+            elif opcode == PING:
+                self._write(write_message(payload, os.urandom(4), PONG))
+            elif opcode == CLOSE:
+                self._code = int.from_bytes(payload[:2], "big") if len(payload) > 1 else LEFT
+                self.close(self._code)
+
+    def _read_head(self, head: bytes) -> None:
+        lines = head.decode("latin-1").split("\r\n")
+        words = lines[0].split(" ")
+        named = {line.split(":", 1)[0].lower(): line.split(": ", 1)[-1] for line in lines[1:]}
+        opened = words[1:2] == ["101"] and named.get("sec-websocket-accept") == self._accept
+        if opened:
+            self._opened.set_result(None)
+            self._watch()
+            return
+        status = words[1] if len(words) > 1 else "?"
+        self._opened.set_exception(HoldfastError(f"the controller answered {status} to a link"))
+        self.abort()
+
+    def _watch(self) -> None:
+        """End a link whose other end has been silent for too long."""
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._heard_at > _SILENCE_SECONDS:
+            self.abort()
+            return
+        self._look = loop.call_later(_SILENCE_SECONDS / 3, self._watch)
+
+    def pause_writing(self) -> None:
+        """Note that the buffer is full; the event loop calls this."""
+        self.full = True
+
+    def resume_writing(self) -> None:
+        """Note that there is room again; the event loop calls this."""
+        self.full = False
+        self.ready()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Note the end of the link; the event loop calls this."""
+        self._transport = None
+        if self._look is not None:
+            self._look.cancel()
+        if not self._opened.done():
+            self._opened.set_exception(Unavailable("the controller hung up on a link"))
+        self._opened.exception()  # so that asyncio does not call it unread
+        self.over(LOST if self._code is None else self._code)
+
+    def send(self, data: bytes) -> None:
+        """Send a message."""
+        self._write(write_message(data, os.urandom(4)))
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def hold(self, wanted: bool) -> None:
+        """Stop reading, or go on, so that the other end is held up."""
+        if self._transport is not None and not self._transport.is_closing():
+            if wanted:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
+
+    def close(self, code: int = LEFT) -> None:
+        """Close the link once all is sent."""
+        self._write(write_message(code.to_bytes(2, "big"), os.urandom(4), CLOSE))
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Break the link off."""
+        if self._transport is not None:
+            self._transport.abort()
+
+
+async def dial(client: HttpClient, path: str, headers: dict[str, str]) -> Dialled:
+    """Open a link to the controller. Raises HoldfastError."""
+    try:
+        async with asyncio.timeout(_HANDSHAKE_SECONDS):
+            _, link = await client.connect(Dialled)
+    except (OSError, TimeoutError) as error:
+        raise Unavailable(f"no link to the controller: {error}") from error
+    await link.shake_hands(f"{client.prefix}{path}", client.authority, headers)
+    return link

@@ -1,0 +1,234 @@
+"""Carry out orders of sessions: begin them in their tasks, and link them to their users.
+
+An order is carried out once, however often it comes. Its link is dialled also where the session
+cannot begin, because the user waits there for the reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import uuid
+from collections.abc import Coroutine, Sequence
+from typing import Any
+
+from holdfast.agent.journal import about
+from holdfast.agent.sessions.dial import LEFT, Dialled, dial
+from holdfast.agent.sessions.hand import HandLine
+from holdfast.agent.sessions.live import LiveSession
+from holdfast.agent.tasks import TaskTable
+from holdfast.agent.uplink.calls import ControllerCalls
+from holdfast.agent.uplink.http import HttpClient
+from holdfast.errors import HoldfastError, NotFound, Unavailable
+from holdfast.wire.sessions.frames import STATUS, frame_json
+from holdfast.wire.sessions.guardian import (
+    ForgetSession,
+    HandAnswer,
+    SessionOver,
+    SessionStarted,
+    StartSession,
+    StopSession,
+)
+from holdfast.wire.sessions.messages import LINGER_SECONDS, SessionEnd, SessionOrder, SessionStatus
+
+log = logging.getLogger("holdfast.agent.sessions")
+
+SHELL = [
+    "/bin/sh",
+    "-c",
+    'for s in "$SHELL" bash sh; do command -v "$s" >/dev/null && exec "$s"; done',
+]
+"""The user's shell, or the best that is there."""
+_BEGIN_SECONDS = 30.0
+_REMEMBERED_SECONDS = 120.0
+_TRIES = 5
+_REFUSED = SessionStatus(
+    code="sessions_off",
+    detail="sessions are switched off on this host, in its agent's configuration",
+    status=403,
+)
+
+
+class Sessions:
+    """Holds the sessions of this host.
+
+    client: makes connections to the controller. allowed: False where this host takes no sessions.
+    """
+
+    def __init__(
+        self,
+        table: TaskTable,
+        hand: HandLine,
+        client: HttpClient,
+        calls: ControllerCalls,
+        *,
+        allowed: bool = True,
+        linger_seconds: float = LINGER_SECONDS,
+    ) -> None:
+        self._table = table
+        self._hand = hand
+        self._client = client
+        self._calls = calls
+        self._allowed = allowed
+        self._linger_seconds = linger_seconds
+        self._life = uuid.uuid4().hex[:12]
+        self._live: dict[str, LiveSession] = {}
+        self._ordered: dict[str, float] = {}  # link → when it was ordered last
+        self._opening: set[asyncio.Task[None]] = set()
+
+    def open(self) -> None:
+        """Listen to the guardian, which tells of the sessions that an earlier agent had."""
+        self._hand.open(self._hear)
+
+    def take(self, orders: Sequence[SessionOrder]) -> bool:
+        """Carry out orders. Return True if any of them is new."""
+        now = asyncio.get_running_loop().time()
+        new = [order for order in orders if order.id not in self._ordered]
+        kept = {i: at for i, at in self._ordered.items() if now - at < _REMEMBERED_SECONDS}
+        self._ordered = kept | {order.id: now for order in orders}
+        for order in new:
+            self._run(self._open(order))
+        return bool(new)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._opening.add(task)
+        task.add_done_callback(self._opening.discard)
+
+    # ---- orders
+
+    async def _open(self, order: SessionOrder) -> None:
+        """Begin the session, if it is new, and link it, at the same time."""
+        live = self._find(order)
+        try:
+            wire = await dial(self._client, *self._name_link(order))
+        except HoldfastError as error:
+            log.warning(f"a session has no link: {error}", extra=about(order.key))
+            if order.new:
+                self._hand.say(StopSession(id=order.session, grace_seconds=0.0))
+            return
+        if isinstance(live, SessionStatus):
+            wire.send(frame_json(STATUS, live))
+            await _part(wire)
+            return
+        try:
+            async with asyncio.timeout(_BEGIN_SECONDS):
+                await live.begun.wait()
+        except TimeoutError:
+            live.refuse(
+                SessionStatus(
+                    code="unavailable",
+                    detail="the guardian of this host did not begin the session in time",
+                    status=503,
+                )
+            )
+        live.add_link(wire, seen=order.seen, watch=order.watch)
+
+    def _name_link(self, order: SessionOrder) -> tuple[str, dict[str, str]]:
+        headers = {"Authorization": f"Bearer {self._calls.token}", "Holdfast-Ticket": order.ticket}
+        return f"/v1/agent/sessions/{order.id}", headers
+
+    def _find(self, order: SessionOrder) -> LiveSession | SessionStatus:
+        """Return the session of an order, which is begun where it is new; or why there is none."""
+        known = self._live.get(order.session)
+        if known is not None:
+            return known
+        if not order.new:
+            gone = f"session {order.session} is over; its host knows nothing of it any more"
+            return SessionStatus(code="not_found", detail=gone, status=404)
+        if not self._allowed:
+            return _REFUSED
+        task = self._table.get(order.key)
+        if task is None or not task.pid or task.state.end_heard:
+            gone = f"task {order.key} does not run on this host any more"
+            return SessionStatus(code="conflict", detail=gone, status=409)
+        if not self._hand.works:
+            old = "the guardian of this host is of a version without sessions; start the host anew"
+            return SessionStatus(code="conflict", detail=old, status=409)
+        live = self._make(order.session)
+        env = {"HOLDFAST_SESSION": order.session}
+        if order.tty:
+            env |= {"TERM": order.term or "xterm-256color", "COLUMNS": "", "LINES": ""}
+        self._hand.say(
+            StartSession(
+                id=order.session,
+                key=order.key,
+                argv=order.argv or SHELL,
+                env=env,
+                tty=order.tty,
+                rows=order.rows or 24,
+                cols=order.cols or 80,
+            )
+        )
+        log.info(f"a session begins ({order.kind})", extra=about(order.key, session=order.session))
+        return live
+
+    def _make(self, session_id: str) -> LiveSession:
+        live = self._live[session_id] = LiveSession(
+            session_id,
+            self._life,
+            self._hand,
+            stop=lambda: self._hand.say(StopSession(id=session_id)),
+            gone=lambda: self._forget(session_id),
+            linger_seconds=self._linger_seconds,
+        )
+        return live
+
+    # ---- the guardian's answers
+
+    def _hear(self, answer: HandAnswer, fds: list[int]) -> None:
+        live = self._live.get(answer.id)
+        if isinstance(answer, SessionStarted):
+            if live is None:
+                live = self._take_over(answer, fds)
+            if live is not None:
+                live.take_ends(fds, tty=answer.tty, input_open=answer.input_open)
+        else:
+            assert isinstance(answer, SessionOver)
+            self._run(self._report(answer))
+            if live is None:
+                self._hand.say(ForgetSession(id=answer.id))
+            elif live.over is None:
+                live.take_over(answer)
+
+    def _take_over(self, started: SessionStarted, fds: list[int]) -> LiveSession | None:
+        """Go on with a terminal of an earlier agent. A session without a terminal ends, because
+        bytes of it may have been lost with that agent."""
+        if started.tty:
+            return self._make(started.id)
+        for fd in fds:
+            os.close(fd)
+        self._hand.say(StopSession(id=started.id, grace_seconds=0.0))
+        return None
+
+    def _forget(self, session_id: str) -> None:
+        self._live.pop(session_id, None)
+        self._hand.say(ForgetSession(id=session_id))
+
+    async def _report(self, over: SessionOver) -> None:
+        """Tell the controller that a session is over. The leader's sweep ends those of which no
+        report arrives."""
+        end = SessionEnd(exit_code=over.exit_code, signal=over.signal, reason=over.error[:2048])
+        for number in range(_TRIES):
+            try:
+                await self._calls.end_session(over.id, end)
+                return
+            except Unavailable:
+                await asyncio.sleep(2.0**number)
+            except NotFound:
+                return
+            except HoldfastError as error:
+                log.warning(f"the end of a session is not on record: {error}")
+                return
+
+
+async def _part(wire: Dialled) -> None:
+    """Let the other end read what was sent, and close."""
+    gone = asyncio.Event()
+    wire.over = lambda code: gone.set()
+    try:
+        async with asyncio.timeout(5.0):
+            await gone.wait()
+    except TimeoutError:
+        wire.close(LEFT)

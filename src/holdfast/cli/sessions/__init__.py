@@ -1,0 +1,1 @@
+"""Commands that go into running tasks: exec, shell, attach, port-forward."""

@@ -1,0 +1,104 @@
+"""`exec` and `shell`: a command, or a terminal, in a running task."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from holdfast.cli.face import Face, talks
+from holdfast.cli.find.jobs import find_job
+from holdfast.cli.options import COUNT, JOB
+from holdfast.cli.sessions.terminal import carry, read_size, tell_lost
+from holdfast.wire.sessions.messages import Kind
+
+_RANK = click.option("--rank", type=COUNT, default=0, help="The task of a gang to go into.")
+
+
+@click.command(name="exec")
+@JOB
+@_RANK
+@click.option("-t", "--tty", is_flag=True, help="Give the command a terminal.")
+@click.option("-n", "--no-stdin", is_flag=True, help="Do not read this program's input.")
+@click.argument("argv", nargs=-1, required=True, metavar="-- CMD")
+@talks
+def exec_(
+    face: Face, job_id: str, rank: int, tty: bool, no_stdin: bool, argv: tuple[str, ...]
+) -> None:
+    """Run a command in a running task, and exit with its code.
+
+    It runs in the task's environment, user, folder, container and GPUs. Input, output and errors
+    are this program's own, byte for byte, and so are its signals. The command's end is not the
+    job's; it ends with the attempt at the latest. Its memory and its work are not counted as the
+    job's.
+
+    \b
+    Examples:
+      holdfast exec @last -- nvidia-smi
+      holdfast exec JOB --rank 3 -- py-spy dump --pid 1234
+      holdfast exec JOB -- tar c out > out.tar
+      holdfast exec -t JOB -- htop
+    """
+    _go_in(face, job_id, list(argv), "exec", rank, tty=tty, reads=not no_stdin)
+
+
+@click.command()
+@JOB
+@_RANK
+@talks
+def shell(face: Face, job_id: str, rank: int) -> None:
+    """Open a shell in a running task.
+
+    A real terminal: colours, the window's size, Ctrl-C, Ctrl-Z. The shell is the task's $SHELL, or
+    bash, or sh. It survives ten minutes without a connection, and ends with the attempt.
+
+    \b
+    Examples:
+      holdfast shell @last
+      holdfast shell JOB --rank 3
+    """
+    if not os.isatty(0):
+        raise click.UsageError(
+            "a shell takes a terminal, and the input of this program is none; "
+            "`holdfast exec JOB -- sh` reads a script from a pipe"
+        )
+    _go_in(face, job_id, [], "shell", rank, tty=True)
+
+
+def _go_in(
+    face: Face,
+    job_word: str,
+    argv: list[str],
+    kind: Kind,
+    rank: int,
+    *,
+    tty: bool,
+    reads: bool = True,
+) -> None:
+    rows, cols = read_size() if tty else (0, 0)
+    term = os.environ.get("TERM", "") if tty else ""
+    with face.client() as client:
+        session = client.open_session(
+            find_job(client, job_word),
+            argv,
+            kind=kind,
+            rank=rank,
+            tty=tty,
+            rows=rows,
+            cols=cols,
+            term=term,
+            on_lost=tell_lost,
+        )
+        face.waiting.close()
+        if not reads:
+            session.close_stdin()
+        code = carry(session, reads=reads)
+    sys.stdout.flush()
+    leave(code)
+
+
+def leave(code: int) -> None:
+    """Exit without waiting for the thread that reads the input."""
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,128 @@
+"""Carry a session between its task and this terminal, or this program's pipes."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import select
+import signal
+import struct
+import sys
+import termios
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.client.sessions.session import TaskSession
+
+_READ_BYTES = 64 << 10
+_PASSED = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
+
+
+def read_size() -> tuple[int, int]:
+    """Return the rows and columns of this terminal; 0 and 0 where there is none."""
+    for fd in (1, 0, 2):
+        with contextlib.suppress(OSError):
+            rows, cols, _, _ = struct.unpack("HHHH", fcntl.ioctl(fd, termios.TIOCGWINSZ, b"\0" * 8))
+            return int(rows), int(cols)
+    return 0, 0
+
+
+def tell_lost(sentence: str) -> None:
+    """Tell the person at the terminal that the link broke, or works again."""
+    end = "\r\n" if sys.stderr.isatty() else "\n"
+    text = f"lost the line ({sentence}); trying again" if sentence else "the line is back"
+    sys.stderr.write(f"{end}holdfast: {text}{end}")
+    sys.stderr.flush()
+
+
+def carry(session: TaskSession, *, reads: bool = True) -> int:
+    """Copy a session's output here, and this program's input there; return the exit code."""
+    wake, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    raw = session.tty and reads and os.isatty(0)
+    try:
+        with _raw_mode() if raw else contextlib.nullcontext(), _signals(session, waker, raw):
+            if reads:
+                copier = threading.Thread(
+                    target=_copy_input, args=(session, wake), daemon=True, name="input"
+                )
+                copier.start()
+            for stream, data in session:
+                _write_all(2 if stream == "stderr" else 1, data)
+    finally:
+        os.set_blocking(waker, False)
+    return session.exit_code or 0
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    left = memoryview(data)
+    while left:
+        try:
+            left = left[os.write(fd, left) :]
+        except BlockingIOError:
+            select.select([], [fd], [])
+
+
+def _copy_input(session: TaskSession, wake: int) -> None:
+    """Send what is read here until its end; and the size whenever it changes."""
+    inputs = [0, wake]
+    while not session.over:
+        try:
+            ready, _, _ = select.select(inputs, [], [])
+        except (OSError, ValueError):
+            return
+        if wake in ready:
+            for number in os.read(wake, 256):
+                _pass_on(session, number)
+        if 0 in ready:
+            try:
+                data = os.read(0, _READ_BYTES)
+            except OSError:
+                data = b""
+            if data:
+                session.write(data)
+            else:
+                session.close_stdin()
+                inputs.remove(0)
+
+
+def _pass_on(session: TaskSession, number: int) -> None:
+    if number == signal.SIGWINCH:
+        session.resize(*read_size())
+    else:
+        session.signal(signal.Signals(number).name.removeprefix("SIG"))
+
+
+@contextlib.contextmanager
+def _signals(session: TaskSession, waker: int, raw: bool) -> Iterator[None]:
+    """Pass signals on to the command: those that this program gets, and changes of the size."""
+
+    def take(number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(OSError):
+            os.write(waker, bytes((number,)))
+
+    taken = [signal.SIGWINCH] if session.tty else []
+    taken += [number for number in _PASSED if not (raw and number == signal.SIGHUP)]
+    old = {number: signal.signal(number, take) for number in taken}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _raw_mode() -> Iterator[None]:
+    """Pass every key on as it is: the task's terminal echoes, and makes signals of Ctrl-C and
+    Ctrl-Z."""
+    import tty
+
+    before = termios.tcgetattr(0)
+    try:
+        tty.setraw(0, termios.TCSANOW)
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)

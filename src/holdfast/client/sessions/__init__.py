@@ -1,0 +1,1 @@
+"""Speak with running tasks over sessions: commands, terminals, forwarded ports."""

@@ -1,0 +1,72 @@
+"""Serve the routes of sessions: hosts dial and report ends, users list sessions and end them."""
+
+from __future__ import annotations
+
+import msgspec
+from starlette.responses import Response
+
+from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.pages import answer_page
+from holdfast.controller.sessions.open import end_session
+from holdfast.errors import Forbidden, NotFound
+from holdfast.wire.sessions.frames import PROTOCOL
+from holdfast.wire.sessions.messages import SessionEnd
+
+_NOTHING = Response(status_code=204)
+TICKET = "holdfast-ticket"
+
+
+class SessionsQuery(msgspec.Struct, frozen=True):
+    """Which sessions to list. all: those that ended, too, as `yes`."""
+
+    all: str = ""
+
+
+async def dial_session(call: ApiCall) -> Response:
+    """Serve a host's end of a link: spend its ticket, and join it with the user's end."""
+    socket, host = call.socket, call.host
+    assert socket is not None
+    assert host is not None
+    ticket, link_id = call.header(TICKET) or "", call.params["id"]
+    found = await call.store.sessions.take_link(host.id, link_id, ticket)
+    joint = call.controller.joints.find(link_id)
+    if found is None or joint is None:
+        raise NotFound("this ticket is not good: it was used, or its user waits no more")
+    await socket.accept(PROTOCOL)
+    if joint.host_end.done():
+        return _NOTHING
+    joint.host_end.set_result(socket)
+    await joint.over.wait()
+    return _NOTHING
+
+
+async def report_end(call: ApiCall) -> Response:
+    """Record the end of a session, as its host reports it."""
+    assert call.host is not None
+    end = await call.body(SessionEnd)
+    if await call.store.sessions.end_session(call.params["id"], end, host_id=call.host.id):
+        call.controller.poke("events")
+    return _NOTHING
+
+
+async def list_sessions(call: ApiCall) -> Response:
+    """List the sessions of the cluster."""
+    also_over = bool(call.query(SessionsQuery).all)
+    return answer_page(await call.store.sessions.list_sessions(also_over=also_over))
+
+
+async def list_sessions_of_job(call: ApiCall) -> Response:
+    """List the sessions in a job's tasks."""
+    job = await call.store.jobs.get_job(call.params["id"])
+    also_over = bool(call.query(SessionsQuery).all)
+    return answer_page(await call.store.sessions.list_sessions(job.id, also_over=also_over))
+
+
+async def stop_session(call: ApiCall) -> Response:
+    """End a session: its user may, the owner of its job, and admins."""
+    record = await call.store.sessions.get_session(call.params["id"])
+    job = await call.store.jobs.get_job(record.job_id)
+    if call.caller.role != "admin" and call.user not in (record.owner, job.owner):
+        raise Forbidden(f"session {record.id} of {record.owner} is in a job of {job.owner}")
+    await end_session(call, record.id, SessionEnd(reason=f"{call.user} ended it"))
+    return _NOTHING

@@ -1,0 +1,1 @@
+"""Decide about sessions: which user may come into which task."""

@@ -1,0 +1,186 @@
+"""Sessions in PostgreSQL."""
+
+import hashlib
+from typing import Any
+
+import msgspec
+
+from holdfast.core.records import JobRecord
+from holdfast.core.states import TaskState
+from holdfast.errors import Conflict, NotFound
+from holdfast.moves.rows import NewEvent, clean_text
+from holdfast.store.port.clock import Now
+from holdfast.store.port.jobs.sessions import Visitor
+from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.store.postgres.connection.session import Tx, to_json
+from holdfast.store.postgres.moves import write_events
+from holdfast.wire.sessions.messages import SessionEnd, SessionOrder, SessionRecord, SessionRequest
+
+_SHOWN_CHARS = 200
+
+
+class PostgresSessions(OnSession):
+    """`SessionStore` on PostgreSQL."""
+
+    @transacts
+    async def open_session(
+        self,
+        tx: Tx,
+        session_id: str,
+        job: JobRecord,
+        asked: SessionRequest,
+        command: str,
+        visitor: Visitor,
+        *,
+        now: Now = None,
+    ) -> SessionRecord:
+        task = await tx.one("find_session_task", job_id=job.id, rank=asked.rank, now=now)
+        _check_task(task, job, asked.rank)
+        assert task is not None
+        command = clean_text(command)[:4096]
+        place = {"rank": asked.rank, "epoch": task["epoch"], "attempt": task["attempt"]}
+        named = {
+            "id": session_id,
+            "job_id": job.id,
+            "host_id": task["host_id"],
+            "kind": asked.kind,
+            "command": command,
+            "owner": visitor.user,
+            "token_name": visitor.token_name,
+            "from_address": visitor.address,
+        }
+        more = {"project": job.project, "token_id": visitor.token_id, "tty": asked.tty}
+        await tx.run("insert_session", **named, **place, **more, at=task["now"])
+        event = NewEvent(
+            kind="session_started",
+            job_id=job.id,
+            **place,
+            host_id=task["host_id"],
+            queue=task["queue"],
+            project=job.project,
+            message=f"{visitor.user} came in from {visitor.address or 'an unknown address'}: "
+            f"{asked.kind} {command[:_SHOWN_CHARS]}".rstrip(),
+            data={"session": session_id, "user": visitor.user, "from": visitor.address}
+            | {"kind": asked.kind, "command": command, "token": visitor.token_name},
+        )
+        await write_events(tx, [event], task["now"])
+        return SessionRecord(
+            **named, rank=asked.rank, epoch=task["epoch"], state="opening", created_at=task["now"]
+        )
+
+    async def ask_link(
+        self, host_id: str, order: SessionOrder, replica: str, *, now: Now = None
+    ) -> None:
+        given = {
+            "id": order.id,
+            "session_id": order.session,
+            "host_id": host_id,
+            "order": to_json(order),
+            "ticket_hash": hash_ticket(order.ticket),
+            "replica": replica,
+        }
+        await self.session.single(lambda tx: tx.run("insert_session_link", **given, now=now))
+
+    async def tell_links(self, host_id: str) -> list[SessionOrder]:
+        rows = await self.session.rows("tell_session_links", host_id=host_id)
+        return [msgspec.convert(row["order"], SessionOrder) for row in rows]
+
+    @reads
+    async def take_link(
+        self, tx: Tx, host_id: str, link_id: str, ticket: str
+    ) -> tuple[str, str] | None:
+        given = {"id": clean_text(link_id), "host_id": host_id, "ticket_hash": hash_ticket(ticket)}
+        row = await tx.one("take_session_link", **given)
+        return None if row is None else (row["session_id"], row["replica"])
+
+    async def drop_link(self, link_id: str) -> None:
+        await self.session.single(lambda tx: tx.run("drop_session_link", id=link_id))
+
+    async def note_begun(self, session_id: str) -> None:
+        await self.session.single(lambda tx: tx.run("note_session_begun", id=session_id))
+
+    @transacts
+    async def end_session(
+        self,
+        tx: Tx,
+        session_id: str,
+        end: SessionEnd,
+        *,
+        host_id: str | None = None,
+        now: Now = None,
+    ) -> bool:
+        return await _end(tx, session_id, end, host_id, now)
+
+    @transacts
+    async def end_lost_sessions(self, tx: Tx, *, now: Now = None) -> int:
+        found = await tx.rows("find_lost_sessions", now=now)
+        over = SessionEnd(reason="its attempt is over")
+        return sum([await _end(tx, row["id"], over, None, now) for row in found])
+
+    @reads
+    async def get_session(self, tx: Tx, session_id: str) -> SessionRecord:
+        row = await tx.one("read_session", id=clean_text(session_id))
+        if row is None:
+            raise NotFound(
+                f"there is no session {session_id[:64]!r}; `holdfast sessions` lists those that run"
+            )
+        return msgspec.convert(row, SessionRecord)
+
+    async def list_sessions(
+        self, job_id: str | None = None, *, also_over: bool = False, limit: int = 500
+    ) -> list[SessionRecord]:
+        given = {"job_id": job_id, "also_over": also_over, "limit": limit}
+        rows = await self.session.rows("list_sessions", **given)
+        return [msgspec.convert(row, SessionRecord) for row in rows]
+
+
+async def _end(tx: Tx, session_id: str, end: SessionEnd, host_id: str | None, now: Now) -> bool:
+    code = end.exit_code if end.signal is None else 128 + end.signal
+    given = {"id": clean_text(session_id), "exit_code": code, "reason": clean_text(end.reason)}
+    row = await tx.one("end_session", **given, host_id=host_id, now=now)
+    if row is None:
+        return False
+    how = f"exit code {code}" if code is not None else end.reason or "it ended"
+    event = NewEvent(
+        kind="session_ended",
+        job_id=row["job_id"],
+        attempt=row["attempt"],
+        epoch=row["epoch"],
+        rank=row["rank"],
+        host_id=row["host_id"],
+        project=row["project"],
+        message=f"the session of {row['owner']} ended after {row['seconds']:.0f} s: {how}",
+        data={"session": session_id, "user": row["owner"], "from": row["from_address"]}
+        | {"kind": row["kind"], "command": row["command"], "exit_code": code}
+        | {"seconds": round(row["seconds"], 3), "reason": end.reason},
+    )
+    await write_events(tx, [event], row["ended_at"])
+    return True
+
+
+def hash_ticket(ticket: str) -> bytes:
+    """Return the hash by which a ticket is on record."""
+    return hashlib.sha256(ticket.encode("utf-8", "surrogateescape")).digest()
+
+
+def _check_task(task: dict[str, Any] | None, job: JobRecord, rank: int) -> None:
+    """Raise Conflict or NotFound where no session can begin in the task."""
+    if task is not None and task["state"] == TaskState.RUNNING:
+        return
+    if rank >= job.tasks:
+        many = "task" if job.tasks == 1 else "tasks"
+        raise NotFound(
+            f"job {job.id} has {job.tasks} {many}, so there is no rank {rank}; ranks count from 0"
+        )
+    if job.state.terminal:
+        raise Conflict(
+            f"job {job.id} has ended ({job.state}); a session needs a task that runs. "
+            f"`holdfast logs {job.id}` shows what it printed",
+            code="job_ended",
+        )
+    where = f"rank {rank} of job {job.id}" if job.tasks > 1 else f"job {job.id}"
+    state = task["state"] if task is not None else job.state
+    raise Conflict(
+        f"{where} does not run now ({state}); `holdfast why {job.id}` says what it waits for",
+        code="not_running",
+    )

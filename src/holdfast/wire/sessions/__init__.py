@@ -1,0 +1,1 @@
+"""Speak about sessions: a person's lines into a running task."""

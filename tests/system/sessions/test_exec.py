@@ -1,0 +1,104 @@
+"""A command in a running task: its streams, its end, its surroundings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.client.sessions.session import TaskSession
+from tests.system.cluster import Cluster
+from tests.waits import Patience
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def job(shared: Cluster) -> str:
+    shared.add_host("inside", cpu_slots=4)
+    job_id = shared.submit("sh", "-c", "exec sleep 600", env={"COLOUR": "blue"})
+    shared.until(job_id, "running")
+    return job_id
+
+
+def test_output_errors_and_exit_code_are_the_commands_own(shared: Cluster, job: str) -> None:
+    words = ["sh", "-c", "echo out; echo err >&2; exit 7"]
+    with shared.client.open_session(job, words) as session:
+        session.close_stdin()
+        found = list(session)
+    assert b"".join(d for s, d in found if s == "stdout") == b"out\n"
+    assert b"".join(d for s, d in found if s == "stderr") == b"err\n"
+    assert session.exit_code == 7
+
+
+def test_the_session_has_the_tasks_surroundings_but_no_beat_socket(
+    shared: Cluster, job: str
+) -> None:
+    """INSIDE-1."""
+    words = ["sh", "-c", "pwd; echo $COLOUR $HOLDFAST_JOB_ID [$HOLDFAST_BEAT_SOCKET]; id -u"]
+    with shared.client.open_session(job, words) as session:
+        said = b"".join(data for _, data in session).decode().split("\n")
+    pid = shared.host_of(job).task_pids(job)[0]
+    assert said[0] == str(Path(f"/proc/{pid}/cwd").readlink())
+    assert said[1] == f"blue {job} []"
+    assert said[2] == str(Path(f"/proc/{pid}").stat().st_uid)
+
+
+def test_megabytes_go_through_both_ways_with_a_half_closed_input(shared: Cluster, job: str) -> None:
+    data = bytes(range(256)) * (24 << 12)  # 24 MiB, more than the windows
+    done = shared.cli("exec", job, "--", "cat", input=data)
+    assert done.returncode == 0
+    assert done.stdout == data
+
+
+def test_a_session_ends_with_its_task_and_before_the_tasks_end_is_told(shared: Cluster) -> None:
+    """INSIDE-2: also a process that ignores every signal but KILL."""
+    job_id = shared.submit("sh", "-c", "exec sleep 600")
+    shared.until(job_id, "running")
+    stubborn = ["sh", "-c", "trap '' HUP TERM INT; echo up; while :; do sleep 1; done"]
+    session = shared.client.open_session(job_id, stubborn)
+    assert session.read() == ("stdout", b"up\n")
+    host = shared.host_of(job_id)
+    inside = host.marked_pids(f"session {session.id}")
+    assert inside
+    shared.client.cancel(job_id)
+    shared.until(job_id, "cancelled")
+    assert host.marked_pids(f"session {session.id}") == []
+    assert session.wait() == 128 + 9
+
+
+def test_a_terminal_outlives_the_agent_and_its_user_comes_back_to_it(
+    shared: Cluster, job: str
+) -> None:
+    """INSIDE-3: the guardian passes the terminal on to the next agent."""
+    lost: list[str] = []
+    with shared.client.open_session(
+        job, ["sh"], kind="shell", tty=True, rows=30, cols=100, on_lost=lost.append
+    ) as session:
+        read_until(session, b"# ", b"$ ")
+        session.write(b"kept=here; stty size\n")
+        read_until(session, b"30 100")
+        shared.host_of(job).kill_agent()
+        read_until_anew(session, lost)
+        session.write(b"echo still $kept\n")
+        read_until(session, b"still here")
+        session.write(b"exit 5\n")
+        assert session.wait() == 5
+
+
+def read_until(session: TaskSession, *words: bytes) -> bytes:
+    """Read what a session prints, until one of the words is among it."""
+    found = b""
+    while not any(word in found for word in words):
+        piece = session.read(30.0)
+        assert piece is not None, found
+        found += piece.data
+    return found
+
+
+def read_until_anew(session: TaskSession, lost: list[str]) -> None:
+    """Read until the link was lost and is there again."""
+    patience = Patience(30.0)
+    while lost[-1:] != [""]:
+        assert not patience.over
+        session.read(0.2)
