@@ -22,14 +22,14 @@ from collections.abc import Callable, Mapping
 from holdfast.agent.guardian.config import GuardianConfig
 from holdfast.bounds import UNREADABLE
 from holdfast.errors import ValidationError
+from holdfast.process.frame_line import FrameLine
 from holdfast.process.loop import Poller
 from holdfast.process.nursery import Nursery, ProgramEvents, ProgramRun
 from holdfast.process.spawn import SpawnRequest
-from holdfast.wire.frames import MAX_FRAME_BYTES, FrameReader, encode_frame
+from holdfast.wire.frames import MAX_FRAME_BYTES
 from holdfast.wire.guardian import Answer, Request, Unread, decode_request, encode
 
 EXIT_BAD_CONFIG = 78  # an agent's status (EX_CONFIG): starting it again changes nothing
-_READ_BYTES = 1 << 18
 _TERM_SECONDS = 10.0  # how long an agent may take to leave
 _SPARE_DESCRIPTORS = 6  # an agent may use descriptors that tasks must leave free (SPAWN-4)
 _SHOWN_BYTES = 32
@@ -77,9 +77,7 @@ class AgentChild:
         self._refused = 0  # messages of this agent that were refused
         self._mute = 0  # agents in a row that were killed before their first word
         self._run: ProgramRun | None = None
-        self._channel: socket.socket | None = None
-        self._reader = FrameReader()
-        self._unsent = bytearray()
+        self._channel: FrameLine | None = None
         self.greeted = False  # its hello was answered
         self._started_at = 0.0
         self._heard_at = 0.0
@@ -127,8 +125,8 @@ class AgentChild:
         the agent once."""
         if self._channel is None or not self.greeted:
             return
-        self._unsent += encode_frame(encode(answer))
-        if len(self._unsent) > 2 * MAX_FRAME_BYTES:
+        self._channel.say(encode(answer))
+        if len(self._channel.unsent) > 2 * MAX_FRAME_BYTES:
             self._kill("it does not read what it is told")
 
     def greet(self, snapshot: Answer) -> None:
@@ -161,21 +159,15 @@ class AgentChild:
         if self._channel is None:
             return []
         try:
-            data = self._channel.recv(_READ_BYTES)
-        except BlockingIOError:
-            return []
-        except OSError:
-            data = b""
-        if not data:
-            self._close_channel()
-            if not self._wanted_gone:  # an agent that was told to leave has time for it
-                self._kill("it closed its line to the guardian")
-            return []
-        try:
-            frames = self._reader.feed(data)
+            frames = self._channel.hear()
         except ValidationError as error:
             self._kill(f"it sent what is no message: {error}")
             self._close_channel()
+            return []
+        if self._channel.ended:
+            self._close_channel()
+            if not self._wanted_gone:  # an agent that was told to leave has time for it
+                self._kill("it closed its line to the guardian")
             return []
         requests: list[Request] = []
         for frame in frames:
@@ -196,16 +188,8 @@ class AgentChild:
 
     def flush(self) -> None:
         """Send as much as the socket accepts now; the rest is sent when it accepts more."""
-        if self._channel is None:
-            return
-        try:
-            while self._unsent:
-                del self._unsent[: self._channel.send(self._unsent)]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._unsent.clear()  # the agent closed its end; its exit follows
-        self._poller.want_to_write(self._channel.fileno(), bool(self._unsent))
+        if self._channel is not None:
+            self._poller.want_to_write(self._channel.fileno(), self._channel.flush())
 
     def _start(self, now: float) -> None:
         try:
@@ -234,7 +218,6 @@ class AgentChild:
             parent_death_signal=signal.SIGCONT,
             descriptor_limit=self._descriptor_limit,
         )
-        ours.setblocking(False)
         try:
             self._poller.handle(ours.fileno(), self._hear)
             self._run = self._nursery.start(
@@ -254,7 +237,7 @@ class AgentChild:
         finally:
             for line in lines:
                 line.close()
-        self._channel, self._reader, self._unsent = ours, FrameReader(), bytearray()
+        self._channel = FrameLine(ours)
         self.greeted, self._refused = False, 0
         self._started_at = self._heard_at = now
         self._kill_at = INF

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import Unavailable, ValidationError
 from holdfast.process.ending import KILL_POLL_SECONDS
+from holdfast.process.frame_line import FrameLine
 from holdfast.process.loop import catch_signals, write_note
 from holdfast.process.sweep import sweep
 from holdfast.process.syscalls import become_subreaper
@@ -39,7 +40,6 @@ from holdfast.supervisor.line.priority import prefer_this_thread
 from holdfast.supervisor.line.session_host import HostSession
 from holdfast.wire.bus import messages as bus
 from holdfast.wire.bus.local import ManagerAlive, WardenRequest, decode_warden_answer, encode_local
-from holdfast.wire.frames import FrameReader, encode_frame
 
 if TYPE_CHECKING:
     import zmq
@@ -54,7 +54,6 @@ _GOODBYE_SECONDS = 2.0
 _SIGNALLED_GOODBYE_SECONDS = 0.5
 _FRAMES_PER_TURN = 512
 _OUTBOX_BYTES = 64 << 20  # beyond this, processes wait until the supervisor has read more
-_READ_BYTES = 1 << 20
 _TCP_TIMEOUT_MS = 10_000
 _DEFAULT_GRACE_SECONDS = 5.0
 _LONGEST_SEARCH_NOTE_SECONDS = 600.0
@@ -151,12 +150,10 @@ class _HostManager:
         self._zmq = zmq
         self._config = config
         self._mark = mark
-        self._warden = warden
+        self._warden = FrameLine(warden)
         self._warden_pid = warden_pid
-        self._warden_gone = self._mourned = False
+        self._mourned = False
         self._unwritten = 0
-        self._unsent = bytearray()
-        self._reader = FrameReader()
         self._log = 2
         if config.log_file:
             self._log = os.open(config.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -202,7 +199,7 @@ class _HostManager:
         """Run the loop until everything is over; return the exit code."""
         zmq = self._zmq
         poller = zmq.Poller()
-        for entry in (self._dealer, self._warden, self._line.fileno(), self._wake_fd):
+        for entry in (self._dealer, self._warden.fileno(), self._line.fileno(), self._wake_fd):
             poller.register(entry, zmq.POLLIN)
         while True:
             now = time.monotonic()
@@ -214,18 +211,19 @@ class _HostManager:
             reading = not self._is_full()
             poller.modify(self._line.fileno(), zmq.POLLIN if reading else 0)
             if not self._mourned:
-                poller.modify(self._warden, zmq.POLLIN | (zmq.POLLOUT if self._unsent else 0))
+                writing = zmq.POLLOUT if self._warden.unsent else 0
+                poller.modify(self._warden.fileno(), zmq.POLLIN | writing)
             ready = dict(poller.poll(int(wait * 1000) + 1))
             if self._wake_fd in ready:
                 self._read_signals()
             self._read_dealer()
-            if self._warden.fileno() in ready or self._warden in ready:
+            if self._warden.fileno() in ready:
                 self._serve_warden()
             if reading and self._line.fileno() in ready:
                 self._line.serve()
-            if self._warden_gone and not self._mourned:
+            if self._warden.ended and not self._mourned:
                 self._mourned = True
-                poller.unregister(self._warden)
+                poller.unregister(self._warden.fileno())
                 self._mourn_warden()
             if self._session.rules is None and time.monotonic() >= self._key_at:
                 self._look_for_key(poller)
@@ -255,7 +253,7 @@ class _HostManager:
     def _check_warden(self, now: float) -> None:
         """Kill a warden that is frozen (WARDEN-4). A manager that was away itself lets the warden
         speak first."""
-        if self._warden_gone:
+        if self._warden.ended:
             return
         gap, self._turned_at = now - self._turned_at, now
         if gap > _AWAY_SECONDS:
@@ -389,32 +387,16 @@ class _HostManager:
     # ---- the warden
 
     def _ask_warden(self, request: WardenRequest) -> None:
-        if not self._warden_gone:
-            self._unsent += encode_frame(encode_local(request))
-            self._flush_warden()
-
-    def _flush_warden(self) -> None:
-        try:
-            while self._unsent:
-                del self._unsent[: self._warden.send(self._unsent[: 1 << 16])]
-        except BlockingIOError:
-            return
-        except OSError:
-            self._warden_gone = True
+        if not self._warden.ended:
+            self._warden.say(encode_local(request))
+            self._warden.flush()
 
     def _serve_warden(self) -> None:
-        self._flush_warden()
-        try:
-            data = self._warden.recv(_READ_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._warden_gone = True
-            return
-        self._warden_heard_at = time.monotonic()
-        for frame in self._reader.feed(data):
+        self._warden.flush()
+        frames = self._warden.hear()
+        if frames:
+            self._warden_heard_at = time.monotonic()
+        for frame in frames:
             self._ranks.take_answer(decode_warden_answer(frame))
 
     def _mourn_warden(self) -> None:

@@ -34,6 +34,7 @@ from pathlib import Path
 from holdfast.bounds import UNREADABLE
 from holdfast.errors import ValidationError
 from holdfast.process.ending import KILL_POLL_SECONDS
+from holdfast.process.frame_line import FrameLine
 from holdfast.process.loop import Mishaps, Poller, write_note
 from holdfast.process.nursery import Nursery, ProgramEvents, ProgramRun
 from holdfast.process.spawn import SpawnRequest, signal_group
@@ -41,11 +42,9 @@ from holdfast.process.syscalls import become_subreaper, read_boottime
 from holdfast.process.table import TASK_VARIABLE, read_children, read_table
 from holdfast.process.urgent import urgent
 from holdfast.wire.bus import local as bus_local
-from holdfast.wire.frames import FrameReader, encode_frame
 
 KILL_LIMIT_SECONDS = 10.0
 FROZEN_SECONDS = 15.0
-_READ_BYTES = 1 << 20
 _BUSY_SECONDS = 1.0
 _MISHAP_SECONDS = 0.1  # the pause after a failure, which may repeat for ever
 _AWAY_SECONDS = 10.0  # a turn delayed for longer means a suspension, not a busy machine
@@ -58,12 +57,10 @@ class Warden:
     def __init__(
         self, line: socket.socket, mark: str, frozen_seconds: float, kill_grace_seconds: float
     ) -> None:
-        self._line = line
+        self._line = FrameLine(line)
         self._manager = os.getppid()
         self._frozen_seconds = frozen_seconds
         self._kill_grace_seconds = kill_grace_seconds
-        self._reader = FrameReader()
-        self._unsent = bytearray()
         self._mishaps = Mishaps(_note)
         self._poller = Poller(self._mishaps)
         self._nursery = Nursery(
@@ -131,21 +128,17 @@ class Warden:
 
     def _hear(self) -> None:
         try:
-            data = self._line.recv(_READ_BYTES)
-        except BlockingIOError:
-            return
-        except OSError:
-            data = b""
-        if not data:
-            self._close_down()
-            return
-        self._heard_at, self._given_up = read_boottime(), False
-        try:
-            requests = [bus_local.decode_warden_request(frame) for frame in self._reader.feed(data)]
+            frames = self._line.hear()
+            requests = [bus_local.decode_warden_request(frame) for frame in frames]
         except (ValidationError, *UNREADABLE) as error:
             _note(f"the host manager's line cannot be read, so it is given up: {error}")
             self._close_down()
             return
+        if self._line.ended:
+            self._close_down()
+            return
+        if requests:
+            self._heard_at, self._given_up = read_boottime(), False
         for request in requests:
             if isinstance(request, bus_local.ManagerAlive):
                 self._tell(bus_local.Turned())
@@ -155,19 +148,11 @@ class Warden:
     def _tell(self, answer: bus_local.WardenAnswer) -> None:
         if self._closing:
             return
-        self._unsent += encode_frame(bus_local.encode_local(answer))
+        self._line.say(bus_local.encode_local(answer))
         self._flush()
 
     def _flush(self) -> None:
-        try:
-            while self._unsent:
-                sent = self._line.send(self._unsent[: 1 << 16])
-                del self._unsent[:sent]
-        except BlockingIOError:
-            pass
-        except OSError:
-            self._unsent.clear()  # the end of the line is read, and acted upon, by `_hear`
-        self._poller.want_to_write(self._line.fileno(), bool(self._unsent))
+        self._poller.want_to_write(self._line.fileno(), self._line.flush())
 
     def _close_down(self) -> None:
         """End every tree, because the manager is gone (WARDEN-1)."""
@@ -297,13 +282,11 @@ def fork_warden(
     pid = os.fork()
     if pid != 0:
         theirs.close()
-        ours.setblocking(False)
         return pid, ours
     code = 1
     try:
         ours.close()
         _settle_in()
-        theirs.setblocking(False)
         with urgent():
             Warden(theirs, mark, frozen_seconds, kill_grace_seconds).run()
         shutil.rmtree(folder, ignore_errors=True)
