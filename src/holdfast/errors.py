@@ -11,6 +11,8 @@
     ├── TooLarge             a body, header or stream over its limit
     ├── JobFailed            a job that a script waited for failed or was cancelled
     ├── Unavailable          the store or the controller cannot be reached; trying again later is right
+    │   └── ConnectionLost   a connection broke, or was silent for too long
+    │       └── NeverConnected  no connection was made, so nothing was sent
     └── InvalidTransition    a (state, event) pair no table holds: a bug in Holdfast, never the user's
 
 Every error says what happened, with which ids, and what to do. `code` is the stable word that
@@ -74,6 +76,14 @@ class TooLarge(HoldfastError, code="too_large", status=413):
 
 class Unavailable(HoldfastError, code="unavailable", status=503):
     """The store or the controller cannot be reached; nothing is known to have changed."""
+
+
+class ConnectionLost(Unavailable, code="unreachable"):
+    """The connection broke, or was silent for too long, before the answer was whole."""
+
+
+class NeverConnected(ConnectionLost):
+    """No connection was made, so the request has changed nothing and may be sent again."""
 
 
 class JobFailed(HoldfastError, code="job_failed"):

@@ -50,22 +50,24 @@ from holdfast.agent.orders.starts import TaskStarts
 from holdfast.agent.sessions.hand import HandLine
 from holdfast.agent.sessions.home import Sessions
 from holdfast.agent.tasks import TaskTable
-from holdfast.agent.uplink.calls import ControllerCalls
+from holdfast.agent.uplink.calls import CALL_SECONDS, ControllerCalls
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers
-from holdfast.agent.uplink.http import HttpClient
 from holdfast.agent.uplink.identity import Registrar
 from holdfast.agent.uplink.log_reads import LogReader
 from holdfast.agent.uplink.logs import LogShipper
 from holdfast.agent.uplink.news import News
 from holdfast.agent.uplink.self_destruct import end_when_alone
 from holdfast.agent.uplink.sync import SyncLoop
-from holdfast.agent.uplink.transfers import Transfers
+from holdfast.agent.uplink.transfers import SILENCE_SECONDS, Transfers
 from holdfast.agent.watch.faults import FaultLooks
 from holdfast.agent.watch.forensics import ForensicsSender
 from holdfast.agent.watch.kills import Kills
 from holdfast.agent.watch.memory import MemoryWatch
 from holdfast.agent.watch.runner import WatchRunner
 from holdfast.agent.watch.telemetry import Telemetry
+from holdfast.http.addresses import read_addresses
+from holdfast.http.asynchronous import AsyncHttp
+from holdfast.http.blocking import BlockingHttp
 from holdfast.process.files import make_private_folder
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.data.caches import CachesReport
@@ -89,8 +91,10 @@ class Agent:
         self._snapshot = asyncio.Event()
         self._work_folder = config.state_path / WORK_FOLDER
         self._news = News()
-        self._client = HttpClient(config.url, ca_file=config.ca_file)
-        self._calls = ControllerCalls(self._client)
+        addresses, ca_file = read_addresses(config.url), config.ca_file
+        self._http = AsyncHttp(addresses, ca_file=ca_file, timeout_seconds=CALL_SECONDS)
+        self._files = BlockingHttp(addresses, ca_file=ca_file, timeout_seconds=SILENCE_SECONDS)
+        self._calls = ControllerCalls(self._http)
         self._registrar = Registrar(self._calls, config, ties.incarnation, ties.host_mark)
         self._table = TaskTable(config.state_path, self._registrar.make_token)
         self._link = GuardianLink(ties.incarnation)
@@ -111,10 +115,7 @@ class Agent:
         self._kills = Kills(table, self._link, self._forensics)
         self._memory = MemoryWatch(table, self._ties.guardian_pid, kill=self._kills.kill)
         self._transfers = transfers = Transfers(
-            config.url,
-            ca_file=config.ca_file,
-            incarnation=self._ties.incarnation,
-            token=lambda: calls.token,
+            self._files, incarnation=self._ties.incarnation, token=lambda: calls.token
         )
         self._checkpoints = CheckpointTransfers(table, transfers)
         self._lines = ExecutorLines()
@@ -155,7 +156,7 @@ class Agent:
         self._sessions = Sessions(
             self._table,
             HandLine(self._ties.hand_fd),
-            self._client,
+            self._http,
             self._calls,
             allowed=self._config.sessions,
         )
@@ -172,12 +173,7 @@ class Agent:
         self._rooms = ModelRooms(
             self._table, self._probe, self._lines.find_declared, changed=self._lines.wake
         )
-        carrier = BlobCarrier(
-            self._config.url,
-            ca_file=self._config.ca_file,
-            folder=self._home.blobs,
-            token=lambda: calls.token,
-        )
+        carrier = BlobCarrier(self._files, folder=self._home.blobs, token=lambda: calls.token)
         self._executors = Executors(
             self._table,
             calls,
@@ -337,7 +333,8 @@ class Agent:
         self._keeper.sweep()
         await self._checkpoints.close()
         await self._probe.close()
-        self._client.close()
+        self._http.close()
+        self._files.close()
         return EXIT_DONE if failed is None and not self.line_lost else 1
 
     async def _serve(self) -> None:

@@ -20,6 +20,7 @@ from holdfast.agent.guardian.home import GROUP_RECORD, SOCKET_RECORD
 from holdfast.core.gpus import Gpu
 from holdfast.core.spec import Name, ShortText
 from holdfast.errors import ValidationError
+from holdfast.http.addresses import read_addresses
 from holdfast.process.files import (
     make_private_folder,
     read_bound,
@@ -52,7 +53,8 @@ class AgentConfig(
     """The config of one host's agent.
 
     intent: the host that this machine was rented to be; "" if no pool rented it. url: the
-    controller, `http://…` or `https://…`, a path prefix allowed. state_dir: this host's own folder,
+    controller, `http://…` or `https://…`, a path prefix allowed; several of one cluster with commas
+    between. state_dir: this host's own folder,
     made 0700. gpus: "auto" asks the drivers; a number declares so many devices; a list describes
     them. queues: the queues whose jobs it runs; empty for all. advertise: the address by which
     other hosts of a gang reach this one. ca_file: PEM of the authority that signed the controller's
@@ -124,9 +126,7 @@ def clean_name(text: str) -> str:
 
 def check_config(config: AgentConfig) -> AgentConfig:
     """Check a config beyond its types. Raises ValidationError with the field."""
-    if not re.match(r"^https?://[^/\s?#]+[^\s?#]*$", config.url):
-        why = f"{config.url!r} is no address of a controller; write http://host:port"
-        raise ValidationError(why, field="url")
+    read_addresses(config.url)
     if not os.path.isabs(config.state_dir):
         why = f"the state folder {config.state_dir!r} must be an absolute path"
         raise ValidationError(why, field="state_dir")

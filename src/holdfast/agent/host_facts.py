@@ -5,7 +5,6 @@ import logging
 import os
 import socket
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from holdfast.agent.config import AgentConfig
 from holdfast.agent.data.mounts import list_labels
@@ -16,6 +15,7 @@ from holdfast.agent.probes.real import RealProbe
 from holdfast.agent.probes.scripted import ScriptedProbe
 from holdfast.agent.probes.visible import declare_visible
 from holdfast.core.gpus import Gpu
+from holdfast.http.addresses import read_addresses
 from holdfast.version import VERSION
 from holdfast.wire.agent import HostFacts
 
@@ -105,11 +105,9 @@ def read_memory_bytes() -> int:
 def find_address(url: str) -> str:
     """Return this machine's address on the way to the controller, of the same family (IPv4 or
     IPv6), because the peers of a gang most likely reach it by that address, too."""
-    parts = urlsplit(url)
+    controller = read_addresses(url)[0]
     try:
-        found = socket.getaddrinfo(
-            parts.hostname or "127.0.0.1", parts.port or 443, type=socket.SOCK_DGRAM
-        )
+        found = socket.getaddrinfo(controller.host, controller.port, type=socket.SOCK_DGRAM)
     except OSError:
         found = []
     for family, kind, protocol, _, where in found:

@@ -46,7 +46,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    # Imported late, because httpx takes longer to import than all of `holdfast --help` may.
+    # Imported late, because asyncio takes longer to import than all of `holdfast --help` may.
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib

@@ -7,16 +7,11 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from holdfast.client.download import PIECE_BYTES, describe_file, read_pieces, receive
+import msgspec
+
+from holdfast.client.download import receive
 from holdfast.client.follow import Follow, ReconnectDelays
-from holdfast.client.http_library import (
-    client_options,
-    explain_proxies,
-    httpx,
-    name_loss,
-    request_options,
-)
-from holdfast.client.locate import ControllerPlace, locate
+from holdfast.client.locate import locate
 from holdfast.client.methods.arrays import ArrayMethods
 from holdfast.client.methods.calls import CallMethods
 from holdfast.client.methods.checkpoints import CheckpointMethods
@@ -32,16 +27,18 @@ from holdfast.client.rest import PageCall, RestCall
 from holdfast.client.scripts import Awaited, FetchFile, Script, SendFile, Sleep, Step, UseCaller
 from holdfast.client.sse import EventStreamReader, ServerEvent
 from holdfast.client.transport import (
-    ConnectionLost,
-    NeverConnected,
+    explain_loss,
+    file_request,
+    http_options,
     refuse,
     request_of,
     stream_request,
     tell_note,
-    unreachable,
     warn,
 )
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import ConnectionLost, HoldfastError, NeverConnected, Unavailable
+from holdfast.http.asynchronous import AsyncHttp
+from holdfast.http.courier import HttpRequest
 
 T = TypeVar("T")
 
@@ -60,17 +57,13 @@ class AsyncRestConnection(Awaited):
         retry_seconds: float = 10.0,
         ca_file: str | None = None,
         context: str | None = None,
-        transport: httpx.AsyncBaseTransport | None = None,
-        event_hooks: Mapping[str, list[Any]] | None = None,
     ) -> None:
-        self.place: ControllerPlace = locate(url, token, context=context)
-        ca_file = ca_file or self.place.ca_file
+        place = locate(url, token, context=context)
+        self.place = msgspec.structs.replace(place, ca_file=ca_file or place.ca_file)
         self._timeout_seconds = timeout_seconds
         self._retry_seconds = retry_seconds
         self.on_note: Callable[[str], None] = warn
-        options = client_options(self.place, timeout_seconds, ca_file)
-        with explain_proxies():
-            self._http = httpx.AsyncClient(transport=transport, event_hooks=event_hooks, **options)
+        self._http = AsyncHttp(**http_options(self.place, timeout_seconds))
 
     async def __aenter__(self) -> Self:
         return self
@@ -85,7 +78,7 @@ class AsyncRestConnection(Awaited):
 
     async def close(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        self._http.close()
 
     async def call(self, call: RestCall[T]) -> T:
         """Send one call, again where that is harmless, and return its answer."""
@@ -93,24 +86,22 @@ class AsyncRestConnection(Awaited):
         while True:
             try:
                 return await self._send(call)
-            except (httpx.TransportError, Unavailable) as failure:
-                error = _name_failure(failure)
+            except Unavailable as error:
                 again = call.repeatable or isinstance(error, NeverConnected)
                 delay = delays.next_delay(random.random()) if again else None
                 if delay is None:
-                    raise self._refusal(error) from error
+                    raise explain_loss(self.place, error) from error
             await asyncio.sleep(delay)
 
     async def _send(self, call: RestCall[T]) -> T:
-        request = request_of(call, self._timeout_seconds)
-        answer = await self._http.request(**request_options(request, self._timeout_seconds))
-        if answer.status_code >= 300:
-            raise refuse(self.place, answer.status_code, answer.content)
-        tell_note(answer.headers, self.on_note)
-        return call.read(answer.content)
+        return call.read(await self._ask(request_of(call, self._timeout_seconds)))
 
-    def _refusal(self, error: Exception) -> Unavailable:
-        return error if isinstance(error, Unavailable) else unreachable(self.place, error)
+    async def _ask(self, request: HttpRequest) -> bytes:
+        answer = await self._http.call(request)
+        if answer.status >= 300:
+            raise refuse(self.place, answer.status, answer.body)
+        tell_note(answer.headers, self.on_note)
+        return answer.body
 
     async def perform(self, begin: Callable[[], Script[T]]) -> T:
         """Carry out the steps of a script, and return its result. A step's failure is raised inside
@@ -138,29 +129,23 @@ class AsyncRestConnection(Awaited):
             return await asyncio.to_thread(step.work, caller)
         try:
             return await (self._fetch(step) if isinstance(step, FetchFile) else self._upload(step))
-        except httpx.TransportError as error:
-            raise unreachable(self.place, error) from error
+        except ConnectionLost as error:
+            raise explain_loss(self.place, error) from error
 
     async def _fetch(self, wanted: FetchFile) -> None:
-        async with self._http.stream("GET", wanted.path, params=wanted.query) as answer:
-            if answer.status_code >= 300:
-                raise refuse(self.place, answer.status_code, await answer.aread())
+        request = HttpRequest(
+            "GET", wanted.path, self._timeout_seconds, wanted.query, repeatable=True
+        )
+        async with self._http.send(request) as answer:
+            if answer.status >= 300:
+                raise refuse(self.place, answer.status, await answer.read())
             with receive(wanted.to, answer.headers) as download:
-                async for piece in answer.aiter_raw(PIECE_BYTES):
+                async for piece in answer.pieces():
                     download.add(piece)
 
     async def _upload(self, given: SendFile) -> bytes:
-        async def pieces() -> AsyncIterator[bytes]:
-            for piece in read_pieces(given.file):
-                yield piece
-
-        headers = describe_file(given.file)
-        answer = await self._http.put(
-            given.path, params=given.query, content=pieces(), headers=headers
-        )
-        if answer.status_code >= 300:
-            raise refuse(self.place, answer.status_code, answer.content)
-        return answer.content
+        request = file_request(given.path, given.query, given.file, self._timeout_seconds)
+        return await self._ask(request)
 
     async def each(self, source: PageCall[T] | Follow[T]) -> AsyncIterator[T]:
         """Yield every item; a page is fetched when its first item is asked for."""
@@ -180,11 +165,10 @@ class AsyncRestConnection(Awaited):
         self, call: RestCall[Any], headers: Mapping[str, str]
     ) -> AsyncIterator[ServerEvent]:
         reader = EventStreamReader()
-        options = request_options(stream_request(call, headers), self._timeout_seconds)
-        async with self._http.stream(**options) as answer:
-            if answer.status_code >= 300:
-                raise refuse(self.place, answer.status_code, await answer.aread())
-            async for data in answer.aiter_bytes():
+        async with self._http.send(stream_request(call, headers)) as answer:
+            if answer.status >= 300:
+                raise refuse(self.place, answer.status, await answer.read())
+            async for data in answer.pieces():
                 for event in reader.feed(data):
                     yield event
 
@@ -193,7 +177,7 @@ class AsyncRestConnection(Awaited):
         follower, delays = stream.follower, ReconnectDelays(stream.retry_seconds)
         while True:
             call, headers = follower.request()
-            failure: Exception | None = None
+            failure: Unavailable = ConnectionLost("the stream was closed")
             try:
                 async for event in self._stream(call, headers):
                     delays.succeed()
@@ -201,11 +185,11 @@ class AsyncRestConnection(Awaited):
                         yield item
                     if follower.ended:
                         return
-            except (httpx.TransportError, Unavailable) as error:
-                failure = _name_failure(error)
+            except Unavailable as error:
+                failure = error
             delay = delays.next_delay(random.random())
             if delay is None:
-                raise self._refusal(failure or EOFError("the stream was closed")) from failure
+                raise explain_loss(self.place, failure) from failure
             await asyncio.sleep(delay)
 
 
@@ -238,19 +222,14 @@ class AsyncClient(
     `close()`.
 
     Args:
-        url, token: the controller and the caller's token; `holdfast.client.locate` finds them where
-            they are left out.
+        url, token: the controller, or several of one cluster with commas between, and the caller's
+            token; `holdfast.client.locate` finds them where they are left out.
         timeout_seconds: how long to wait for one answer.
         retry_seconds: how long lost connections are tried again, for calls where that is harmless.
         ca_file: certificates to trust instead of the system's. [default: the context's, or
             HOLDFAST_CA_FILE]
         context: the name of the server, as `holdfast login` keeps it, in place of `url`.
-        transport: an `httpx.AsyncBaseTransport`, for tests.
 
     Raises (every method): the errors of `holdfast.errors`; `Unavailable` when the controller cannot
     be reached.
     """
-
-
-def _name_failure(error: httpx.TransportError | Unavailable) -> ConnectionLost | Unavailable:
-    return error if isinstance(error, Unavailable) else name_loss(error)

@@ -12,12 +12,12 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 import msgspec
 
 from holdfast.client.contexts.file import LOCAL, read_contexts
 from holdfast.errors import HoldfastError, Unauthorized, Unavailable, ValidationError
+from holdfast.http.addresses import read_addresses, split_urls
 from holdfast.wire.bearer import is_token
 
 DATA_FOLDER = "holdfast-data"
@@ -41,17 +41,11 @@ class ControllerPlace(msgspec.Struct, frozen=True):
     def is_local(self) -> bool:
         """Return whether the controller is on this machine, where the caller's folders exist
         too."""
-        return is_loopback(self.url)
+        return all(address.is_loopback for address in read_addresses(",".join(self.urls)))
 
 
 class NoController(Unavailable, code="no_controller"):
     """No setting or file names a controller."""
-
-
-def is_loopback(url: str) -> bool:
-    """Return whether the host of a URL is this machine's own loopback."""
-    host = urlsplit(url).hostname or ""
-    return host == "localhost" or host == "::1" or host.startswith("127.")
 
 
 def locate(
@@ -196,12 +190,6 @@ def _token_for(url: str, env: Mapping[str, str], folder: Path | None) -> _Token:
     return _Token(None, "")
 
 
-def split_urls(text: str) -> tuple[str, ...]:
-    """Return the addresses of a text with commas between them, each once and without a last
-    slash."""
-    return tuple(dict.fromkeys(url.strip().rstrip("/") for url in text.split(",") if url.strip()))
-
-
 def _read(path: Path) -> str | None:
     try:
         return path.read_text().strip().rstrip("/") or None
@@ -210,12 +198,7 @@ def _read(path: Path) -> str | None:
 
 
 def _checked(text: str, token: _Token, source: str, ca_file: str | None) -> ControllerPlace:
-    urls = split_urls(text) or (text,)
-    for url in urls:
-        if not _is_address(url):
-            raise ValidationError(
-                f"{url[:200]!r} ({source}) is not a URL like http://127.0.0.1:7878", field="url"
-            )
+    urls = tuple(address.url for address in read_addresses(text, source))
     if token.secret is not None and not is_token(token.secret):
         # A header cannot carry it. The message does not repeat it, because it may be a secret.
         raise Unauthorized(
@@ -226,19 +209,6 @@ def _checked(text: str, token: _Token, source: str, ca_file: str | None) -> Cont
     return ControllerPlace(
         urls[0], token.secret, source, urls=urls, ca_file=ca_file, token_source=found
     )
-
-
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
-        # A name of another alphabet is looked up in its IDNA form, which limits a label's length.
-        name = host if host.isascii() else host.encode("idna").decode()
-    except ValueError:  # a lone bracket, a port that is no number, half a surrogate pair
-        return False
-    if any(len(label) >= 64 for label in name.split(".")) or not url.isprintable() or " " in url:
-        return False
-    return parts.scheme in ("http", "https") and bool(host) and port != 0
 
 
 def token_hint(error: HoldfastError, place: ControllerPlace) -> str:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from holdfast.client import sockets
-from holdfast.client.download import describe_file, read_pieces, receive
+import msgspec
+
+from holdfast.client.download import receive
 from holdfast.client.follow import Follow, ReconnectDelays
-from holdfast.client.locate import ControllerPlace, locate
+from holdfast.client.locate import locate
 from holdfast.client.methods.arrays import ArrayMethods
 from holdfast.client.methods.calls import CallMethods
 from holdfast.client.methods.checkpoints import CheckpointMethods
@@ -31,22 +32,21 @@ from holdfast.client.sse import EventStreamReader, ServerEvent
 from holdfast.client.transport import (
     NO_WATCH,
     AnswerWatch,
-    ConnectionLost,
-    Exchanger,
-    NeverConnected,
-    SentRequest,
+    explain_loss,
+    file_request,
+    held_seconds,
+    http_options,
     refuse,
     request_of,
     stream_request,
     tell_note,
-    unreachable,
     warn,
 )
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import ConnectionLost, HoldfastError, NeverConnected, Unavailable
+from holdfast.http.blocking import BlockingHttp, BlockingReply
+from holdfast.http.courier import HttpRequest
 
 if TYPE_CHECKING:
-    import httpx
-
     from holdfast.client.sessions.session import TaskSession
     from holdfast.wire.sessions.messages import Kind
 
@@ -68,17 +68,15 @@ class RestConnection(Blocking):
         retry_seconds: float = 10.0,
         ca_file: str | None = None,
         context: str | None = None,
-        transport: httpx.BaseTransport | None = None,
         watch: AnswerWatch = NO_WATCH,
     ) -> None:
-        self.place: ControllerPlace = locate(url, token, context=context)
-        ca_file = ca_file or self.place.ca_file
+        place = locate(url, token, context=context)
+        self.place = msgspec.structs.replace(place, ca_file=ca_file or place.ca_file)
         self._timeout_seconds = timeout_seconds
         self._retry_seconds = retry_seconds
-        self._ca_file = ca_file
         self.on_note: Callable[[str], None] = warn
-        given = (self.place, timeout_seconds, ca_file, watch)
-        self._http = _make_exchanger(*given, transport)
+        self._watch = watch
+        self._http = BlockingHttp(**http_options(self.place, timeout_seconds))
 
     def __enter__(self) -> Self:
         return self
@@ -127,12 +125,7 @@ class RestConnection(Blocking):
             term=term, port=port, session=session, watch=watch,
         )  # fmt: skip
         return TaskSession(
-            self.place,
-            job_id,
-            asked,
-            ca_file=self._ca_file,
-            on_lost=on_lost,
-            linger_seconds=linger_seconds,
+            self.place, job_id, asked, on_lost=on_lost, linger_seconds=linger_seconds
         )
 
     def call(self, call: RestCall[T]) -> T:
@@ -141,26 +134,30 @@ class RestConnection(Blocking):
         while True:
             try:
                 return self._send(call)
-            except (ConnectionLost, Unavailable) as error:
+            except Unavailable as error:
                 again = call.repeatable or isinstance(error, NeverConnected)
                 delay = delays.next_delay(_chance()) if again else None
                 if delay is None:
-                    raise self._refusal(error) from error
+                    raise explain_loss(self.place, error) from error
             time.sleep(delay)
 
     def _send(self, call: RestCall[T]) -> T:
         return call.read(self._ask(request_of(call, self._timeout_seconds)))
 
-    def _ask(self, request: SentRequest) -> bytes:
+    @contextmanager
+    def _open(self, request: HttpRequest) -> Iterator[BlockingReply]:
+        self._watch.ask(held_seconds(request))
         with self._http.send(request) as answer:
-            data = b"".join(answer.pieces())
+            self._watch.hear()
+            yield answer
+
+    def _ask(self, request: HttpRequest) -> bytes:
+        with self._open(request) as answer:
+            data = answer.read()
         if answer.status >= 300:
             raise refuse(self.place, answer.status, data)
         tell_note(answer.headers, self.on_note)
         return data
-
-    def _refusal(self, error: Exception) -> Unavailable:
-        return error if isinstance(error, Unavailable) else unreachable(self.place, error)
 
     def perform(self, begin: Callable[[], Script[T]]) -> T:
         """Carry out the steps of a script, and return its result. A step's failure is raised inside
@@ -188,23 +185,21 @@ class RestConnection(Blocking):
         try:
             return self._fetch(step) if isinstance(step, FetchFile) else self._upload(step)
         except ConnectionLost as error:
-            raise unreachable(self.place, error) from error
+            raise explain_loss(self.place, error) from error
 
     def _fetch(self, wanted: FetchFile) -> None:
-        request = SentRequest("GET", wanted.path, self._timeout_seconds, wanted.query)
-        with self._http.send(request) as answer:
+        request = HttpRequest(
+            "GET", wanted.path, self._timeout_seconds, wanted.query, repeatable=True
+        )
+        with self._open(request) as answer:
             if answer.status >= 300:
-                raise refuse(self.place, answer.status, b"".join(answer.pieces()))
+                raise refuse(self.place, answer.status, answer.read())
             with receive(wanted.to, answer.headers) as download:
                 for piece in answer.pieces():
                     download.add(piece)
 
     def _upload(self, given: SendFile) -> bytes:
-        headers, pieces = describe_file(given.file), read_pieces(given.file)
-        given_seconds = self._timeout_seconds
-        return self._ask(
-            SentRequest("PUT", given.path, given_seconds, given.query, headers, pieces)
-        )
+        return self._ask(file_request(given.path, given.query, given.file, self._timeout_seconds))
 
     def each(self, source: PageCall[T] | Follow[T]) -> Iterator[T]:
         """Yield every item; a page is fetched when its first item is asked for."""
@@ -220,9 +215,9 @@ class RestConnection(Blocking):
 
     def _stream(self, call: RestCall[Any], headers: Mapping[str, str]) -> Iterator[ServerEvent]:
         reader = EventStreamReader()
-        with self._http.send(stream_request(call, headers)) as answer:
+        with self._open(stream_request(call, headers)) as answer:
             if answer.status >= 300:
-                raise refuse(self.place, answer.status, b"".join(answer.pieces()))
+                raise refuse(self.place, answer.status, answer.read())
             for data in answer.pieces():
                 yield from reader.feed(data)
 
@@ -231,18 +226,18 @@ class RestConnection(Blocking):
         follower, delays = stream.follower, ReconnectDelays(stream.retry_seconds)
         while True:
             call, headers = follower.request()
-            failure: Exception | None = None
+            failure: Unavailable = ConnectionLost("the stream was closed")
             try:
                 for event in self._stream(call, headers):
                     delays.succeed()
                     yield from follower.take(event)
                     if follower.ended:
                         return
-            except (ConnectionLost, Unavailable) as error:
+            except Unavailable as error:
                 failure = error
             delay = delays.next_delay(_chance())
             if delay is None:
-                raise self._refusal(failure or EOFError("the stream was closed")) from failure
+                raise explain_loss(self.place, failure) from failure
             time.sleep(delay)
 
 
@@ -263,14 +258,13 @@ class Client(
     """A connection to a controller. Threads may share it, in a `with` block or up to `close()`.
 
     Args:
-        url, token: the controller and the caller's token; `holdfast.client.locate` finds them where
-            they are left out.
+        url, token: the controller, or several of one cluster with commas between, and the caller's
+            token; `holdfast.client.locate` finds them where they are left out.
         timeout_seconds: how long to wait for one answer.
         retry_seconds: how long lost connections are tried again, for calls where that is harmless.
         ca_file: certificates to trust instead of the system's. [default: the context's, or
             HOLDFAST_CA_FILE]
         context: the name of the server, as `holdfast login` keeps it, in place of `url`.
-        transport: an `httpx.BaseTransport`, for tests.
         watch: the functions called at each request and at each answer's head.
 
     Raises (every method): the errors of `holdfast.errors`; `Unavailable` when the controller cannot
@@ -280,18 +274,3 @@ class Client(
 
 def _chance() -> float:
     return random.random()
-
-
-def _make_exchanger(
-    place: ControllerPlace,
-    timeout_seconds: float,
-    ca_file: str | None,
-    watch: AnswerWatch,
-    transport: httpx.BaseTransport | None,
-) -> Exchanger:
-    """Make the cheapest exchanger that reaches the controller."""
-    if transport is None and sockets.can_reach(place, os.environ):
-        return sockets.BlockingSockets(place, timeout_seconds, ca_file, watch, os.environ)
-    from holdfast.client.http_library import BlockingHttpx
-
-    return BlockingHttpx(place, timeout_seconds, ca_file, watch, transport)

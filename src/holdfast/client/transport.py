@@ -1,70 +1,20 @@
-"""The parts of sending that need no I/O: requests and their answers, the errors of a network."""
+"""The parts of sending that need no I/O: requests, what an answer says, and errors in sentences."""
 
-import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypedDict
 
 import msgspec
 
+from holdfast.client.download import describe_file, read_pieces
 from holdfast.client.follow import STREAM_SILENCE_SECONDS
 from holdfast.client.locate import ControllerPlace, token_hint
 from holdfast.client.rest import RestCall, read_problem
-from holdfast.errors import HoldfastError, HoldfastWarning, Unavailable
+from holdfast.errors import ConnectionLost, HoldfastError, HoldfastWarning, Unavailable
+from holdfast.http.addresses import HttpAddress, read_addresses
+from holdfast.http.courier import HttpRequest
 from holdfast.version import VERSION
-
-CONNECT_SECONDS = 10.0
-
-
-class ConnectionLost(Exception):
-    """The connection broke, or was silent for too long, before the answer was whole."""
-
-
-class NeverConnected(ConnectionLost):
-    """No connection was made, so the call has changed nothing and may be sent again."""
-
-
-class SentRequest(msgspec.Struct, frozen=True):
-    """One request. silence_seconds: the longest wait for more of the answer."""
-
-    method: str
-    path: str
-    silence_seconds: float
-    query: tuple[tuple[str, str], ...] = ()
-    headers: Mapping[str, str] | None = None
-    body: bytes | Iterable[bytes] | None = None
-
-    @property
-    def held_seconds(self) -> float:
-        """Return for how many seconds the request lets the controller hold the answer back until
-        something comes."""
-        return float(dict(self.query).get("wait", 0.0))
-
-
-class Reply(Protocol):
-    """The head of an answer, and its body as it comes. Reading raises ConnectionLost."""
-
-    @property
-    def status(self) -> int:
-        """Return the status."""
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """Return the headers, with names in lower case."""
-
-    def pieces(self) -> Iterator[bytes]:
-        """Yield the body's bytes as they come."""
-
-
-class Exchanger(Protocol):
-    """Sends requests to one controller. Threads may share it."""
-
-    def send(self, request: SentRequest) -> AbstractContextManager[Reply]:
-        """Send a request; the answer can be read in the block. Raises ConnectionLost."""
-
-    def close(self) -> None:
-        """Close the connections."""
 
 
 class AnswerWatch(msgspec.Struct, frozen=True):
@@ -79,6 +29,15 @@ class AnswerWatch(msgspec.Struct, frozen=True):
 NO_WATCH = AnswerWatch(lambda _: None, lambda: None)
 
 
+class HttpOptions(TypedDict):
+    """The arguments of `BlockingHttp` and `AsyncHttp`."""
+
+    addresses: tuple[HttpAddress, ...]
+    headers: Mapping[str, str]
+    ca_file: str | None
+    timeout_seconds: float
+
+
 def common_headers(place: ControllerPlace) -> dict[str, str]:
     """Return the headers that every request has."""
     headers = {
@@ -90,15 +49,42 @@ def common_headers(place: ControllerPlace) -> dict[str, str]:
     return headers
 
 
-def request_of(call: RestCall[Any], timeout_seconds: float) -> SentRequest:
+def http_options(place: ControllerPlace, timeout_seconds: float) -> HttpOptions:
+    """Return the arguments of the HTTP client of a place."""
+    return HttpOptions(
+        addresses=read_addresses(",".join(place.urls), place.source),
+        headers=common_headers(place),
+        ca_file=place.ca_file,
+        timeout_seconds=timeout_seconds,
+    )
+
+
+def request_of(call: RestCall[Any], timeout_seconds: float) -> HttpRequest:
     """Return the request of a call that has one answer."""
     headers = None if call.body is None else {"Content-Type": "application/json"}
-    return SentRequest(call.method, call.path, timeout_seconds, call.query, headers, call.body)
+    return HttpRequest(
+        call.method, call.path, timeout_seconds, call.query, headers, call.body, call.repeatable
+    )
 
 
-def stream_request(call: RestCall[Any], headers: Mapping[str, str]) -> SentRequest:
+def held_seconds(request: HttpRequest) -> float:
+    """Return for how many seconds a request lets the controller hold the answer back until something
+    comes."""
+    return float(dict(request.query).get("wait", 0.0))
+
+
+def stream_request(call: RestCall[Any], headers: Mapping[str, str]) -> HttpRequest:
     """Return the request of a stream, which may be silent for longer than an answer."""
-    return SentRequest(call.method, call.path, STREAM_SILENCE_SECONDS, call.query, headers)
+    silence = STREAM_SILENCE_SECONDS
+    return HttpRequest(call.method, call.path, silence, call.query, headers, repeatable=True)
+
+
+def file_request(
+    path: str, query: tuple[tuple[str, str], ...], file: Path, timeout_seconds: float
+) -> HttpRequest:
+    """Return the request that sends a file. Raises OSError."""
+    headers, pieces = describe_file(file), read_pieces(file)
+    return HttpRequest("PUT", path, timeout_seconds, query, headers, pieces)
 
 
 def warn(note: str) -> None:
@@ -128,11 +114,14 @@ def refuse(place: ControllerPlace, status: int, data: bytes) -> HoldfastError:
     return error
 
 
-def unreachable(place: ControllerPlace, error: Exception) -> Unavailable:
-    """Return the error of a network that does not answer."""
-    what = re.sub(r"^\[Errno -?\d+\] ", "", str(error)) or type(error).__name__
+def explain_loss(place: ControllerPlace, error: Unavailable) -> Unavailable:
+    """Return the error to raise: a lost connection with the controller's address and the way out,
+    another one as it is."""
+    if not isinstance(error, ConnectionLost):
+        return error
+    where = " or ".join(place.urls)
     return Unavailable(
-        f"the controller at {place.url} (from {place.source}) cannot be reached: {what}. "
+        f"the controller at {where} (from {place.source}) cannot be reached: {error.message}. "
         "Is `holdfast up` or `holdfast server` running there?",
-        code="unreachable",
+        code=error.code,
     )

@@ -8,15 +8,19 @@ is gone is a 400 without a code of its own, which a rule that was broken is as w
 import os
 import re
 import shlex
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-import httpx
 import msgspec
 from msgspec import Meta
 
 from holdfast.core.fleet.instances import CreateOrder, Machine, MachineState, Offer, Quote
+from holdfast.errors import Unavailable
+from holdfast.http.addresses import read_addresses
+from holdfast.http.asynchronous import AsyncHttp
+from holdfast.http.courier import HttpAnswer, HttpRequest
 from holdfast.providers.calls import read_retry_after, within
 from holdfast.providers.config import (
     INSTALLATION,
@@ -115,9 +119,7 @@ class RunpodProvider:
     def __init__(self, config: RunpodConfig, installation: str) -> None:
         self._config = config
         self._installation = installation
-        self._client = httpx.AsyncClient(
-            base_url=config.url, timeout=config.deadline_seconds, follow_redirects=False
-        )
+        self._http = AsyncHttp(read_addresses(config.url), timeout_seconds=config.deadline_seconds)
 
     async def quote(self, offers: tuple[Offer, ...]) -> tuple[Quote, ...]:
         """Return prices and availability (see `Provider`). For CPU pods only the offers' own prices
@@ -164,7 +166,7 @@ class RunpodProvider:
 
     async def close(self) -> None:
         """Close the connection (see `Provider`)."""
-        await self._client.aclose()
+        self._http.close()
 
     def _owns(self, pod: _Pod) -> bool:
         return pod.env.get(INSTALLATION) == self._installation and INTENT in pod.env
@@ -183,26 +185,30 @@ class RunpodProvider:
         """Make one call and read its answer. Raises the provider's error of a failed call."""
         key, what = _read_key(self._config), f"{method} {path}"
         async with within(self._config.deadline_seconds, f"Runpod's {what}"):
+            headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+            request = HttpRequest(
+                method,
+                path,
+                self._config.deadline_seconds,
+                tuple((params or {}).items()),
+                headers,
+                None if body is None else msgspec.json.encode(body),
+                repeatable=method == "GET",
+            )
             try:
-                answer = await self._client.request(
-                    method,
-                    path,
-                    params=params,
-                    json=body,
-                    headers={"Authorization": f"Bearer {key}"},
-                )
-            except httpx.HTTPError as error:
-                said = hide(str(error) or type(error).__name__, key, secret)
+                answer = await self._http.call(request)
+            except Unavailable as error:
+                said = hide(error.message, key, secret)
                 raise ProviderDown(f"Runpod's {what} had no answer: {said}") from None
-        if answer.status_code == 404 and absent_is_none:
+        if answer.status == 404 and absent_is_none:
             return None
-        if not answer.is_success:
+        if answer.status // 100 != 2:
             said = hide(_read_problem(answer), key, secret)
-            raise _explain(method, f"Runpod's {what} answered {answer.status_code}: {said}", answer)
+            raise _explain(method, f"Runpod's {what} answered {answer.status}: {said}", answer)
         if shape is None:
             return None
         try:
-            return msgspec.json.decode(answer.content, type=shape)
+            return msgspec.json.decode(answer.body, type=shape)
         except msgspec.MsgspecError as error:
             raise ProviderDown(f"Runpod's {what} answered what cannot be read: {error}") from None
 
@@ -294,18 +300,18 @@ def _show(pod: _Pod) -> Machine:
     )
 
 
-def _read_problem(answer: httpx.Response) -> str:
+def _read_problem(answer: HttpAnswer) -> str:
     try:
-        problem = msgspec.json.decode(answer.content, type=_Problem)
+        problem = msgspec.json.decode(answer.body, type=_Problem)
     except msgspec.MsgspecError:
-        return answer.text[:300]
+        return answer.body[:300].decode(errors="replace")
     return "; ".join([problem.detail or problem.title, *problem.errors[:5]])[:600]
 
 
-def _explain(method: str, message: str, answer: httpx.Response) -> Exception:
+def _explain(method: str, message: str, answer: HttpAnswer) -> Exception:
     """Return the provider's error for a failed call, by the table in Runpod's description of a
     creation."""
-    status = answer.status_code
+    status = answer.status
     if status == 429:
         return Throttled(message, retry_seconds=_read_patience(answer.headers))
     if status >= 500 or status == 408 or status < 400:
@@ -315,11 +321,11 @@ def _explain(method: str, message: str, answer: httpx.Response) -> Exception:
     return Refused(message)
 
 
-def _read_patience(headers: httpx.Headers) -> float:
+def _read_patience(headers: Mapping[str, str]) -> float:
     """Return the seconds until the next call: `Retry-After`, or the reset of the last window that is
     used up, as in `"minute";r=0;t=12, "hour";r=2800;t=1812`."""
-    asked = read_retry_after(headers.get("Retry-After"))
+    asked = read_retry_after(headers.get("retry-after"))
     if asked is not None:
         return asked
-    windows = re.findall(r";r=(\d+);t=(\d+)", headers.get("RateLimit", ""))
+    windows = re.findall(r";r=(\d+);t=(\d+)", headers.get("ratelimit", ""))
     return max((float(t) for r, t in windows if int(r) == 0), default=_RETRY_SECONDS)

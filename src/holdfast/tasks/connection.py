@@ -57,7 +57,8 @@ def _connect(set_id: str) -> Client:
     if not (set_id and read_job_token(token)):
         return client
     client.close()
-    return Client(client.place.url, name_call_set(token, set_id))
+    urls, ca_file = ",".join(client.place.urls), client.place.ca_file
+    return Client(urls, name_call_set(token, set_id), ca_file=ca_file)
 
 
 CONNECTION = CallsConnection()

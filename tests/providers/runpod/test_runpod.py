@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import msgspec
 import pytest
 
 from holdfast.core.fleet.instances import MachineState, Offer
 from holdfast.errors import ValidationError
+from holdfast.http.asynchronous import AsyncHttp
+from holdfast.http.courier import HttpAnswer
 from holdfast.providers.interface import NoCapacity, ProviderDown, Refused, Throttled
 from holdfast.providers.locate import check_config
 from tests.providers.rig import SECRET, make_order, open_rig
@@ -181,10 +182,10 @@ async def test_an_answer_that_cannot_be_read_is_no_empty_list(
     """RENT-3."""
     provider = open_rig(rig)
 
-    async def answer(*words: Any, **more: Any) -> httpx.Response:
-        return httpx.Response(200, json={"items": []})
+    async def answer(*words: Any, **more: Any) -> HttpAnswer:
+        return HttpAnswer(200, b'{"items": []}')
 
-    monkeypatch.setattr(httpx.AsyncClient, "request", answer)
+    monkeypatch.setattr(AsyncHttp, "call", answer)
     with pytest.raises(ProviderDown, match="cannot be read"):
         await provider.list_machines()
     await provider.close()

@@ -24,6 +24,8 @@ from holdfast.controller.server import RunningServer, bind_socket
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.errors import Conflict, TooLarge
+from holdfast.http.addresses import read_addresses
+from holdfast.http.blocking import BlockingHttp
 from holdfast.store.port.store import Store
 from holdfast.wire import agent as wire
 from tests.system.proxy import Proxy
@@ -277,7 +279,9 @@ async def test_the_agent_hears_why_a_large_one_is_refused(
     order = await start(served, agent, queue="small")
     (tmp_path / "checkpoint").write_bytes(bytes(32 << 20))
     transfers = Transfers(
-        served.url, ca_file=None, incarnation=agent.incarnation, token=lambda: agent.key
+        BlockingHttp(read_addresses(served.url)),
+        incarnation=agent.incarnation,
+        token=lambda: agent.key,
     )
     late = TaskKey(order.key.job_id, order.key.rank, order.key.epoch + 5)
     for key, kind in ((order.key, TooLarge), (late, Conflict)) * 10:

@@ -4,6 +4,7 @@ in-process against it."""
 from __future__ import annotations
 
 import os
+import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -113,7 +114,7 @@ def events(*pairs: tuple[str, Any]) -> bytes:
 
 
 @contextmanager
-def serve_stub() -> Iterator[Stub]:
+def serve_stub(tls: ssl.SSLContext | None = None) -> Iterator[Stub]:
     """Serve a stub on loopback."""
     stub = Stub()
 
@@ -149,9 +150,11 @@ def serve_stub() -> Iterator[Stub]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         server.daemon_threads = True
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
-        stub.url = f"http://127.0.0.1:{server.server_address[1]}"
+        stub.url = f"http{'s' if tls else ''}://127.0.0.1:{server.server_address[1]}"
         try:
             yield stub
         finally:

@@ -8,8 +8,9 @@ import pytest
 
 from holdfast.cli.where.keeping import change_contexts
 from holdfast.client.contexts.file import CliContext
-from holdfast.client.locate import NoController, locate, split_urls
+from holdfast.client.locate import NoController, locate
 from holdfast.errors import NotFound, ValidationError
+from holdfast.http.addresses import split_urls
 
 
 def put(folder: Path, url: str | None, token: str | None) -> None:

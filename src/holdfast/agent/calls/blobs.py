@@ -3,19 +3,17 @@ executors."""
 
 import contextlib
 import hashlib
-import http.client
 import os
 import re
-import ssl
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urlencode, urlsplit
 
 from holdfast.agent.uplink.calls import read_problem
-from holdfast.agent.uplink.http import HttpAnswer
 from holdfast.core.ids import TaskKey
-from holdfast.errors import NotFound, Unavailable, ValidationError
+from holdfast.errors import NotFound, ValidationError
+from holdfast.http.blocking import BlockingHttp
+from holdfast.http.courier import HttpAnswer, HttpRequest
 from holdfast.wire.calls import CallSave
 
 SILENCE_SECONDS = 30.0
@@ -26,16 +24,10 @@ _SHA = re.compile(r"[0-9a-f]{64}")
 
 
 class BlobCarrier:
-    """Moves blobs over connections of their own. Its methods block."""
+    """Moves blobs. Its methods block."""
 
-    def __init__(
-        self, url: str, *, ca_file: str | None, folder: Path, token: Callable[[], str]
-    ) -> None:
-        parts = urlsplit(url)
-        self._tls = parts.scheme == "https"
-        self._where = parts.hostname or "", parts.port or (443 if self._tls else 80)
-        self._path = f"{parts.path.rstrip('/')}/v1/agent"
-        self._ca_file, self._folder, self._token = ca_file, folder, token
+    def __init__(self, http: BlockingHttp, *, folder: Path, token: Callable[[], str]) -> None:
+        self._http, self._folder, self._token = http, folder, token
 
     def move(self, way: str, sha256: str) -> None:
         """Bring a blob into the folder ("fetch"), or from there into the blob store ("keep").
@@ -47,11 +39,11 @@ class BlobCarrier:
         if not _SHA.fullmatch(sha256):
             raise ValidationError(f"{sha256[:80]!r} is no SHA-256")
         self._clear()
-        path, where = self._folder / sha256, f"/values/{sha256}"
+        path, where = self._folder / sha256, f"/v1/agent/values/{sha256}"
         if way == "keep":
-            self._send(path, where, sha256)
+            self._send(path, where, (), sha256)
         elif not path.exists():
-            self._receive(path, where, sha256)
+            self._receive(path, where, (), sha256)
 
     def move_checkpoint(self, key: TaskKey, save: CallSave) -> bool:
         """Send a call's checkpoint to the controller, or fetch the one that an earlier attempt
@@ -59,45 +51,52 @@ class BlobCarrier:
         Conflict if the call is not the executor's any more."""
         self._clear()
         task = {"job": key.job_id, "rank": key.rank, "epoch": key.epoch}
-        query = urlencode({**task, "batch": save.batch, "position": save.position})
-        path, where = self._folder / save.file_name, f"/call-checkpoint?{query}"
+        words = {**task, "batch": save.batch, "position": save.position}
+        query = tuple((name, str(value)) for name, value in words.items())
+        path, where = self._folder / save.file_name, "/v1/agent/call-checkpoint"
         if save.sha256:
-            self._send(path, where, save.sha256)
+            self._send(path, where, query, save.sha256)
             return True
         try:
-            self._receive(path, where)
+            self._receive(path, where, query)
         except NotFound:
             return False
         return True
 
-    def _send(self, path: Path, where: str, sha256: str) -> None:
-        with path.open("rb") as file, self._connect() as connection:
+    def _send(
+        self, path: Path, where: str, query: tuple[tuple[str, str], ...], sha256: str
+    ) -> None:
+        with path.open("rb") as file:
             headers = {
                 **self._headers(),
                 "Content-Length": str(os.fstat(file.fileno()).st_size),
                 "Content-Type": "application/octet-stream",
                 "Holdfast-Sha256": sha256,
             }
-            connection.request("PUT", self._path + where, file, headers)
-            answer = connection.getresponse()
-            body = answer.read(_MAX_PROBLEM_BYTES)
+            pieces = iter(lambda: file.read(_PIECE_BYTES), b"")
+            request = HttpRequest("PUT", where, SILENCE_SECONDS, query, headers, pieces)
+            answer = self._http.call(request, _MAX_PROBLEM_BYTES)
         if answer.status // 100 != 2:
-            raise read_problem(HttpAnswer(answer.status, body))
+            raise read_problem(answer)
         path.unlink(missing_ok=True)
 
-    def _receive(self, path: Path, where: str, sha256: str | None = None) -> None:
+    def _receive(
+        self, path: Path, where: str, query: tuple[tuple[str, str], ...], sha256: str | None = None
+    ) -> None:
         part = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}.part")
         digest = hashlib.sha256()
+        request = HttpRequest(
+            "GET", where, SILENCE_SECONDS, query, self._headers(), repeatable=True
+        )
         try:
-            with self._connect() as connection, part.open("xb") as file:
-                connection.request("GET", self._path + where, None, self._headers())
-                answer = connection.getresponse()
+            with self._http.send(request) as answer, part.open("xb") as file:
                 if answer.status != 200:
-                    raise read_problem(HttpAnswer(answer.status, answer.read(_MAX_PROBLEM_BYTES)))
-                while piece := answer.read(_PIECE_BYTES):
+                    body = answer.read(_MAX_PROBLEM_BYTES)
+                    raise read_problem(HttpAnswer(answer.status, body))
+                for piece in answer.pieces():
                     digest.update(piece)
                     file.write(piece)
-            wanted = sha256 or answer.getheader("Holdfast-Sha256")
+            wanted = sha256 or answer.headers.get("holdfast-sha256")
             if digest.hexdigest() != wanted:
                 raise ValidationError(f"other bytes came than those of {wanted}")
             part.replace(path)
@@ -114,24 +113,4 @@ class BlobCarrier:
                     path.unlink()
 
     def _headers(self) -> dict[str, str]:
-        # Without "Connection: close", because the controller would close the connection while
-        # refused bytes still come, and the reset would lose the reason of the refusal (HTTP-3).
         return {"Authorization": f"Bearer {self._token()}"}
-
-    @contextlib.contextmanager
-    def _connect(self) -> Iterator[http.client.HTTPConnection]:
-        connection: http.client.HTTPConnection
-        if self._tls:
-            context = ssl.create_default_context(cafile=self._ca_file)
-            connection = http.client.HTTPSConnection(
-                *self._where, timeout=SILENCE_SECONDS, context=context
-            )
-        else:
-            connection = http.client.HTTPConnection(*self._where, timeout=SILENCE_SECONDS)
-        try:
-            connection.connect()
-            yield connection
-        except (ConnectionError, TimeoutError, http.client.HTTPException) as error:
-            raise Unavailable(f"the controller cannot be asked: {error}") from error
-        finally:
-            connection.close()

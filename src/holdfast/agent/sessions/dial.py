@@ -4,9 +4,9 @@ import asyncio
 import os
 from collections.abc import Callable
 
-from holdfast.agent.uplink.http import HttpClient
-from holdfast.client.answers import write_head
-from holdfast.errors import HoldfastError, Unavailable, ValidationError
+from holdfast.errors import ConnectionLost, HoldfastError, Unavailable, ValidationError
+from holdfast.http.answers import write_head
+from holdfast.http.asynchronous import AsyncHttp
 from holdfast.wire.sessions.frames import MAX_MESSAGE_BYTES, PROTOCOL
 from holdfast.wire.sessions.websocket import (
     BINARY,
@@ -172,12 +172,13 @@ class Dialled(asyncio.Protocol):
             self._transport.abort()
 
 
-async def dial(client: HttpClient, path: str, headers: dict[str, str]) -> Dialled:
+async def dial(http: AsyncHttp, path: str, headers: dict[str, str]) -> Dialled:
     """Open a link to the controller. Raises HoldfastError."""
+    link = Dialled()
     try:
         async with asyncio.timeout(_HANDSHAKE_SECONDS):
-            _, link = await client.connect(Dialled)
-    except (OSError, TimeoutError) as error:
+            address = await http.connect(link)
+    except (ConnectionLost, TimeoutError) as error:
         raise Unavailable(f"no link to the controller: {error}") from error
-    await link.shake_hands(f"{client.prefix}{path}", client.authority, headers)
+    await link.shake_hands(f"{address.prefix}{path}", address.authority, headers)
     return link

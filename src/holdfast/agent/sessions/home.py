@@ -19,8 +19,8 @@ from holdfast.agent.sessions.hand import HandLine
 from holdfast.agent.sessions.live import LiveSession
 from holdfast.agent.tasks import TaskTable
 from holdfast.agent.uplink.calls import ControllerCalls
-from holdfast.agent.uplink.http import HttpClient
 from holdfast.errors import HoldfastError, NotFound, Unavailable
+from holdfast.http.asynchronous import AsyncHttp
 from holdfast.wire.sessions.frames import STATUS, frame_json
 from holdfast.wire.sessions.guardian import (
     ForgetSession,
@@ -53,14 +53,14 @@ _REFUSED = SessionStatus(
 class Sessions:
     """Holds the sessions of this host.
 
-    client: makes connections to the controller. allowed: False where this host takes no sessions.
+    http: makes connections to the controller. allowed: False where this host takes no sessions.
     """
 
     def __init__(
         self,
         table: TaskTable,
         hand: HandLine,
-        client: HttpClient,
+        http: AsyncHttp,
         calls: ControllerCalls,
         *,
         allowed: bool = True,
@@ -68,7 +68,7 @@ class Sessions:
     ) -> None:
         self._table = table
         self._hand = hand
-        self._client = client
+        self._http = http
         self._calls = calls
         self._allowed = allowed
         self._linger_seconds = linger_seconds
@@ -102,7 +102,7 @@ class Sessions:
         """Begin the session, if it is new, and link it, at the same time."""
         live = self._find(order)
         try:
-            wire = await dial(self._client, *self._name_link(order))
+            wire = await dial(self._http, *self._name_link(order))
         except HoldfastError as error:
             log.warning(f"a session has no link: {error}", extra=about(order.key))
             if order.new:

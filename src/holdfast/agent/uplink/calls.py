@@ -6,9 +6,10 @@ from typing import TypeVar
 import msgspec
 
 from holdfast import errors
-from holdfast.agent.uplink.http import HttpAnswer, HttpClient
 from holdfast.bounds import UNREADABLE
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import ConnectionLost, HoldfastError, Unavailable
+from holdfast.http.asynchronous import AsyncHttp
+from holdfast.http.courier import HttpAnswer, HttpRequest
 from holdfast.wire import agent as wire
 from holdfast.wire import health
 from holdfast.wire.api import Problem
@@ -21,6 +22,7 @@ _encode_calls = msgspec.msgpack.Encoder().encode
 _decode_calls = msgspec.msgpack.Decoder(CallsAnswer).decode
 
 CALL_SECONDS = 10.0  # beyond the time for which the call asks the controller to wait
+MAX_ANSWER_BYTES = 64 << 20
 
 _BY_STATUS: dict[int, type[HoldfastError]] = {
     401: errors.Unauthorized,
@@ -46,14 +48,14 @@ def read_problem(answer: HttpAnswer) -> HoldfastError:
 
 class ControllerCalls:
     """Makes typed calls to the controller. Each raises the controller's error, or Unavailable if
-    it is unknown whether the controller carried the call out.
+    it is unknown whether the controller carried the call out; every call may be repeated.
 
     answered: called at each answer, so that senders that wait because the controller was away try
     again at once. token: the host's key, sent with each call.
     """
 
-    def __init__(self, client: HttpClient) -> None:
-        self._client = client
+    def __init__(self, http: AsyncHttp) -> None:
+        self._http = http
         self.token = ""
         self.answered: Callable[[], None] = lambda: None
 
@@ -122,9 +124,14 @@ class ControllerCalls:
         kind: str = "application/json",
     ) -> bytes:
         headers = {"Authorization": f"Bearer {token or self.token}", "Content-Type": kind}
-        answer = await self._client.call(
-            "POST", path, data, headers=headers, timeout_seconds=timeout_seconds
+        request = HttpRequest(
+            "POST", path, timeout_seconds, headers=headers, body=data, repeatable=True
         )
+        try:
+            answer = await self._http.call(request, MAX_ANSWER_BYTES)
+        except ConnectionLost as error:
+            where = f"the controller at {self._http.urls}"
+            raise Unavailable(f"{where} cannot be reached: {error.message}") from error
         if answer.status // 100 != 2:
             raise read_problem(answer)
         self.answered()

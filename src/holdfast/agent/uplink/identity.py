@@ -26,6 +26,7 @@ from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.errors import HoldfastError, Unauthorized, Unavailable
+from holdfast.http.addresses import split_urls
 from holdfast.process.files import read_private, write_atomic
 from holdfast.wire.agent import HostFacts, RegisterRequest
 from holdfast.wire.bearer import is_token, make_job_token
@@ -86,7 +87,8 @@ class Registrar:
         self._intent = config.intent
         self._said = ""
         self.identity = self._read_own()
-        if self.identity.url not in ("", url):
+        joined = split_urls(self.identity.url)
+        if joined and not set(joined) & set(split_urls(url)):
             log.warning(
                 f"this host had joined {self.identity.url}; it joins {url} anew if its key is "
                 "refused"

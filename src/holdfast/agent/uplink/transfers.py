@@ -2,28 +2,25 @@
 (`offload.run_aside`).
 
 A transfer may take minutes and must never delay a heartbeat, so it shares neither connections nor
-the loop with the agent's calls. The standard library's client is enough for it.
+the loop with the agent's calls.
 """
 
 import contextlib
 import hashlib
-import http.client
 import os
 import re
-import select
-import socket
-import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
 from holdfast.agent.uplink.calls import decode_body, read_problem
-from holdfast.agent.uplink.http import HttpAnswer
 from holdfast.core.ids import TaskKey
 from holdfast.core.spec import MAX_STDIN_BYTES
-from holdfast.errors import TooLarge, Unavailable, ValidationError
+from holdfast.errors import ConnectionLost, TooLarge, Unavailable, ValidationError
+from holdfast.http.blocking import BlockingHttp
+from holdfast.http.courier import HttpAnswer, HttpRequest
+from holdfast.http.streams import ByteStream
 from holdfast.process.files import write_all
 from holdfast.wire.agent import (
     CheckpointOffer,
@@ -35,7 +32,7 @@ from holdfast.wire.agent import (
 SILENCE_SECONDS = 30.0  # longest wait for the connection, for one piece, and for the answer
 PIECE_BYTES = 1 << 20
 _MAX_PROBLEM_BYTES = 64 * 1024
-_CLOSED = (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError)
+_PATH = "/v1/agent/checkpoint"
 _NAME = re.compile(r"checkpoint(?:\.(\d{1,15}))?")
 
 
@@ -106,12 +103,12 @@ class Wire:
     """Holds the connection of one transfer, which another thread may break off."""
 
     def __init__(self) -> None:
-        self._connection: http.client.HTTPConnection | None = None
+        self._stream: ByteStream | None = None
         self._stopped = False
 
-    def use(self, connection: http.client.HTTPConnection) -> None:
+    def use(self, stream: ByteStream) -> None:
         """Remember the connection of the call that begins, so that `stop` can break it off."""
-        self._connection = connection
+        self._stream = stream
         self.check()
 
     def check(self) -> None:
@@ -120,26 +117,18 @@ class Wire:
             raise Unavailable("the transfer was broken off")
 
     def stop(self) -> None:
-        """Break the transfer off, so that calls that block in the socket return."""
+        """Break the transfer off, so that calls that block in the connection return."""
         self._stopped = True
-        sock = self._connection.sock if self._connection is not None else None
-        if sock is not None:
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+        if self._stream is not None:
+            self._stream.stop()
 
 
 class Transfers:
     """Makes the transfers of one host. All methods block, and raise the controller's error or
     Unavailable."""
 
-    def __init__(
-        self, url: str, *, ca_file: str | None, incarnation: str, token: Callable[[], str]
-    ) -> None:
-        parts = urlsplit(url)
-        self._tls = parts.scheme == "https"
-        self._host, self._port = parts.hostname or "", parts.port or (443 if self._tls else 80)
-        self._path = f"{parts.path.rstrip('/')}/v1/agent/checkpoint"
-        self._ca_file = ca_file
+    def __init__(self, http: BlockingHttp, *, incarnation: str, token: Callable[[], str]) -> None:
+        self._http = http
         self._incarnation = incarnation
         self._token = token
 
@@ -150,22 +139,19 @@ class Transfers:
             Stale, Conflict: its attempt is over. TooLarge: it is over the limit of its queue.
             ValidationError: the bytes changed while they were read.
         """
-        query: dict[str, object] = {} if saved.step is None else {"step": saved.step}
+        query = {} if saved.step is None else {"step": saved.step}
         headers = {
             "Content-Length": str(saved.size),
             "Content-Type": "application/octet-stream",
             "Holdfast-Sha256": sha256,
         }
-        with self._connect(wire, "the upload broke off") as connection:
-            self._begin(connection, "PUT", key, query, headers)
-            # An answer that came before the controller closed the connection can still be read.
-            with contextlib.suppress(*_CLOSED):
-                _send_body(connection, saved, wire)
-            answer = connection.getresponse()
-            body = answer.read(_MAX_PROBLEM_BYTES)
+        request = self._request("PUT", _PATH, wire, self._words(key, query), headers)
+        request = msgspec.structs.replace(request, body=_read_file(saved, wire), repeatable=False)
+        with _explain("the upload broke off"):
+            answer = self._http.call(request, _MAX_PROBLEM_BYTES)
         if answer.status // 100 != 2:
-            raise read_problem(HttpAnswer(answer.status, body))
-        return decode_body(decode_checkpoint_stored, body).number
+            raise read_problem(answer)
+        return decode_body(decode_checkpoint_stored, answer.body).number
 
     def download(self, key: TaskKey, offer: CheckpointOffer, path: Path, wire: Wire) -> None:
         """Fetch a checkpoint into `path`, whole or not at all. Raises ValidationError if other
@@ -192,38 +178,26 @@ class Transfers:
     def fetch_bytes(self, where: str, key: TaskKey, wire: Wire, limit_bytes: int) -> bytes:
         """Fetch what the controller has for a task under a path of the agents' API. Raises TooLarge
         for more than `limit_bytes`."""
-        words = {"job": key.job_id, "rank": key.rank, "epoch": key.epoch}
-        query = urlencode({**words, "incarnation": self._incarnation})
-        target = f"{self._path.removesuffix('/checkpoint')}/{where}?{query}"
         pieces, size = list[bytes](), 0
-        with self._connect(wire, "the download broke off") as connection:
-            connection.request("GET", target, None, self._common_headers())
-            answer = connection.getresponse()
-            if answer.status != 200:
-                raise read_problem(HttpAnswer(answer.status, answer.read(_MAX_PROBLEM_BYTES)))
-            while piece := _read_piece(answer, wire):
-                size += len(piece)
-                if size > limit_bytes:
-                    raise TooLarge(f"it has more than {limit_bytes} bytes")
-                pieces.append(piece)
-            if answer.length:
-                raise Unavailable("the download broke off before its end")
+        for piece in self._fetch(f"/v1/agent/{where}", wire, self._words(key, {})):
+            size += len(piece)
+            if size > limit_bytes:
+                raise TooLarge(f"it has more than {limit_bytes} bytes")
+            pieces.append(piece)
         return b"".join(pieces)
 
     def send_bytes(
         self, method: str, where: str, key: TaskKey, wire: Wire, body: bytes, *, attempt: int
     ) -> bytes:
         """Send bytes for a task to a path of the agents' API; return the answer's body."""
-        words = {"job": key.job_id, "rank": key.rank, "epoch": key.epoch, "attempt": attempt}
-        query = urlencode({**words, "incarnation": self._incarnation})
-        target = f"{self._path.removesuffix('/checkpoint')}/{where}?{query}"
-        with self._connect(wire, "the upload broke off") as connection:
-            connection.request(method, target, body, self._common_headers())
-            answer = connection.getresponse()
-            found = answer.read()
+        query = self._words(key, {"attempt": attempt})
+        request = self._request(method, f"/v1/agent/{where}", wire, query, {})
+        request = msgspec.structs.replace(request, body=body, repeatable=False)
+        with _explain("the upload broke off"):
+            answer = self._http.call(request)
         if answer.status // 100 != 2:
-            raise read_problem(HttpAnswer(answer.status, found[:_MAX_PROBLEM_BYTES]))
-        return found
+            raise read_problem(answer)
+        return answer.body
 
     def fetch_value(self, sha256: str, path: Path, wire: Wire) -> None:
         """Fetch a value of at most `MAX_STDIN_BYTES` into `path`, whole or not at all. Raises
@@ -233,18 +207,12 @@ class Transfers:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
         fd, digest, size = os.open(part, flags, 0o600), hashlib.sha256(), 0
         try:
-            with self._connect(wire, "the download broke off") as connection:
-                where = f"{self._path.removesuffix('/checkpoint')}/values/{sha256}"
-                connection.request("GET", where, None, self._common_headers())
-                answer = connection.getresponse()
-                if answer.status != 200:
-                    raise read_problem(HttpAnswer(answer.status, answer.read(_MAX_PROBLEM_BYTES)))
-                while piece := _read_piece(answer, wire):
-                    size += len(piece)
-                    if size > MAX_STDIN_BYTES:
-                        raise TooLarge(f"it has more than {MAX_STDIN_BYTES} bytes")
-                    digest.update(piece)
-                    write_all(fd, piece)
+            for piece in self._fetch(f"/v1/agent/values/{sha256}", wire):
+                size += len(piece)
+                if size > MAX_STDIN_BYTES:
+                    raise TooLarge(f"it has more than {MAX_STDIN_BYTES} bytes")
+                digest.update(piece)
+                write_all(fd, piece)
             if digest.hexdigest() != sha256:
                 raise ValidationError(f"other bytes came than those of {sha256}")
             os.rename(part, path)
@@ -257,94 +225,81 @@ class Transfers:
         incarnation, why = self._incarnation, reason[:2048]
         skip = CheckpointSkip(key=key, incarnation=incarnation, number=number, reason=why)
         body = msgspec.json.encode(skip)
-        headers = {"Content-Type": "application/json", **self._common_headers()}
-        with self._connect(wire, "the controller cannot be asked for an older one") as connection:
-            connection.request("POST", f"{self._path}/skip", body, headers)
-            answer = connection.getresponse()
-            found = answer.read(_MAX_PROBLEM_BYTES)
+        kind = {"Content-Type": "application/json"}
+        request = self._request("POST", f"{_PATH}/skip", wire, (), kind)
+        with _explain("the controller cannot be asked for an older one"):
+            answer = self._http.call(
+                msgspec.structs.replace(request, body=body), _MAX_PROBLEM_BYTES
+            )
         if answer.status != 200:
-            raise read_problem(HttpAnswer(answer.status, found))
-        return decode_body(decode_checkpoint_offer, found)
+            raise read_problem(answer)
+        return decode_body(decode_checkpoint_offer, answer.body)
 
     def _receive(
         self, key: TaskKey, offer: CheckpointOffer, fd: int, wire: Wire
     ) -> tuple[int, str]:
-        connection = self._open(wire)
         size, digest = 0, hashlib.sha256()
-        try:
-            try:
-                self._begin(connection, "GET", key, {"number": offer.number}, {})
-                answer = connection.getresponse()
-                if answer.status != 200:
-                    raise read_problem(HttpAnswer(answer.status, answer.read(_MAX_PROBLEM_BYTES)))
-            except (OSError, http.client.HTTPException) as error:
-                raise Unavailable(f"the controller cannot be asked for it: {error}") from error
-            while piece := _read_piece(answer, wire):
-                size += len(piece)
-                digest.update(piece)
-                write_all(fd, piece)
-        finally:
-            connection.close()
+        for piece in self._fetch(_PATH, wire, self._words(key, {"number": offer.number})):
+            size += len(piece)
+            digest.update(piece)
+            write_all(fd, piece)
         return size, digest.hexdigest()
 
-    @contextlib.contextmanager
-    def _connect(self, wire: Wire, trouble: str) -> Iterator[http.client.HTTPConnection]:
-        """Open a connection for one call. Raises Unavailable with `trouble` if the call breaks
-        off."""
-        connection = self._open(wire)
-        try:
-            yield connection
-        except (OSError, http.client.HTTPException) as error:
-            raise Unavailable(f"{trouble}: {error}") from error
-        finally:
-            connection.close()
+    def _fetch(
+        self, path: str, wire: Wire, query: tuple[tuple[str, str], ...] = ()
+    ) -> Iterator[bytes]:
+        """Yield the bytes of an answer. Raises the controller's error, or Unavailable."""
+        request = self._request("GET", path, wire, query, {})
+        with _explain("the download broke off"), self._http.send(request) as answer:
+            if answer.status != 200:
+                body = answer.read(_MAX_PROBLEM_BYTES)
+                raise read_problem(HttpAnswer(answer.status, body))
+            for piece in answer.pieces():
+                wire.check()
+                yield piece
 
-    def _open(self, wire: Wire) -> http.client.HTTPConnection:
-        connection: http.client.HTTPConnection
-        where = (self._host, self._port)
-        if self._tls:
-            context = ssl.create_default_context(cafile=self._ca_file)
-            connection = http.client.HTTPSConnection(
-                *where, timeout=SILENCE_SECONDS, context=context
-            )
-        else:
-            connection = http.client.HTTPConnection(*where, timeout=SILENCE_SECONDS)
-        wire.use(connection)
-        try:
-            connection.connect()
-            wire.check()
-        except OSError as error:
-            raise Unavailable(f"no connection to {self._host}:{self._port}: {error}") from error
-        return connection
-
-    def _common_headers(self) -> dict[str, str]:
-        return {"Authorization": f"Bearer {self._token()}", "Connection": "close"}
-
-    def _begin(
+    def _request(
         self,
-        connection: http.client.HTTPConnection,
         method: str,
-        key: TaskKey,
-        query: dict[str, object],
+        path: str,
+        wire: Wire,
+        query: tuple[tuple[str, str], ...],
         headers: dict[str, str],
-    ) -> None:
+    ) -> HttpRequest:
+        return HttpRequest(
+            method,
+            path,
+            SILENCE_SECONDS,
+            query,
+            {**headers, "Authorization": f"Bearer {self._token()}"},
+            repeatable=True,
+            opened=wire.use,
+        )
+
+    def _words(self, key: TaskKey, more: dict[str, int]) -> tuple[tuple[str, str], ...]:
+        """Return the query that names a task."""
         words = {"job": key.job_id, "rank": key.rank, "epoch": key.epoch}
-        words |= {"incarnation": self._incarnation, **query}
-        target = f"{self._path}?{urlencode(words)}"
-        connection.putrequest(method, target, skip_accept_encoding=True)
-        for name, value in {**headers, **self._common_headers()}.items():
-            connection.putheader(name, value)
-        connection.endheaders()
+        given = {**words, "incarnation": self._incarnation, **more}
+        return tuple((name, str(value)) for name, value in given.items())
 
 
-def _send_body(connection: http.client.HTTPConnection, saved: SavedCheckpoint, wire: Wire) -> None:
+@contextlib.contextmanager
+def _explain(trouble: str) -> Iterator[None]:
+    """Raise Unavailable with `trouble` where a connection is lost."""
+    try:
+        yield
+    except ConnectionLost as error:
+        raise Unavailable(f"{trouble}: {error.message}") from error
+
+
+def _read_file(saved: SavedCheckpoint, wire: Wire) -> Iterator[bytes]:
     at = 0
-    while at < saved.size and not _is_answered(connection):
+    while at < saved.size:
         piece = os.pread(saved.fd, min(PIECE_BYTES, saved.size - at), at)
         if not piece:
             shorter = "the file became shorter while it was read"
             raise ValidationError(shorter, code="checksum_mismatch")
-        connection.send(piece)
+        yield piece
         at += len(piece)
         wire.check()
 
@@ -357,23 +312,3 @@ def hash_file(fd: int, size: int) -> str:
         digest.update(piece)
         at += len(piece)
     return digest.hexdigest()
-
-
-def _is_answered(connection: http.client.HTTPConnection) -> bool:
-    """Return True if an answer came, because a controller that refuses answers at once, and the
-    rest need not be sent. (Over TLS a record of the session may look like an answer, so all is
-    sent.)"""
-    if isinstance(connection.sock, ssl.SSLSocket):
-        return False
-    poll = select.poll()  # select() fails for descriptors from 1024 on
-    poll.register(connection.sock, select.POLLIN)
-    return bool(poll.poll(0))
-
-
-def _read_piece(answer: http.client.HTTPResponse, wire: Wire) -> bytes:
-    try:
-        piece = answer.read(PIECE_BYTES)
-    except (OSError, http.client.HTTPException) as error:
-        raise Unavailable(f"the download broke off: {error}") from error
-    wire.check()
-    return piece

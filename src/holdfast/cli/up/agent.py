@@ -12,13 +12,19 @@ from holdfast.cli.up.run_part import run_agent
 from holdfast.cli.up.up import AGENT_OPTIONS, agent_options
 from holdfast.client import Client
 from holdfast.errors import HoldfastError, Unauthorized, ValidationError
+from holdfast.http.addresses import split_urls
 from holdfast.process.files import write_atomic
 from holdfast.wire.bearer import is_token
 
 
 @click.command()
 @click.option(
-    "--join", "url", envvar="HOLDFAST_URL", required=True, metavar="URL", help="The controller."
+    "--join",
+    "url",
+    envvar="HOLDFAST_URL",
+    required=True,
+    metavar="URL",
+    help="The controller, or several of one cluster with commas between.",
 )
 @click.option("--token", envvar="HOLDFAST_JOIN_TOKEN", help="A join token, for the first start.")
 @click.option(
@@ -38,7 +44,12 @@ from holdfast.wire.bearer import is_token
     metavar="TIME",
     help="End this host after so long without the controller. [default: never]",
 )
-@click.option("--ca-file", metavar="FILE", help="PEM of the controller's authority.")
+@click.option(
+    "--ca-file",
+    envvar="HOLDFAST_CA_FILE",
+    metavar="FILE",
+    help="PEM of the controller's authority. [default: the machine's]",
+)
 def agent(
     url: str,
     token: str | None,
@@ -64,7 +75,8 @@ def agent(
       holdfast agent --join http://10.0.0.5:7878 --app mytasks --app-path /srv/pipeline
     """
     options = agent_options(**options)
-    options |= {"url": url.rstrip("/"), "state_dir": str(find_state_folder(state))}
+    urls = ",".join(split_urls(url))
+    options |= {"url": urls, "state_dir": str(find_state_folder(state))}
     intent = os.environ.get("HOLDFAST_INTENT")
     more: dict[str, Any] = {"advertise": advertise, "pool": pool, "intent": intent}
     if self_destruct:

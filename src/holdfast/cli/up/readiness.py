@@ -1,7 +1,6 @@
 """Find when a `holdfast up` is ready: its controller answers, and its agent has joined or its pool
 exists."""
 
-import http.client
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -9,11 +8,15 @@ from typing import Any
 from urllib.parse import quote
 
 from holdfast.cli.up.folder import DataFolder
+from holdfast.errors import Unavailable
+from holdfast.http.addresses import read_addresses
+from holdfast.http.blocking import BlockingHttp
+from holdfast.http.courier import HttpRequest
 from holdfast.process.files import write_atomic
 
 _JOIN_SECONDS = 2.0
+_ANSWER_SECONDS = 5.0
 _NEXT_JOIN_SECONDS = 30.0
-_ERRORS = (OSError, http.client.HTTPException)
 
 
 def say_lacks(host: Mapping[str, Any]) -> Iterator[str]:
@@ -31,10 +34,10 @@ def say_lacks(host: Mapping[str, Any]) -> Iterator[str]:
 class Readiness:
     """Asks the controller, in a thread, until this host is active; makes the agent's join token.
 
-    A call waits in the listener's queue until the controller answers. The HTTP client is the
-    standard library's, which is imported already.
+    A call waits in the listener's queue until the controller answers.
 
     Args:
+        url: the controller's address.
         tell: called with the news, `agent_may_join` and `ready`.
         say: called with sentences for the person at the terminal.
         stopping: returns True once `up` stops.
@@ -44,7 +47,7 @@ class Readiness:
     def __init__(
         self,
         folder: DataFolder,
-        address: tuple[str, int],
+        url: str,
         *,
         tell: Callable[[str], None],
         say: Callable[[str], None],
@@ -53,7 +56,7 @@ class Readiness:
     ) -> None:
         self._pool = pool
         self._folder = folder
-        self._address = address
+        self._http = BlockingHttp(read_addresses(url), timeout_seconds=_ANSWER_SECONDS)
         self._tell = tell
         self._say = say
         self._stopping = stopping
@@ -97,7 +100,7 @@ class Readiness:
                 if status == 200:
                     return self._tell("ready")
                 trouble = f"HTTP {status} {data[:300]!r}"
-            except _ERRORS as error:
+            except (OSError, Unavailable) as error:
                 trouble = repr(error)
             if not told and not self._stopping():
                 told = True
@@ -107,7 +110,7 @@ class Readiness:
     def _controller_answers(self) -> bool:
         try:
             return self._ask("GET", "/readyz", token=False)[0] == 200
-        except _ERRORS:
+        except (OSError, Unavailable):
             return False
 
     def _find_active_host(self) -> dict[str, Any] | None:
@@ -119,7 +122,7 @@ class Readiness:
         try:
             status, data = self._ask("GET", f"/v1/hosts/{known.get('host_id', '')}")
             host: dict[str, Any] = json.loads(data)
-        except (*_ERRORS, ValueError):
+        except (OSError, Unavailable, ValueError):
             return None
         found = (status, host.get("state"), host.get("incarnation"))
         return host if found == (200, "active", incarnation) else None
@@ -133,7 +136,7 @@ class Readiness:
                 write_atomic(self._folder.join_file, f"{secret}\n".encode())
                 return
             trouble = f"HTTP {status} {data[:300]!r}"
-        except (*_ERRORS, ValueError, KeyError) as error:
+        except (OSError, Unavailable, ValueError, KeyError) as error:
             trouble = repr(error)
         if not self._stopping():
             self._say(f"no join token: {trouble}")
@@ -141,13 +144,9 @@ class Readiness:
     def _ask(
         self, method: str, path: str, body: bytes | None = None, *, token: bool = True
     ) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection(*self._address, timeout=5)
         headers = {"Content-Type": "application/json"}
         if token:
             headers["Authorization"] = f"Bearer {self._folder.token_file.read_text().strip()}"
-        try:
-            connection.request(method, path, body, headers)
-            answer = connection.getresponse()
-            return answer.status, answer.read()
-        finally:
-            connection.close()
+        request = HttpRequest(method, path, _ANSWER_SECONDS, headers=headers, body=body)
+        answer = self._http.call(request)
+        return answer.status, answer.body

@@ -84,7 +84,7 @@ class PartsSupervisor:
         self._rotate_at = self._started_at + _ROTATE_SECONDS
         self._readiness = Readiness(
             folder,
-            (options.host, listener.getsockname()[1]),
+            self.url,
             tell=self._tell,
             say=say,
             stopping=lambda: bool(self._signals) or self._failure is not None,

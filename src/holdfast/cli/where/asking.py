@@ -6,10 +6,11 @@ import time
 
 from msgspec.structs import replace
 
-from holdfast.client.locate import ControllerPlace, NoController, is_loopback, locate
+from holdfast.client.locate import ControllerPlace, NoController, locate
 from holdfast.client.synchronous import Client
 from holdfast.core.doctor.facts import ControllerFacts
 from holdfast.errors import Forbidden, HoldfastError, NotFound, Unauthorized, Unavailable
+from holdfast.http.addresses import read_address
 from holdfast.version import VERSION
 from holdfast.wire.api import ServerView
 
@@ -48,7 +49,7 @@ def ask_controller(place: ControllerPlace) -> ControllerFacts:
 
 
 def _is_plain(url: str) -> bool:
-    return url.startswith("http://") and not is_loopback(url)
+    return url.startswith("http://") and not read_address(url).is_loopback
 
 
 def _ask(place: ControllerPlace, url: str) -> ControllerFacts:

@@ -14,9 +14,10 @@ from holdfast.cli.output import note
 from holdfast.cli.where.asking import ask_controller
 from holdfast.cli.where.keeping import change_contexts
 from holdfast.client.contexts.file import LOCAL, CliContext, CliContexts, check_name, read_contexts
-from holdfast.client.locate import ControllerPlace, is_loopback, locate, split_urls
+from holdfast.client.locate import ControllerPlace, locate
 from holdfast.core.doctor.facts import ControllerFacts
 from holdfast.errors import Conflict, HoldfastError, Unauthorized, Unavailable, ValidationError
+from holdfast.http.addresses import read_address, split_urls
 from holdfast.wire.bearer import is_token
 
 _TOKEN_BYTES = 4096
@@ -61,7 +62,7 @@ def login(
     # Nothing is asked for that could not be kept.
     read_contexts(os.environ).put(name, CliContext(urls=urls))
     for each in urls:
-        if each.startswith("http://") and not is_loopback(each):
+        if each.startswith("http://") and not read_address(each).is_loopback:
             note(
                 f"{each} is plain http to another machine: every network between sees the token. "
                 "Use https, or a tunnel to 127.0.0.1"

@@ -6,11 +6,10 @@ doubled (SESSION-1). A caller notices nothing but the time, and, if it wants, `o
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -19,7 +18,10 @@ import msgspec
 from holdfast.client.locate import ControllerPlace
 from holdfast.client.rest import path_of
 from holdfast.client.sessions.websocket import LinkLost, WebSocket, open_websocket
+from holdfast.client.transport import http_options
 from holdfast.errors import Conflict, Forbidden, HoldfastError, NotFound, Unauthorized, Unavailable
+from holdfast.http.blocking import BlockingHttp
+from holdfast.http.courier import CONNECT_SECONDS
 from holdfast.wire.sessions.frames import (
     BEGUN,
     CLOSE,
@@ -82,16 +84,13 @@ class TaskSession:
         job_id: str,
         request: SessionRequest,
         *,
-        ca_file: str | None = None,
-        environ: Mapping[str, str] | None = None,
         on_lost: Callable[[str], None] = lambda sentence: None,
         linger_seconds: float = LINGER_SECONDS,
     ) -> None:
         self._place = place
         self._path = path_of("jobs", job_id, "sessions", "open")
         self._request = request
-        self._ca_file = ca_file
-        self._environ = os.environ if environ is None else environ
+        self._http = BlockingHttp(**http_options(place, CONNECT_SECONDS))
         self._on_lost = on_lost
         self._linger_seconds = linger_seconds
         self._wire: WebSocket
@@ -221,7 +220,7 @@ class TaskSession:
 
     def _open(self) -> None:
         """Open a link and wait until it works. Raises HoldfastError."""
-        self._wire = open_websocket(self._place, self._path, self._ca_file, self._environ)
+        self._wire = open_websocket(self._http, self._place, self._path)
         try:
             asked = msgspec.structs.replace(self._request, session=self.id, seen=self._seen)
             self._wire.send(msgspec.json.encode(asked))

@@ -1,4 +1,4 @@
-"""A blocking WebSocket to the controller, over a socket of its own."""
+"""A blocking WebSocket to the controller, over a connection of its own."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ import os
 import select
 import socket
 import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
-from holdfast.client.answers import AnswerReader, BadAnswer, write_head
 from holdfast.client.locate import ControllerPlace
-from holdfast.client.sockets import can_reach, make_tls
-from holdfast.client.transport import CONNECT_SECONDS, common_headers, refuse, unreachable
-from holdfast.errors import HoldfastError, Unavailable, ValidationError
+from holdfast.client.transport import common_headers, explain_loss, refuse
+from holdfast.errors import ConnectionLost, HoldfastError, Unavailable, ValidationError
+from holdfast.http.answers import AnswerReader, BadAnswer, write_head
+from holdfast.http.blocking import BlockingHttp
 from holdfast.wire.sessions.frames import MAX_MESSAGE_BYTES, PROTOCOL
 from holdfast.wire.sessions.websocket import (
     BINARY,
@@ -26,9 +23,6 @@ from holdfast.wire.sessions.websocket import (
     make_key,
     write_message,
 )
-
-if TYPE_CHECKING:
-    import ssl
 
 _READ_BYTES = 256 << 10
 _SILENCE_SECONDS = 60.0  # the controller pings every 20 s
@@ -128,42 +122,21 @@ class WebSocket:
         self._wire.close()
 
 
-def open_websocket(
-    place: ControllerPlace, path: str, ca_file: str | None, environ: Mapping[str, str]
-) -> WebSocket:
+def open_websocket(http: BlockingHttp, place: ControllerPlace, path: str) -> WebSocket:
     """Open a WebSocket at a path of the API. Raises HoldfastError for a refusal, Unavailable where
     the controller cannot be reached."""
-    if not can_reach(place, environ):
-        raise Unavailable(
-            f"sessions cannot pass the proxy that the environment names for {place.url}; put the "
-            "controller's name into NO_PROXY, where it can be reached without"
-        )
-    parts = urlsplit(place.url)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
-    tls = make_tls(ca_file, environ) if parts.scheme == "https" else None
+    wire: socket.socket | None = None
     try:
-        wire = _connect(parts.hostname or "", port, tls)
-    except OSError as error:
-        raise unreachable(place, error) from error
-    try:
-        return _shake_hands(place, wire, f"{parts.path}{path}", parts.netloc)
+        wire, address = http.connect()
+        return _shake_hands(place, wire, f"{address.prefix}{path}", address.authority)
+    except HoldfastError as error:
+        if wire is not None:
+            wire.close()
+        raise (explain_loss(place, error) if isinstance(error, Unavailable) else error) from error
     except (OSError, BadAnswer) as error:
-        wire.close()
-        raise unreachable(place, error) from error
-    except HoldfastError:
-        wire.close()
-        raise
-
-
-def _connect(host: str, port: int, tls: ssl.SSLContext | None) -> socket.socket:
-    where: Any = (host.encode(), port)  # as bytes: for text the resolver loads a codec
-    wire = socket.create_connection(where, CONNECT_SECONDS)
-    try:
-        wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return tls.wrap_socket(wire, server_hostname=host) if tls is not None else wire
-    except OSError:
-        wire.close()
-        raise
+        if wire is not None:
+            wire.close()
+        raise explain_loss(place, ConnectionLost(str(error) or type(error).__name__)) from error
 
 
 def _shake_hands(

@@ -1,10 +1,10 @@
 """One try of one delivery over the network: resolve, judge, connect to the judged address, post,
 read the status.
 
-Plain h11, one connection for each try. A pool keyed by address could hand a connection whose
-certificate was checked for one name to another name on that address; and here the total time limit,
-the bound on what is read and the refusal of redirects are in plain sight. The environment's proxies
-are not used, because they would resolve names again.
+The streams of `http`, without its pool: one connection for each try. A pool keyed by address could
+hand a connection whose certificate was checked for one name to another name on that address; and
+here the total time limit, the bound on what is read and the refusal of redirects are in plain
+sight. The environment's proxies are not used, because they would resolve names again.
 """
 
 import asyncio
@@ -16,15 +16,16 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 
-import h11
 import msgspec
 
 from holdfast.core.webhooks.targets import WebhookTarget, as_address, judge_addresses, parse_target
 from holdfast.core.webhooks.values import DeliveryAnswer, make_headers, read_retry_after
 from holdfast.errors import HoldfastError, ValidationError
+from holdfast.http.answers import AnswerReader, BadAnswer, write_head
+from holdfast.http.asynchronous import AsyncDialer, AsyncStream
+from holdfast.version import VERSION
 
 log = logging.getLogger("holdfast.webhooks")
-MAX_HEAD_BYTES = 16 * 1024
 MAX_BODY_BYTES = 4 * 1024
 BODY_SECONDS = 1.0  # for reading on after the status, so that the receiver can finish its answer
 MAX_LOOKUPS = 16
@@ -127,8 +128,8 @@ class Sender:
             answer = DeliveryAnswer(error=f"refused: {error.message}")
         except ssl.SSLCertVerificationError as error:
             answer = DeliveryAnswer(error=f"the certificate does not hold: {error.verify_message}")
-        except h11.ProtocolError as error:
-            answer = DeliveryAnswer(error=f"the answer is not HTTP: {error}")
+        except BadAnswer as error:
+            answer = DeliveryAnswer(error=str(error))
         except OSError as error:  # also ssl.SSLError
             answer = DeliveryAnswer(
                 error=f"cannot be reached: {error.strerror or error or type(error).__name__}"
@@ -139,22 +140,22 @@ class Sender:
         self, url: str, headers: dict[str, str], body: bytes, allow_private: bool, seconds: float
     ) -> DeliveryAnswer:
         target = parse_target(url, allow_private=allow_private)
-        connection = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD_BYTES)
         sending: asyncio.Task[None] | None = None
-        writer: asyncio.StreamWriter | None = None
+        stream: AsyncStream | None = None
         try:
             async with asyncio.timeout(seconds):
                 addresses = await self._find_addresses(target, allow_private)
-                reader, writer = await self._connect(target, addresses)
-                data = _make_request(connection, target, headers, body)
-                sending = asyncio.create_task(_send_all(writer, data))
-                answer = await _read_status(reader, connection)
+                stream = await self._connect(target, addresses, seconds)
+                # In a task of its own, because a receiver may answer before it has read everything.
+                data = _make_request(target, headers, body)
+                sending = asyncio.create_task(stream.send(data, seconds))
+                head = await _read_head(stream, seconds)
             # Outside the time limit, which must not lose a status that came.
-            await _read_rest(reader, connection)
-            return answer
+            await _read_rest(stream, head)
+            return _judge(head)
         finally:
-            if writer is not None:
-                writer.transport.abort()  # a polite close would wait for a receiver that does not read
+            if stream is not None:
+                stream.close()
             if sending is not None:
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
@@ -170,32 +171,25 @@ class Sender:
         return addresses
 
     async def _connect(
-        self, target: WebhookTarget, addresses: Sequence[str]
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        self, target: WebhookTarget, addresses: Sequence[str], seconds: float
+    ) -> AsyncStream:
         """Connect to the first address that accepts; the certificate must be for the name."""
-        tls = self._context() if target.scheme == "https" else None
-        failure: OSError | None = None
-        for number, address in enumerate(addresses):
-            last = number == len(addresses) - 1
+        failure: OSError = ConnectionError("the name has no address")
+        for number, address in enumerate(addresses, 1):
+            # Only the last address may use all the time that is left.
+            limit = seconds if number == len(addresses) else 2.0
             try:
-                # Only the last address may use all the time that is left.
-                async with asyncio.timeout(None if last else 2.0):
-                    return await asyncio.open_connection(
-                        address,
-                        target.port,
-                        limit=MAX_HEAD_BYTES,
-                        ssl=tls,
-                        server_hostname=target.host if tls is not None else None,
-                    )
-            except ssl.SSLError:
-                raise  # the address answers, but its certificate is not valid
-            except TimeoutError as error:
-                if last:
-                    raise
-                failure = error
+                stream = await AsyncDialer().open(address, target.port, limit)
             except OSError as error:
                 failure = error
-        assert failure is not None
+                continue
+            if target.scheme == "https":
+                try:
+                    await stream.secure(self._context(), target.host, seconds)
+                except BaseException:
+                    stream.close()
+                    raise
+            return stream
         raise failure
 
     def _context(self) -> ssl.SSLContext:
@@ -204,56 +198,40 @@ class Sender:
         return self._tls
 
 
-def _make_request(
-    connection: h11.Connection, target: WebhookTarget, headers: dict[str, str], body: bytes
-) -> bytes:
-    from holdfast.version import VERSION
+def _make_request(target: WebhookTarget, headers: dict[str, str], body: bytes) -> bytes:
+    words = [
+        ("Host", target.host_header),
+        ("User-Agent", f"holdfast/{VERSION}"),
+        *headers.items(),
+        ("Content-Length", str(len(body))),
+        ("Connection", "close"),
+    ]
+    return write_head("POST", target.path, words) + body
 
-    request = h11.Request(
-        method="POST",
-        target=target.path,
-        headers=[
-            ("Host", target.host_header),
-            ("User-Agent", f"holdfast/{VERSION}"),
-            *headers.items(),
-            ("Content-Length", str(len(body))),
-            ("Connection", "close"),
-        ],
+
+async def _read_head(stream: AsyncStream, seconds: float) -> AnswerReader:
+    """Return the answer once its head has come. Interim answers (1xx) are skipped. Raises OSError
+    and BadAnswer."""
+    answer = AnswerReader()
+    while not answer.status:
+        data = await stream.receive(seconds)
+        if not data:
+            raise ConnectionResetError("it hung up before it answered")
+        try:
+            answer.feed(data)
+        except BadAnswer:
+            if not answer.status:  # a lie about the body does not matter
+                raise
+    return answer
+
+
+def _judge(answer: AnswerReader) -> DeliveryAnswer:
+    wish = answer.headers.get("retry-after")
+    return DeliveryAnswer(
+        status=answer.status,
+        retry_after_seconds=None if wish is None else read_retry_after(wish, datetime.now(UTC)),
+        error=_say(answer.status),
     )
-    parts = [connection.send(event) for event in (request, h11.Data(body), h11.EndOfMessage())]
-    return b"".join(part for part in parts if part)
-
-
-async def _send_all(writer: asyncio.StreamWriter, data: bytes) -> None:
-    """Send, in a task of its own, because a receiver may answer before it has read everything."""
-    writer.write(data)
-    await writer.drain()
-
-
-async def _read_status(reader: asyncio.StreamReader, connection: h11.Connection) -> DeliveryAnswer:
-    """Return the final status and its Retry-After. Interim answers (1xx) are skipped, within
-    `MAX_HEAD_BYTES` in all."""
-    room = MAX_HEAD_BYTES
-    while True:
-        event = connection.next_event()
-        if event is h11.NEED_DATA:
-            data = await reader.read(4096)
-            room -= len(data)
-            if not data:
-                raise ConnectionResetError("it hung up before it answered")
-            if room < 0:
-                raise h11.RemoteProtocolError(f"its head is over {MAX_HEAD_BYTES} bytes")
-            connection.receive_data(data)
-        elif isinstance(event, h11.Response):
-            wish = next((value for name, value in event.headers if name == b"retry-after"), None)
-            seconds = None
-            if wish is not None:
-                seconds = read_retry_after(wish.decode("latin-1"), datetime.now(UTC))
-            return DeliveryAnswer(
-                status=event.status_code, retry_after_seconds=seconds, error=_say(event.status_code)
-            )
-        elif not isinstance(event, h11.InformationalResponse):
-            raise h11.RemoteProtocolError("no status came")
 
 
 def _say(status: int) -> str:
@@ -264,18 +242,14 @@ def _say(status: int) -> str:
     return f"the receiver answered {status}"
 
 
-async def _read_rest(reader: asyncio.StreamReader, connection: h11.Connection) -> None:
+async def _read_rest(stream: AsyncStream, answer: AnswerReader) -> None:
     """Read a little of the body and drop it. No error here changes the status."""
     room = MAX_BODY_BYTES
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            while room > 0:
-                event = connection.next_event()
-                if event is h11.NEED_DATA:
-                    connection.receive_data(await reader.read(room))
-                elif isinstance(event, h11.Data):
-                    room -= len(event.data)
-                else:
-                    return
-    except (OSError, TimeoutError, h11.ProtocolError):
+            while room > 0 and not answer.done:
+                data = await stream.receive(BODY_SECONDS)
+                room -= len(data)
+                answer.feed(data)
+    except (OSError, BadAnswer):
         pass

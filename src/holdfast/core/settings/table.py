@@ -127,7 +127,7 @@ _ALL = (
     Setting("retries_hold_reason", "text", "",
             "why the kill switch was thrown, shown by `why`", high=512, scope="project", layer="project"),
     Setting("agent_url", "text", "",
-            "where hosts of pools reach this controller; empty: the address that it serves",
+            "where hosts of pools reach this controller, several addresses with commas; empty: the one it serves",
             high=512, scope="cluster"),
     Setting("retry_rate_limit", "number", 50.0, "retries dispatched per second at most, over the whole cluster",
             low=0.01, high=1e6, may_be_off=True, scope="cluster"),

@@ -39,7 +39,6 @@ from holdfast.agent.orders.starts import TaskStarts
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.agent.uplink.checkpoints import OUT_FOLDER, CheckpointTransfers
-from holdfast.agent.uplink.http import HttpClient
 from holdfast.agent.uplink.logs import LogShipper
 from holdfast.agent.uplink.news import News
 from holdfast.agent.uplink.transfers import SavedCheckpoint, Transfers, Wire
@@ -53,6 +52,9 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskState
 from holdfast.core.transitions import AGENT_TASK
 from holdfast.errors import Unavailable
+from holdfast.http.addresses import read_addresses
+from holdfast.http.asynchronous import AsyncHttp
+from holdfast.http.blocking import BlockingHttp
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import (
     CheckpointOffer,
@@ -111,7 +113,9 @@ class Uplink(Transfers):
     there = False
 
     def __init__(self) -> None:
-        super().__init__("http://127.0.0.1:9", ca_file=None, incarnation="i" * 8, token=str)
+        super().__init__(
+            BlockingHttp(read_addresses("http://127.0.0.1:9")), incarnation="i" * 8, token=str
+        )
 
     def upload(self, key: TaskKey, saved: SavedCheckpoint, sha256: str, wire: Wire) -> int:
         if not self.there:
@@ -152,7 +156,7 @@ class Life:
         works = WorkFolders(folder / "work")
         works.root.mkdir(exist_ok=True)
         probe = make_probe(AgentConfig(url="http://c", state_dir=str(folder)))
-        calls = ControllerCalls(HttpClient("http://c", ca_file=None))
+        calls = ControllerCalls(AsyncHttp(read_addresses("http://c")))
         news, lines = News(), ExecutorLines()
         self.told = Told(lines)
         hindrances = Hindrances(news)

@@ -25,7 +25,6 @@ from holdfast.agent.probes.scripted import ScriptedProbe
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers
-from holdfast.agent.uplink.http import HttpClient
 from holdfast.agent.uplink.logs import LogShipper
 from holdfast.agent.uplink.news import News
 from holdfast.agent.uplink.transfers import Transfers
@@ -38,6 +37,9 @@ from holdfast.core.lease import host_deadline
 from holdfast.core.spec import SET_FOR_TASKS
 from holdfast.core.states import AgentTaskEvent, AgentTaskState
 from holdfast.core.watchdogs.verdicts import make_trip
+from holdfast.http.addresses import read_addresses
+from holdfast.http.asynchronous import AsyncHttp
+from holdfast.http.blocking import BlockingHttp
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import ClaimOrder, LaunchOrder, PreemptOrder, Renewed, SyncAnswer
 from holdfast.wire.calls import PLACE_BYTES
@@ -169,7 +171,7 @@ class Forgetful(Housekeeper):
 @pytest.fixture
 def commands(table: TaskTable, line: Line, tmp_path: Path) -> Commands:
     news, works = News(), WorkFolders(tmp_path / "work")
-    calls = ControllerCalls(HttpClient("http://127.0.0.1:9", ca_file=None))
+    calls = ControllerCalls(AsyncHttp(read_addresses("http://127.0.0.1:9")))
     keeper = Forgetful(table, works)
     places = TaskPlaces(
         host_mark="m",
@@ -179,7 +181,10 @@ def commands(table: TaskTable, line: Line, tmp_path: Path) -> Commands:
         executors=ExecutorHome(folder=tmp_path / "calls", socket="/c", python="/py", path="/app"),
     )
     checkpoints = CheckpointTransfers(
-        table, Transfers("http://127.0.0.1:9", ca_file=None, incarnation="i" * 8, token=str)
+        table,
+        Transfers(
+            BlockingHttp(read_addresses("http://127.0.0.1:9")), incarnation="i" * 8, token=str
+        ),
     )
     claims = Claims()
     launcher = Launcher(

@@ -16,6 +16,8 @@ from holdfast.agent.uplink.transfers import SavedCheckpoint, Transfers, Wire
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskEvent
 from holdfast.errors import TooLarge, Unavailable, ValidationError
+from holdfast.http.addresses import read_addresses
+from holdfast.http.blocking import BlockingHttp
 from tests.waits import within
 
 SIZE = 8 << 20
@@ -31,7 +33,9 @@ class Away(Transfers):
     """Calls to a port without a listener, counted."""
 
     def __init__(self, *, torn: bool = False) -> None:
-        super().__init__("http://127.0.0.1:9", ca_file=None, incarnation="i" * 8, token=str)
+        super().__init__(
+            BlockingHttp(read_addresses("http://127.0.0.1:9")), incarnation="i" * 8, token=str
+        )
         self.torn = torn
         self.tries: list[str] = []
 

@@ -13,6 +13,8 @@ from holdfast.controller.loops.checkpoints import CheckpointsLoop
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.retry import RetryFields
 from holdfast.errors import Conflict, TooLarge, ValidationError
+from holdfast.http.addresses import read_addresses
+from holdfast.http.blocking import BlockingHttp
 from holdfast.wire.calls import Batch, CallSave
 from tests.unit.controller.calls.test_calls_routes import (
     FakeExecutor,
@@ -36,7 +38,9 @@ class Carrier:
     def __init__(self, executor: FakeExecutor, folder: Path) -> None:
         self.key, self.folder = executor.key, folder
         url, key = executor.agent.served.url, executor.agent.key
-        self._carrier = BlobCarrier(url, ca_file=None, folder=folder, token=lambda: key)
+        self._carrier = BlobCarrier(
+            BlockingHttp(read_addresses(url)), folder=folder, token=lambda: key
+        )
 
     async def save(self, batch: Batch, position: int, data: bytes, sha: str = "") -> None:
         save = CallSave(batch.id, position, sha or hashlib.sha256(data).hexdigest())

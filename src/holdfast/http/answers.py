@@ -6,7 +6,7 @@ times as much for each answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 
@@ -66,10 +66,10 @@ class AnswerReader:
         elif not self.done:
             raise BadAnswer("the server closed the connection within its answer")
 
-    def take(self) -> Iterator[bytes]:
-        """Yield the parts of the body that have come."""
+    def take(self) -> list[bytes]:
+        """Return the parts of the body that have come since the last call."""
         pieces, self._pieces = self._pieces, []
-        yield from pieces
+        return pieces
 
     # Callbacks of httptools.
     def on_message_begin(self) -> None:

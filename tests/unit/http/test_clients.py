@@ -1,10 +1,9 @@
-"""The blocking client's own HTTP, over real sockets, against servers that misbehave."""
+"""The SDK's clients over real sockets, against servers that misbehave."""
 
 from __future__ import annotations
 
 import contextlib
 import socket
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,10 +12,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.client import AsyncClient, Client
-from holdfast.client.locate import ControllerPlace
-from holdfast.client.sockets import can_reach
 from holdfast.errors import TooLarge, Unavailable, ValidationError
-from tests.unit.cli.stub import JOB, Answer, Stub, job_record
+from tests.unit.cli.stub import JOB
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 25\r\n\r\n" + b'{"items":[],"next":null} '
 
@@ -106,19 +103,23 @@ def test_an_answer_in_chunks_is_read_whole() -> None:
 
 
 def test_an_early_refusal_of_an_upload_is_read(tmp_path: Path) -> None:
+    """And the rest is not sent."""
     file = tmp_path / "large"
-    file.write_bytes(bytes(8 << 20))
+    with file.open("wb") as sparse:
+        sparse.truncate(64 << 20)
+    taken = 0
     problem = b'{"status":413,"code":"too_large","detail":"the checkpoint is too large"}'
 
     def refuse(wire: socket.socket) -> None:
+        nonlocal taken
         wire.recv(65536)
         wire.sendall(
             b"HTTP/1.1 413 Large\r\nConnection: close\r\nContent-Length: %d\r\n\r\n%b"
             % (len(problem), problem)
         )
         wire.shutdown(socket.SHUT_WR)
-        while wire.recv(1 << 20):
-            pass
+        while piece := wire.recv(1 << 20):
+            taken += len(piece)
 
     with (
         serve(refuse) as url,
@@ -126,41 +127,7 @@ def test_an_early_refusal_of_an_upload_is_read(tmp_path: Path) -> None:
         pytest.raises(TooLarge, match="the checkpoint is too large"),
     ):
         client.put_checkpoint(JOB, file)
-
-
-@pytest.mark.parametrize(
-    ("url", "environ", "enough"),
-    [
-        ("http://127.0.0.1:1", {"HTTP_PROXY": "http://p:1"}, True),
-        ("http://box:1", {"http_proxy": "http://p:1"}, False),
-        ("http://box:1", {"ALL_PROXY": "socks5://p:1"}, False),
-        ("http://box:1", {"no_proxy": "*", "http_proxy": ""}, True),
-        ("http://box:1", {"no_proxy": "*", "http_proxy": "http://p:1"}, True),
-        ("http://box.example:1", {"NO_PROXY": "a, .example", "ALL_PROXY": "socks5://p:1"}, True),
-        ("http://box.example:1", {"NO_PROXY": "ample", "ALL_PROXY": "socks5://p:1"}, False),
-        ("https://box:1", {}, True),
-        ("http://user:word@box:1", {}, False),
-        ("http://b\xfccher:1", {}, False),
-    ],
-)
-def test_what_sockets_cannot_do_is_left_to_httpx(
-    url: str, environ: dict[str, str], enough: bool
-) -> None:
-    assert can_reach(ControllerPlace(url, None, "a test"), environ) is enough
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("all_proxy", "socks5://127.0.0.1:9"), ("http_proxy", "127.0.0.1:9x"), ("http_proxy", "ftp://127.0.0.1:9")],
-)  # fmt: skip
-def test_a_proxy_that_cannot_be_used_is_told_in_a_sentence(
-    monkeypatch: pytest.MonkeyPatch, name: str, value: str
-) -> None:
-    """Both clients, with the variable and the way out."""
-    monkeypatch.setenv(name, value)
-    for kind in (Client, AsyncClient):
-        with pytest.raises(ValidationError, match=f"the proxy of {name} cannot be used.*NO_PROXY"):
-            kind("http://controller.invalid:7878", "t")
+    assert taken < 32 << 20
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "controller.invalid"])
@@ -173,11 +140,3 @@ def test_the_authorities_of_the_environment_are_trusted(
     for kind in (Client, AsyncClient):
         with pytest.raises(ValidationError, match=r"authority.pem .SSL_CERT_FILE"):
             kind(f"https://{host}:7878", "t")
-
-
-def test_a_proxy_of_the_environment_is_used(stub: Stub, monkeypatch: pytest.MonkeyPatch) -> None:
-    stub.on(f"GET http://controller.invalid:7878/v1/jobs/{JOB}", Answer(job_record()))
-    monkeypatch.setenv("HTTP_PROXY", stub.url)
-    with Client("http://controller.invalid:7878", "t", retry_seconds=0.0) as client:
-        assert client.job(JOB).id == JOB
-    assert "httpx" in sys.modules

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.client.answers import MAX_HEAD_BYTES, AnswerReader, BadAnswer, write_head
+from holdfast.http.answers import MAX_HEAD_BYTES, AnswerReader, BadAnswer, write_head
 
 Read = tuple[int, dict[str, str], bytes, bool]
 

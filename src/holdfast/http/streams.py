@@ -1,0 +1,46 @@
+"""What a connection's bytes go through, and what makes connections; `blocking` and `asynchronous`
+have one of each.
+
+Their methods are coroutines in both. Those of `blocking` never wait inside of the coroutine machinery:
+they block, so that the steps of an exchange are written once (`courier`) and run without an event
+loop there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import ssl
+
+
+class ByteStream(Protocol):
+    """One connection. Its methods raise OSError, TimeoutError among them."""
+
+    async def send(self, data: bytes, seconds: float) -> None:
+        """Write all of the data. seconds: the longest wait for the peer to take more."""
+
+    async def receive(self, seconds: float) -> bytes:
+        """Return what has come, after a wait of at most `seconds`; no bytes at the end."""
+
+    async def secure(self, tls: ssl.SSLContext, host: str, seconds: float) -> None:
+        """Speak TLS from now on; the certificate must be for `host`."""
+
+    def has_news(self) -> bool:
+        """Return whether bytes, or the connection's end, have come already."""
+
+    def stop(self) -> None:
+        """End the connection; a thread that waits in it gets an error."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+class Dialer(Protocol):
+    """Makes connections. Its methods raise OSError, TimeoutError among them."""
+
+    async def find(self, host: str, port: int) -> list[str]:
+        """Return the addresses of a name."""
+
+    async def open(self, address: str, port: int, seconds: float) -> ByteStream:
+        """Connect."""
