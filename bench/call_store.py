@@ -9,7 +9,7 @@ import psycopg
 
 from holdfast.core.calls.values import FunctionSpec, find_family
 from holdfast.core.ids import TaskKey
-from holdfast.store.port.calls.calls import ExecutorTurn
+from holdfast.store.postgres.calls.values import ExecutorTurn
 from holdfast.store.postgres.connection.migrate import migrate
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire.calls import BatchEnds, CallEnd, ExecutorReport

@@ -20,6 +20,7 @@ pytest.register_assert_rewrite("tests.store")
 from tests.memory import memory_home, memory_path  # noqa: E402  after the registration
 from tests.order import order_items  # noqa: E402  after the registration
 from tests.store.pg_fixture import (  # noqa: E402  after the registration
+    make_store,
     migrated_cluster,
     pg_database,
     pg_dsn,
@@ -27,9 +28,11 @@ from tests.store.pg_fixture import (  # noqa: E402  after the registration
     pg_migrated,
     pg_server,
     pg_template,
+    told_rig,
 )
 
 __all__ = [
+    "make_store",
     "memory_home",
     "memory_path",
     "migrated_cluster",
@@ -39,6 +42,7 @@ __all__ = [
     "pg_migrated",
     "pg_server",
     "pg_template",
+    "told_rig",
 ]
 
 # A property holds or it does not; how long an example takes says more about the machine than about

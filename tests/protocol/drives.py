@@ -1,5 +1,5 @@
-"""The stores that the world runs on, and how a step of each is driven to its end: the one in memory,
-and the one that ships, on PostgreSQL."""
+"""The stores that the world runs on, and how a step of each is driven to its end: the model in memory,
+and the store that ships, on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from holdfast.core.settings.resolve import Value
 from holdfast.moves.events import parse_event_id
 from holdfast.moves.values import JobFilter
 from holdfast.store.memory.store import MemoryStore
-from holdfast.store.port.store import Store
 from holdfast.store.postgres.events import make_event
 from holdfast.store.postgres.store import PostgresStore
 from tests.store.pg_fixture import PgServer
@@ -46,10 +45,16 @@ class Look(NamedTuple):
 class Drive(Protocol):
     """A fresh store without a job, which belongs to one world."""
 
-    store: Store
+    store: Any
 
     def run(self, step: Coroutine[Any, Any, T]) -> T:
         """Finish a step of the store."""
+
+    def list_jobs(self) -> list[JobRecord]:
+        """Return every job."""
+
+    def count_busy(self) -> tuple[int, int]:
+        """Return how many CPU slots and GPUs the live tasks hold."""
 
     def look(self, after: str | None) -> Look | None:
         """Read everything; None where nothing was written since the last look, if that is known."""
@@ -62,10 +67,10 @@ MakeDrive = Callable[[Clock, Environment], Drive]
 
 
 class MemoryDrive:
-    """The store in memory, which never waits. A call that is given no time takes the world's."""
+    """The model in memory, which never waits. A call that is given no time takes the world's."""
 
     def __init__(self, clock: Clock, environment: Environment) -> None:
-        self.store: Store = MemoryStore(clock=clock, environment=environment)
+        self.store = MemoryStore(clock=clock, environment=environment)
 
     def run(self, step: Coroutine[Any, Any, T]) -> T:
         try:
@@ -73,11 +78,20 @@ class MemoryDrive:
         except StopIteration as done:
             value: T = done.value
             return value
-        raise AssertionError("the memory store waited")
+        raise AssertionError("the model waited")
+
+    def list_jobs(self) -> list[JobRecord]:
+        state = self.store.state
+        return [state.job_record(job_id) for job_id in sorted(state.jobs, reverse=True)]
+
+    def count_busy(self) -> tuple[int, int]:
+        tasks = (task for ranks in self.store.state.tasks.values() for task in ranks.values())
+        live = [task for task in tasks if task.state.holds_lease]
+        return sum(t.cpu_slots for t in live), sum(len(t.devices) for t in live)
 
     def look(self, after: str | None) -> Look | None:
         run, store = self.run, self.store
-        jobs = run(store.jobs.list_jobs(EVERY_JOB))
+        jobs = self.list_jobs()
         return Look(
             jobs=jobs,
             tasks={job.id: run(store.jobs.list_tasks(job.id)) for job in jobs},
@@ -101,11 +115,18 @@ class PostgresDrive:
         self._conn = psycopg.connect(dsn, autocommit=True)
         self._stamp = ""
         self._postgres = PostgresStore(dsn, max_connections=2, environment=environment)
-        self.store: Store = self._postgres
+        self.store = self._postgres
         self.run(self.store.open())
 
     def run(self, step: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(step)
+
+    def list_jobs(self) -> list[JobRecord]:
+        return self.run(self.store.jobs.list_jobs(EVERY_JOB))
+
+    def count_busy(self) -> tuple[int, int]:
+        gauges = self.run(self.store.read_gauges())
+        return gauges.busy_cpu_slots, gauges.busy_gpus
 
     def look(self, after: str | None) -> Look | None:
         stamp, ids = self._read_stamp()

@@ -1,4 +1,4 @@
-"""Faults that the chaos found, each in its fewest steps, on both stores."""
+"""Faults that the chaos found, each in its fewest steps, on the model and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from holdfast.core.facts import TaskFacts
 from holdfast.core.states import HostState
 from holdfast.errors import Stale
 from holdfast.store.memory.store import MemoryStore
-from holdfast.store.port.store import Store
-from holdfast.store.postgres.connection.migrate import migrate
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire.agent import HostFacts
 from tests.store.rig import OK, Rig
@@ -20,11 +18,10 @@ from tests.store.rig import OK, Rig
 
 @pytest.fixture(params=["memory", "postgres"])
 async def rig(request: pytest.FixtureRequest) -> AsyncIterator[Rig]:
-    store: Store = MemoryStore()
-    if request.param == "postgres":
-        database = request.getfixturevalue("pg_database")
-        migrate(database)
-        store = PostgresStore(database)
+    if request.param == "memory":
+        yield Rig(MemoryStore())
+        return
+    store = PostgresStore(request.getfixturevalue("pg_emptied"))
     await store.open()
     yield Rig(store)
     await store.close()

@@ -1,7 +1,7 @@
 """The whole of Holdfast on simulated time: a real store and the real decisions, simulated hosts, a
 bad network.
 
-The store is the one of `drives` that a world is made with: the one in memory, or the one that
+The store is the one of `drives` that a world is made with: the model in memory, or the one that
 ships, on PostgreSQL. Every call of the store is given the world's time.
 
 `World.wait` moves true time in small steps; at each the guardians do what is due, agents sync,
@@ -34,7 +34,7 @@ from holdfast.core.states import JobEvent, JobState, TaskState
 from holdfast.errors import Stale
 from holdfast.moves.values import HostSync, HostSynced, NewJob
 from holdfast.wire.agent import HostFacts
-from tests.protocol.drives import EVERY_JOB, MakeDrive, MemoryDrive
+from tests.protocol.drives import MakeDrive, MemoryDrive
 from tests.protocol.host import Host, Process, Request
 from tests.protocol.transcript import Transcript
 from tests.protocol.truth import Truth, check_busy
@@ -249,7 +249,7 @@ class World:
         self.truth.held = any(layer.get("retries_enabled") is False for layer in found)
 
     def jobs(self) -> list[JobRecord]:
-        return self.run(self.store.jobs.list_jobs(EVERY_JOB))
+        return self.drive.list_jobs()
 
     # ---- the network
 
@@ -667,6 +667,6 @@ class World:
         if self.busy == busy:
             return
         self.busy = busy
-        gauges = self.run(self.store.read_gauges(now=self.now()))
-        assert gauges.busy_cpu_slots == sum(h.busy_cpu_slots for h in hosts)
-        assert gauges.busy_gpus == sum(len(h.busy_gpus) for h in hosts)
+        slots, gpus = self.drive.count_busy()
+        assert slots == sum(h.busy_cpu_slots for h in hosts)
+        assert gpus == sum(len(h.busy_gpus) for h in hosts)

@@ -11,6 +11,15 @@ from tests.store.rig import Rig
 
 
 @pytest.fixture
+async def rig(pg_emptied: str) -> AsyncIterator[Rig]:
+    """The store on PostgreSQL; the model has a fixture of its own."""
+    store = PostgresStore(pg_emptied)
+    await store.open()
+    yield Rig(store)
+    await store.close()
+
+
+@pytest.fixture
 async def rigs(pg_emptied: str) -> AsyncIterator[tuple[Rig, Rig]]:
     """Two controllers on one database."""
     stores = [PostgresStore(pg_emptied, max_connections=4) for _ in range(2)]

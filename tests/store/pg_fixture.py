@@ -11,10 +11,12 @@ import fcntl
 import itertools
 import json
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -23,6 +25,8 @@ from psycopg import sql
 
 from holdfast.store.embedded.postgres import EmbeddedPostgres
 from holdfast.store.postgres.connection.migrate import migrate
+from holdfast.store.postgres.store import PostgresStore
+from tests.store.rig import Rig
 
 FAST_SETTINGS = {
     "fsync": "off",
@@ -34,7 +38,7 @@ FAST_SETTINGS = {
 
 
 _CUT_OTHERS = """
-    select pg_terminate_backend(pid, 5000) from pg_stat_activity
+    select pg_terminate_backend(pid) from pg_stat_activity
     where datname = current_database() and pid <> pg_backend_pid()
 """
 _LARGE_BYTES = 64 << 20  # four times a fresh one: rows that were deleted take room still
@@ -91,7 +95,9 @@ class PgServer:
         emptier = self._emptiers.get(name)
         if emptier is None or emptier.closed:
             emptier = self._emptiers[name] = psycopg.connect(self.dsn_of(name), autocommit=True)
-        emptier.execute(_CUT_OTHERS)
+        # The server's own wait for an end looks ten times a second; most are over within a few ms.
+        while emptier.execute(_CUT_OTHERS).fetchone():
+            time.sleep(0.001)
         size = emptier.execute("select pg_database_size(current_database())").fetchone()
         if size and size[0] > _LARGE_BYTES:
             self._emptiers.pop(name).close()
@@ -197,6 +203,43 @@ def pg_emptied(pg_server: PgServer) -> Iterator[str]:
     name = pg_server.take_emptied()
     yield pg_server.dsn_of(name)
     pg_server.give_back(name)
+
+
+class MakeStore:
+    """Opens stores, each on a database of its own, with whatever `PostgresStore` may be told."""
+
+    def __init__(self, server: PgServer) -> None:
+        self._server = server
+        self._made: list[tuple[str, PostgresStore]] = []
+
+    async def __call__(self, **told: Any) -> PostgresStore:
+        name = self._server.take_emptied()
+        store = PostgresStore(self._server.dsn_of(name), max_connections=4, **told)
+        self._made.append((name, store))
+        await store.open()
+        return store
+
+    async def close(self) -> None:
+        """Close them all, and give their databases back."""
+        while self._made:
+            name, store = self._made.pop()
+            await store.close()
+            self._server.give_back(name)
+
+
+@pytest.fixture
+async def make_store(pg_server: PgServer) -> AsyncIterator[MakeStore]:
+    make = MakeStore(pg_server)
+    yield make
+    await make.close()
+
+
+@pytest.fixture
+async def told_rig(make_store: MakeStore) -> Rig:
+    """A store that is told the rig's time wherever a caller gives none."""
+    rig = Rig(None)
+    rig.store = await make_store(clock=lambda: rig.now)
+    return rig
 
 
 @pytest.fixture

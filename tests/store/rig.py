@@ -23,7 +23,6 @@ from holdfast.core.retry import RetryPolicy
 from holdfast.core.spec import JobSpec
 from holdfast.moves.jobs.requests import Changed
 from holdfast.moves.values import HostSync, HostSynced, LogAppend, NewJob, Released, TaskBeat
-from holdfast.store.port.store import Store
 from holdfast.wire.agent import HostFacts
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -40,7 +39,7 @@ def fails(code: int = 1) -> TaskFacts:
 class Rig:
     """A store and the time it is told."""
 
-    store: Store
+    store: Any  # the store on PostgreSQL, or its model
     now: datetime = START
     incarnations: dict[str, str] = field(default_factory=dict)
     _numbers: itertools.count[int] = field(default_factory=lambda: itertools.count(1))

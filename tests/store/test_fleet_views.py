@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from holdfast.store.postgres.store import PostgresStore
-from tests.store.conformance import fleet
-from tests.store.conformance.telemetry import GIB, gpu, write
+from tests.store.postgres import test_fleet as fleet
+from tests.store.postgres.test_telemetry import GIB, gpu, write
 from tests.store.rig import OK, Rig, fails
 
 COLUMNS = {

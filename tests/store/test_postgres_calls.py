@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.calls.values import FunctionSpec, find_family
-from holdfast.store.port.calls.calls import ExecutorTurn
+from holdfast.store.postgres.calls.values import ExecutorTurn
 from holdfast.store.postgres.connection.session import Tx
 from holdfast.wire.calls import ExecutorReport
 from tests.store.rig import Rig

@@ -23,7 +23,7 @@ from holdfast.core.spec import JobSpec
 from holdfast.errors import Stale, Unavailable
 from holdfast.moves.values import JobFilter, NewJob
 from holdfast.store.embedded.postgres import EmbeddedPostgres
-from holdfast.store.port.leadership import LEAD_SECONDS
+from holdfast.store.postgres.connection.leadership import LEAD_SECONDS
 from holdfast.store.postgres.connection.migrate import migrate
 from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.store import PostgresStore

@@ -9,7 +9,8 @@ import pytest
 
 from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.store import PostgresStore
-from tests.store.conformance.takes import place_one, taken
+from tests.store.conformance.takes import taken
+from tests.store.postgres.test_takes import place_one
 from tests.store.rig import Rig
 from tests.store.test_postgres_takes import NEXT_BATCH, wait_for_locks
 from tests.waits import within

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from holdfast.core.ids import TaskKey
-from tests.store.conformance.fleet import active
+from tests.store.postgres.test_fleet import active
 from tests.store.rig import OK, Rig, fails
 from tests.waits import within
 

@@ -35,7 +35,8 @@ from holdfast.controller.runtime.context import Controller
 from holdfast.core.settings.resolve import layer_from_environment
 from holdfast.core.settings.table import RENAMED
 from holdfast.errors import HoldfastError, Unavailable, ValidationError
-from holdfast.store.port.store import Store
+from holdfast.store.postgres.connection.migrate import migrate
+from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire.sessions.frames import MAX_MESSAGE_BYTES
 
 log = logging.getLogger("holdfast.controller")
@@ -145,7 +146,7 @@ class RunningServer:
 
     def __init__(
         self,
-        store: Store,
+        store: PostgresStore,
         sock: socket.socket,
         *,
         environment: Mapping[str, str] | None = None,
@@ -248,16 +249,13 @@ class RunningServer:
         self._sock.close()
 
 
-async def open_store(config: ServerConfig) -> Store:
+async def open_store(config: ServerConfig) -> PostgresStore:
     """Wait for the database, bring its schema up to date and open it.
 
     Raises:
         Unavailable: the database did not answer within `database_seconds`.
         Conflict: its schema is newer than this program.
     """
-    from holdfast.store.postgres.connection.migrate import migrate
-    from holdfast.store.postgres.store import PostgresStore
-
     loop = asyncio.get_running_loop()
     until = loop.time() + config.database_seconds
     told = 0.0
@@ -267,7 +265,7 @@ async def open_store(config: ServerConfig) -> Store:
             if applied:
                 log.info("schema brought up to date: %s", ", ".join(applied))
             layer = layer_from_environment(os.environ)
-            store: Store = PostgresStore(config.dsn, environment=layer, warm=True)
+            store = PostgresStore(config.dsn, environment=layer, warm=True)
             await store.open()
             return store
         except Unavailable as error:
@@ -318,7 +316,7 @@ async def serve(config: ServerConfig) -> None:
 
 
 async def _serve_store(
-    config: ServerConfig, store: Store, sock: socket.socket, stopped: asyncio.Task[bool]
+    config: ServerConfig, store: PostgresStore, sock: socket.socket, stopped: asyncio.Task[bool]
 ) -> None:
     if config.token_file is not None:
         await ensure_admin_token(store, Path(config.token_file))

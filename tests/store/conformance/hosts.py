@@ -14,10 +14,8 @@ from holdfast.core.placement.plan import plan_admission
 from holdfast.core.states import HostState, JobState, TaskState
 from holdfast.errors import Conflict, NotFound
 from holdfast.moves import registration
-from holdfast.moves.values import JobFilter
 from holdfast.wire.agent import HostFacts
-from tests.store.conformance.shared import HASH
-from tests.store.rig import OK, START, Rig
+from tests.store.rig import OK, Rig
 
 
 async def test_a_new_incarnation_frees_its_tasks_at_once(rig: Rig) -> None:
@@ -42,6 +40,8 @@ async def test_a_new_incarnation_frees_its_tasks_at_once(rig: Rig) -> None:
 
 
 FULL = Hindrance(part="starts", reason="no space left on device")
+
+
 AWAY = Hindrance(
     part="containers", reason="docker does not answer", runtimes=("any", "docker"), devices=(0,)
 )
@@ -147,50 +147,6 @@ async def test_a_leaving_host_is_terminated_after_its_ends(rig: Rig) -> None:
     assert (await rig.job(left)).cause is Cause.AGENT_TRANSIENT
     job = await rig.job(third)
     assert (job.state, job.cause, job.infra_charged) == (JobState.QUEUED, Cause.HOST_DRAINED, 0)
-
-
-async def test_a_dead_host_is_flagged_once_and_cleared(rig: Rig) -> None:
-    await rig.host("h1")
-    await rig.running()
-    await rig.host("h2")  # idle: its silence costs no job anything
-    long_ago = START - timedelta(days=1)
-    assert await rig.store.hosts.sweep_dead_hosts(30, long_ago, now=rig.tick(30)) == []
-    rig.tick(1)
-    assert (
-        await rig.store.hosts.sweep_dead_hosts(30, rig.now - timedelta(seconds=30), now=rig.now)
-        == []
-    )
-    (flagged,) = await rig.store.hosts.sweep_dead_hosts(30, long_ago, now=rig.now)
-    assert (flagged.id, flagged.flagged_dead_at) == ("h1", rig.now)
-    assert await rig.store.hosts.sweep_dead_hosts(30, long_ago, now=rig.tick(1)) == []
-    assert [h.id for h in await rig.store.hosts.list_hosts(dead=True)] == ["h1"]
-    assert (await rig.store.read_gauges(now=rig.now)).dead_hosts == 1
-    await rig.sync("h1")
-    assert (await rig.store.hosts.get_host("h1")).flagged_dead_at is None
-    assert [k for k in await rig.kinds() if k in ("host.dead", "host.recovered")] == [
-        "host.dead",
-        "host.recovered",
-    ]
-
-
-async def test_hosts_are_found(rig: Rig) -> None:
-    with pytest.raises(NotFound):
-        await rig.store.hosts.register_host(
-            "h1", None, "inc-00001", HostFacts(name="a"), now=rig.now
-        )
-    await rig.host("h1", gpus=2)
-    key = b"h1".ljust(32, b".")
-    found = await rig.store.hosts.find_hosts_by_keys([key, HASH])
-    assert {each: host.id for each, host in found.items()} == {key: "h1"}
-    assert await rig.store.hosts.find_hosts_by_keys([]) == {}
-    with pytest.raises(NotFound):
-        await rig.store.hosts.get_host("nobody")
-    (size,) = await rig.store.hosts.host_sizes()
-    assert (size.name, len(size.gpus), size.cpu_slots) == ("name-h1", 2, 8)
-    job_id, key = await rig.running()
-    (live,) = await rig.store.leases.list_live_tasks("h1")
-    assert (live.key, live.queue) == (key, "cpu")
-    assert [j.id for j in await rig.store.jobs.list_jobs(JobFilter(host_id="h1"))] == [job_id]
 
 
 async def test_a_gpu_fault_quarantines_the_host(rig: Rig) -> None:
@@ -306,27 +262,6 @@ async def test_a_host_does_not_take_the_name_of_another(rig: Rig) -> None:
     await rig.store.hosts.move_host("h1", "terminate", "", now=rig.now)
     await register("h2", "name-h1")
     assert (await rig.store.hosts.get_host("name-h1")).id == "h2"
-
-
-@pytest.mark.parametrize("way", ["revoke", "terminate"])
-async def test_a_key_that_was_revoked_opens_nothing(rig: Rig, way: str) -> None:
-    await rig.host("h1")
-    key = b"h1".ljust(32, b".")
-    assert await rig.store.hosts.find_hosts_by_keys([key])
-    if way == "revoke":
-        await rig.store.hosts.revoke_key("h1", "it was seen", now=rig.now)
-    else:
-        await rig.store.hosts.move_host("h1", "terminate", "", now=rig.now)
-    assert await rig.store.hosts.find_hosts_by_keys([key]) == {}
-    ended = "name-h1" if way == "terminate" else None
-    assert await rig.store.hosts.find_ended_host(key) == ended
-    assert (await rig.sync("h1")).status == "stale"
-    told = [e.data["event"] for e in await rig.events() if e.kind == "host.moved"]
-    assert told == [way]
-    with pytest.raises(NotFound):
-        await rig.store.hosts.revoke_key("nobody", "", now=rig.now)
-    await rig.host("h1")
-    assert (await rig.sync("h1")).status == "ok", "it joined again"
 
 
 async def test_a_key_under_another_boot_is_refused_while_its_host_lives(rig: Rig) -> None:

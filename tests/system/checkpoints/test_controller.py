@@ -26,7 +26,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.errors import Conflict, TooLarge
 from holdfast.http.addresses import read_addresses
 from holdfast.http.blocking import BlockingHttp
-from holdfast.store.port.store import Store
+from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire import agent as wire
 from tests.system.proxy import Proxy
 from tests.unit.controller.conftest import FakeAgent, Served, bearer, store
@@ -53,7 +53,7 @@ async def blobs(tmp_path: Path) -> MoodyBlobs:
 
 
 @pytest.fixture
-async def served(store: Store, blobs: FolderBlobs) -> AsyncIterator[Served]:
+async def served(store: PostgresStore, blobs: FolderBlobs) -> AsyncIterator[Served]:
     running = RunningServer(store, bind_socket("127.0.0.1", 0), blobs=blobs)
     await running.start()
     found = Served(running, store)
@@ -556,7 +556,7 @@ async def test_what_could_not_be_deleted_in_its_time_is_deleted_though_its_job_i
 
 
 async def test_a_large_checkpoint_passes_in_constant_memory(
-    served: Served, agent: FakeAgent, tmp_path: Path, store: Store
+    served: Served, agent: FakeAgent, tmp_path: Path, store: PostgresStore
 ) -> None:
     """CKPT-3: 200 MB up and down, in this process, which is the server's too."""
     order = await start(served, agent)

@@ -1,4 +1,4 @@
-"""A controller over a memory store, served for real on an ephemeral port."""
+"""A controller, served for real on an ephemeral port."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from holdfast.controller.runtime.auth import hash_secret, make_new_id
 from holdfast.controller.server import RunningServer, bind_socket
 from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu
-from holdfast.store.memory.store import MemoryStore
-from holdfast.store.port.store import Store
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire import agent as wire
+from tests.store.pg_fixture import MakeStore
 from tests.waits import within
 
 SECRETS = {"admin": "hft_admin", "submit": "hft_submit", "read": "hft_read", "join": "hfj_join"}
@@ -30,7 +29,7 @@ def bearer(secret: str) -> dict[str, str]:
 class Served:
     """The server under test, and a client for each role."""
 
-    def __init__(self, running: RunningServer, store: Store) -> None:
+    def __init__(self, running: RunningServer, store: PostgresStore) -> None:
         self.running = running
         self.controller = running.controller
         self.store = store
@@ -148,30 +147,23 @@ async def make_join(served: Served) -> str:
     return secret
 
 
-async def add_tokens(store: Store) -> None:
+async def add_tokens(store: PostgresStore) -> None:
     for role, secret in SECRETS.items():
         await store.tokens.create_token(
             make_new_id(), role, f"the {role}", hash_secret(secret), None, user="tester"
         )
 
 
-@pytest.fixture(params=["memory"])
-async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
-    """The memory store; a module that is to run over PostgreSQL too says
-    `@pytest.mark.parametrize("store", …, indirect=True)`."""
-    made: Store
-    if request.param == "memory":
-        made = MemoryStore()
-    else:
-        made = PostgresStore(request.getfixturevalue("pg_emptied"))
-    await made.open()
+@pytest.fixture
+async def store(make_store: MakeStore) -> PostgresStore:
+    """A store with a token for each role."""
+    made = await make_store()
     await add_tokens(made)
-    yield made
-    await made.close()
+    return made
 
 
 @pytest.fixture
-async def served(store: Store) -> AsyncIterator[Served]:
+async def served(store: PostgresStore) -> AsyncIterator[Served]:
     running = RunningServer(store, bind_socket("127.0.0.1", 0))
     await running.start()
     found = Served(running, store)

@@ -80,7 +80,6 @@ async def test_a_part_that_fails_begins_again(
     assert all("it begins again" in record.getMessage() for record in said)
 
 
-@pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
 async def test_odd_readings_of_gpus_are_left_out_and_the_server_lives(
     served: Served, agent: FakeAgent
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.controller.runtime.auth import MAX_GATHERED, Guard, hash_secret
 from holdfast.errors import Unauthorized, Unavailable
-from holdfast.store.port.store import Store
+from holdfast.store.postgres.store import PostgresStore
 
 HOSTS = 3 * MAX_GATHERED
 
@@ -36,7 +36,7 @@ class _Hosts:
 
 
 def _make(hosts: _Hosts) -> Guard:
-    return Guard(cast(Store, SimpleNamespace(hosts=hosts, tokens=None)))
+    return Guard(cast(PostgresStore, SimpleNamespace(hosts=hosts, tokens=None)))
 
 
 async def _begin(guard: Guard, *keys: str) -> list[asyncio.Task[Any]]:
@@ -58,7 +58,7 @@ async def test_the_key_of_an_ended_host_says_that_it_was_ended() -> None:
 async def test_a_key_is_looked_up_anew_where_the_store_does_not_look_itself() -> None:
     hosts, now = _Hosts(), [0.0]
     hosts.may_answer.set()
-    found = cast(Store, SimpleNamespace(hosts=hosts, tokens=None))
+    found = cast(PostgresStore, SimpleNamespace(hosts=hosts, tokens=None))
     changes = [0]
     guard = Guard(found, lambda: now[0], lambda: changes[0])
     await guard.find_host("Bearer key-0")

@@ -30,12 +30,11 @@ from holdfast.controller.runtime.auth import Role
 from holdfast.controller.server import RunningServer, bind_socket
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.gpus import GpuTelemetry
-from holdfast.store.memory.store import MemoryStore
-from holdfast.store.port.store import Store
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire import agent as wire
 from holdfast.wire.calls import CallsRequest
 from tests.hostile import TEXTS, Maker
+from tests.store.pg_fixture import PgServer
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, add_tokens, bearer, gpu
 
 LONG = os.environ.get("HOLDFAST_HYPOTHESIS") == "long"
@@ -65,7 +64,7 @@ class World:
     """A server in a thread of its own, with a little of everything in it, and two hosts: one sends
     what it should, the other what is made up."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: PostgresStore) -> None:
         self.store = store
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
@@ -282,17 +281,12 @@ def try_one(world: World, seed: int) -> None:
     assert not world.complaints.found, said + world.complaints.found[0]
 
 
-@pytest.fixture(scope="module", params=["memory", "postgres"])
-def world(request: pytest.FixtureRequest) -> Iterator[World]:
+@pytest.fixture(scope="module")
+def world(pg_server: PgServer, pg_template: str) -> Iterator[World]:
     with contextlib.ExitStack() as stack:
-        if request.param == "memory":
-            store: Store = MemoryStore()
-        else:
-            server = request.getfixturevalue("pg_server")
-            name = server.create_database(request.getfixturevalue("pg_template"))
-            stack.callback(server.drop_database, name)
-            store = PostgresStore(server.dsn_of(name))
-        made = World(store)
+        name = pg_server.create_database(pg_template)
+        stack.callback(pg_server.drop_database, name)
+        made = World(PostgresStore(pg_server.dsn_of(name)))
         made.open()
         stack.callback(made.close)
         yield made

@@ -18,8 +18,6 @@ from tests.unit.controller.api.test_api import Stream
 from tests.unit.controller.conftest import FakeAgent, Served, bearer, make_join
 from tests.waits import crowding, within
 
-both = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
-
 
 async def make_token(served: Served, **fields: Any) -> tuple[str, str]:
     answer = await served.call("POST", "/v1/tokens", json={"role": "read", **fields})
@@ -27,7 +25,6 @@ async def make_token(served: Served, **fields: Any) -> tuple[str, str]:
     return made["id"], made["secret"]
 
 
-@both
 @pytest.mark.parametrize("way", ["revoked here", "revoked elsewhere", "expired"])
 async def test_an_open_stream_ends_with_its_token(served: Served, way: str) -> None:
     """STREAM-2: within five seconds, also where no word of it comes."""
@@ -53,7 +50,6 @@ async def test_an_open_stream_ends_with_its_token(served: Served, way: str) -> N
         assert time.monotonic() - began < 5.0 * max(1.0, crowding())
 
 
-@both
 async def test_a_stream_of_a_token_that_is_good_goes_on(served: Served) -> None:
     _, secret = await make_token(served)
     async with Stream(served, "/v1/events?kind=job.*", headers=bearer(secret)) as stream:
@@ -64,7 +60,6 @@ async def test_a_stream_of_a_token_that_is_good_goes_on(served: Served) -> None:
         assert (await stream.next())["event"] == "job.submitted"
 
 
-@both
 @pytest.mark.parametrize("action", ["revoke", "terminate"])
 async def test_a_revoked_key_opens_nothing(served: Served, agent: FakeAgent, action: str) -> None:
     value = f"/v1/agent/values/{'0' * 64}"
@@ -80,7 +75,6 @@ async def test_a_revoked_key_opens_nothing(served: Served, agent: FakeAgent, act
     assert (await agent.register(await make_join(served))).status_code in (200, 409)
 
 
-@both
 async def test_a_revocation_on_another_replica_is_heard_of(
     served: Served, agent: FakeAgent
 ) -> None:
@@ -93,7 +87,6 @@ async def test_a_revocation_on_another_replica_is_heard_of(
             await asyncio.sleep(0.1)
 
 
-@both
 async def test_a_machine_with_the_name_of_a_live_host_is_refused(
     served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,7 +107,6 @@ async def test_a_machine_with_the_name_of_a_live_host_is_refused(
     assert await served.store.hosts.find_hosts_by_keys([hash_secret(agent.key)]) == {}
 
 
-@pytest.mark.parametrize("store", ["memory"], indirect=True)
 async def test_an_agent_with_a_token_that_is_no_join_token_ends_with_words(
     served: Served, store: object, tmp_path: Path
 ) -> None:
@@ -134,7 +126,6 @@ async def test_an_agent_with_a_token_that_is_no_join_token_ends_with_words(
         assert said in told.decode()
 
 
-@both
 async def test_a_host_does_not_register_under_the_name_of_another(
     served: Served, agent: FakeAgent
 ) -> None:

@@ -19,8 +19,7 @@ import pytest
 from holdfast.controller.runtime.auth import ensure_admin_token, hash_secret
 from holdfast.controller.server import RunningServer, ServerConfig, bind_socket, check_config
 from holdfast.errors import HoldfastError, ValidationError
-from holdfast.store.memory.store import MemoryStore
-from holdfast.store.port.store import Store
+from holdfast.store.postgres.store import PostgresStore
 from tests.unit.controller.conftest import bearer
 from tests.waits import Patience, crowding, wait_exit, within
 
@@ -31,7 +30,7 @@ START = (
 )
 
 
-async def test_the_first_admin_token(store: Store, tmp_path: Path) -> None:
+async def test_the_first_admin_token(store: PostgresStore, tmp_path: Path) -> None:
     file = tmp_path / "token"
     secret = await ensure_admin_token(store, file)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -51,7 +50,7 @@ def test_the_services_that_are_shipped_start_again_whatever_ended() -> None:
         assert "\nStartLimitIntervalSec=0\n" in unit
 
 
-async def test_a_token_file_open_to_others_is_refused(store: Store, tmp_path: Path) -> None:
+async def test_a_token_file_open_to_others_is_refused(store: PostgresStore, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("hft_x\n")
     file.chmod(0o644)
@@ -59,14 +58,18 @@ async def test_a_token_file_open_to_others_is_refused(store: Store, tmp_path: Pa
         await ensure_admin_token(store, file)
 
 
-async def test_a_link_in_the_tokens_place_is_not_followed(store: Store, tmp_path: Path) -> None:
+async def test_a_link_in_the_tokens_place_is_not_followed(
+    store: PostgresStore, tmp_path: Path
+) -> None:
     (tmp_path / "token").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(HoldfastError, match="symbolic"):
         await ensure_admin_token(store, tmp_path / "token")
     assert not (tmp_path / "elsewhere").exists()
 
 
-async def test_a_token_that_cannot_be_kept_is_not_made(store: Store, tmp_path: Path) -> None:
+async def test_a_token_that_cannot_be_kept_is_not_made(
+    store: PostgresStore, tmp_path: Path
+) -> None:
     """A token that is kept nowhere is of no use, and every start would leave another."""
     before = await store.tokens.list_tokens()
     with pytest.raises(HoldfastError, match="cannot be used: No such file"):
@@ -92,11 +95,9 @@ def test_a_port_that_is_taken_is_told() -> None:
     first.close()
 
 
-async def test_a_stop_waits_for_nobody_for_ever() -> None:
+async def test_a_stop_waits_for_nobody_for_ever(store: PostgresStore) -> None:
     """SERVE-1: something in the background that takes no cancellation holds the rest up for its
     share of the time only."""
-    store = MemoryStore()
-    await store.open()
     running = RunningServer(store, bind_socket("127.0.0.1", 0))
     await running.start()
     released = asyncio.Event()
@@ -113,11 +114,10 @@ async def test_a_stop_waits_for_nobody_for_ever() -> None:
             await running.stop()
     finally:
         released.set()
-        await store.close()
 
 
 async def test_what_never_started_can_be_stopped() -> None:
-    running = RunningServer(MemoryStore(), bind_socket("127.0.0.1", 0))
+    running = RunningServer(PostgresStore(""), bind_socket("127.0.0.1", 0))
     await running.stop()
     async with httpx.AsyncClient(trust_env=False, verify=False) as http:
         with pytest.raises(httpx.ConnectError):

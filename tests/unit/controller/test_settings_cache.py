@@ -16,15 +16,13 @@ from holdfast.controller.runtime.remembered import Sizes
 from holdfast.controller.runtime.settings import RECENT_SECONDS, SettingsCache
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.settings.table import RENAMED, SETTINGS
-from holdfast.store.memory.store import MemoryStore
-from tests.store.rig import START
+from holdfast.store.postgres.store import PostgresStore
 from tests.waits import within
 
 
 async def test_a_setting_of_an_earlier_version_is_named_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, store: PostgresStore
 ) -> None:
-    store = MemoryStore(clock=lambda: START)
     layers = msgspec.structs.replace(
         await store.settings.read_settings(),
         cluster={"io_moving_mb": 1.0, "cpu_idle_percent": 3.0},
@@ -85,9 +83,9 @@ class Reads:
 
 
 async def test_a_caller_in_a_hurry_waits_for_no_read_of_the_settings(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, store: PostgresStore
 ) -> None:
-    store, reads = MemoryStore(clock=lambda: START), Reads()
+    reads = Reads()
     monkeypatch.setattr(store.settings, "read_settings", reads.hold(store.settings.read_settings))
     cache = SettingsCache(store, {}, reads.clock, reads.background)
     first = await cache.recent()  # there are none yet, so it waits
@@ -106,8 +104,10 @@ async def test_a_caller_in_a_hurry_waits_for_no_read_of_the_settings(
     assert "newer" in (await cache.recent()).queues, "too old for anyone"
 
 
-async def test_a_submission_waits_for_no_read_of_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    store, reads = MemoryStore(clock=lambda: START), Reads()
+async def test_a_submission_waits_for_no_read_of_the_hosts(
+    monkeypatch: pytest.MonkeyPatch, store: PostgresStore
+) -> None:
+    reads = Reads()
     found: list[Any] = []
 
     async def read() -> list[Any]:
@@ -128,8 +128,7 @@ async def test_a_submission_waits_for_no_read_of_the_hosts(monkeypatch: pytest.M
     assert await sizes.current() == ["a host", "another"]
 
 
-async def test_hosts_take_jobs_only_where_no_setting_binds() -> None:
-    store = MemoryStore(clock=lambda: START)
+async def test_hosts_take_jobs_only_where_no_setting_binds(store: PostgresStore) -> None:
     cache = SettingsCache(store, {})
     terms = (await cache.refresh()).take_terms
     assert terms is not None
@@ -154,8 +153,7 @@ async def test_hosts_take_jobs_only_where_no_setting_binds() -> None:
     assert capped.ttls == {}, "the cluster's limit holds in each queue"
 
 
-async def test_calls_have_a_delay_of_their_own() -> None:
-    store = MemoryStore(clock=lambda: START)
+async def test_calls_have_a_delay_of_their_own(store: PostgresStore) -> None:
     cache = SettingsCache(store, {})
     await store.settings.put_project("vision", {"retry_delay_seconds": 20, "max_retries": 3})
     spec = FunctionSpec(function="m:f", project="vision")

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-import pytest
-
 from tests.unit.controller.conftest import FakeAgent, Served
 from tests.waits import within
-
-pytestmark = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
 
 
 async def test_a_job_from_submit_to_success(served: Served, agent: FakeAgent) -> None:

@@ -21,7 +21,7 @@ from holdfast.core.ids import ID_PATTERN
 from holdfast.core.records import JobTokenRecord
 from holdfast.errors import NotFound, ValidationError
 from holdfast.moves.values import ArrayFilter, NewArray
-from holdfast.store.port.store import Store
+from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire.api import CancelRequest
 from holdfast.wire.arrays import ArrayRequest
 
@@ -137,7 +137,7 @@ async def retry_array(call: ApiCall) -> Response:
     return answer_json(await call.store.arrays.get_array(array_id))
 
 
-async def resolve_member(store: Store, text: str) -> str:
+async def resolve_member(store: PostgresStore, text: str) -> str:
     """Return the id of the job that `ARRAY[7]` names; return any other text unchanged.
 
     Raises:

@@ -13,7 +13,7 @@ from holdfast.controller.runtime.context import Controller
 from holdfast.core.records import EventRecord
 from holdfast.errors import ValidationError
 from holdfast.moves.events import parse_event_id
-from holdfast.store.port.store import Store
+from holdfast.store.postgres.store import PostgresStore
 
 POLL_SECONDS = 1.0
 MAX_TAIL = 1000
@@ -37,7 +37,7 @@ async def list_events(call: ApiCall) -> Response:
     return answer_page(first, reader.after if reader.more else None)
 
 
-async def _find_loss(store: Store, after: str | None) -> list[EventRecord]:
+async def _find_loss(store: PostgresStore, after: str | None) -> list[EventRecord]:
     """Return an event that reports a gap, where events after `after` were deleted with the history.
     The event has the id `after`, so a reader that continues from it is told of the gap again."""
     pruned = None if after is None else await store.events.find_pruned()
@@ -56,7 +56,7 @@ class EventFeed:
     """A reader's place in the events. after: the id of the last event looked at, shown or not.
     more: True where more events may follow."""
 
-    def __init__(self, store: Store, query: EventsQuery, after: str | None) -> None:
+    def __init__(self, store: PostgresStore, query: EventsQuery, after: str | None) -> None:
         self._store = store
         self._query = query
         self._tail = 0 if after else query.tail

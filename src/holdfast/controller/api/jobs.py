@@ -37,7 +37,7 @@ from holdfast.core.states import JobState, Outcome
 from holdfast.errors import HoldfastError, NotFound, Unavailable, ValidationError
 from holdfast.moves.jobs.requests import Changed
 from holdfast.moves.values import HostSync, JobFilter, NewJob, Submitted
-from holdfast.store.port.store import Store
+from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire.api import (
     BatchRequest,
     CancelManyRequest,
@@ -302,7 +302,9 @@ async def list_jobs(call: ApiCall) -> Response:
     return answer_page(items, cursor)
 
 
-async def read_jobs_page(store: Store, query: JobsQuery) -> tuple[list[JobRecord], str | None]:
+async def read_jobs_page(
+    store: PostgresStore, query: JobsQuery
+) -> tuple[list[JobRecord], str | None]:
     """Return a page of jobs and the next page's cursor. Raises NotFound for an unknown host."""
     host_id = None if query.host is None else (await store.hosts.get_host(query.host)).id
     found = await store.jobs.list_jobs(

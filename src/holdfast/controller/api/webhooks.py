@@ -12,7 +12,7 @@ from holdfast.core.ids import ID_PATTERN
 from holdfast.core.records import EventRecord
 from holdfast.core.webhooks.values import DeliveryState, Payload, WebhookRecord
 from holdfast.errors import NotFound
-from holdfast.store.port.webhooks import NewWebhook, WebhookChange
+from holdfast.store.postgres.webhooks import NewWebhook, WebhookChange
 from holdfast.wire.webhooks import (
     DeliveryView,
     Redelivered,

@@ -33,7 +33,7 @@ from holdfast.core.data.outputs import OutputFile, OutputsRecord, settle_state
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import OutputsEvent, OutputsState
 from holdfast.errors import Conflict, NotFound
-from holdfast.store.port.bundles.outputs import NewOutputs, OutputsTask
+from holdfast.store.postgres.bundles.outputs import NewOutputs, OutputsTask
 from holdfast.wire.bundles import MissingAnswer
 from holdfast.wire.data.outputs import OutputsMissing, OutputsReport, OutputsStored
 

@@ -27,7 +27,7 @@ from holdfast.core.calls.unable import AppHosts
 from holdfast.core.records import HostRecord
 from holdfast.core.spec import JobSpec
 from holdfast.errors import HoldfastError, NotFound, Unavailable
-from holdfast.store.port.calls.calls import ExecutorTurn, ExecutorTurned
+from holdfast.store.postgres.calls.values import ExecutorTurn, ExecutorTurned
 from holdfast.wire.calls import (
     MAX_CALLS_BYTES,
     RETURNS,

@@ -20,7 +20,7 @@ from holdfast.controller.http.queries import Attempt, Flag, Query, is_on
 from holdfast.controller.http.sse import StreamAnswer, event_bytes
 from holdfast.controller.runtime.context import Controller
 from holdfast.core.calls.marks import cut_output, find_marks
-from holdfast.store.port.calls.calls import CallOutput, CallStanding
+from holdfast.store.postgres.calls.values import CallOutput, CallStanding
 from holdfast.wire.calls import CallLogLine
 
 PAGE_BYTES = 256 * 1024

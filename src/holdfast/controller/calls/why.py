@@ -22,7 +22,7 @@ from holdfast.core.records import HostRecord, JobRecord
 from holdfast.core.states import JobState
 from holdfast.errors import NotFound
 from holdfast.moves.values import JobFilter
-from holdfast.store.port.calls.calls import BusyCall, CallStanding
+from holdfast.store.postgres.calls.values import BusyCall, CallStanding
 from holdfast.wire.api import WhyLine
 from holdfast.wire.calls import CallFailureView, CallView, CallWhyLine
 

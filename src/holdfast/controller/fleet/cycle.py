@@ -35,7 +35,7 @@ from holdfast.errors import HoldfastError
 from holdfast.moves.fleet.pools import seconds_until
 from holdfast.moves.jobs.moves import LIVE_JOB_STATES
 from holdfast.providers.interface import Provider, ProviderDown, Throttled
-from holdfast.store.port.fleet.instances import SEEN_SECONDS
+from holdfast.store.postgres.fleet.instances import SEEN_SECONDS
 
 log = logging.getLogger("holdfast.fleet")
 LIST_SECONDS = 120.0

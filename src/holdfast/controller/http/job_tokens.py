@@ -23,7 +23,7 @@ from holdfast.errors import Forbidden, NotFound
 
 if TYPE_CHECKING:
     from holdfast.controller.http.endpoints import ApiCall, Endpoint
-    from holdfast.store.port.store import Store
+    from holdfast.store.postgres.store import PostgresStore
 
 MAX_DEPTH = 4
 PARENT_LABEL = "holdfast/parent"
@@ -75,7 +75,7 @@ async def check_job_call(call: ApiCall, endpoint: Endpoint) -> None:
     raise Forbidden(f"{token.name} may not do this: {_MAY}")
 
 
-async def _find_parent(store: Store, kind: str, name: str) -> str:
+async def _find_parent(store: PostgresStore, kind: str, name: str) -> str:
     """Return the id of the job that submitted the work that a path names; empty where no job
     did."""
     name, bracket, _ = name.partition("[")

@@ -10,8 +10,8 @@ from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.bundles.kept import PACKS, PLANS
 from holdfast.controller.runtime.context import Controller
 from holdfast.moves.calls.checkpoints import FOLDER
-from holdfast.store.port.calls.checkpoints import CallCheckpointStore
-from holdfast.store.port.checkpoints import CheckpointStore
+from holdfast.store.postgres.calls.checkpoints import PostgresCallCheckpoints
+from holdfast.store.postgres.checkpoints import PostgresCheckpoints
 
 log = logging.getLogger("holdfast.loops")
 ORPHAN_SECONDS = 3600.0
@@ -60,7 +60,7 @@ class CheckpointsLoop(Loop):
             self._failed = False
         return {"cleared": cleared, "swept": swept} if cleared or swept else {}
 
-    async def _clear(self, rows: CheckpointStore | CallCheckpointStore) -> int:
+    async def _clear(self, rows: PostgresCheckpoints | PostgresCallCheckpoints) -> int:
         cleared = 0
         for _ in range(_MAX_BATCHES):
             # The blobs first: no attempt starts from them any more, and a blob that stayed is found

@@ -138,9 +138,9 @@ class WebhooksLoop(Loop):
             jobs = await store.webhooks.summarize_jobs(_name_jobs(signed, events))
             batches += [values.plan_deliveries(hook, events, jobs, ids) for hook in signed]
         if told:
-            jobs = await store.notices.read_noted_jobs(_name_jobs(told, events))
+            noted = await store.notices.read_noted_jobs(_name_jobs(told, events))
             write = await self._make_writer()
-            batches += [values.plan_deliveries(hook, events, jobs, ids, write) for hook in told]
+            batches += [values.plan_deliveries(hook, events, noted, ids, write) for hook in told]
         written = [batch for batch in batches if batch.before != batch.after]
         moved = set(await store.webhooks.write_deliveries(written))
         return sum(len(b.deliveries) for b in batches if b.webhook_id in moved)

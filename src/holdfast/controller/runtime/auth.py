@@ -19,7 +19,7 @@ from holdfast.core.ids import ENTROPY_BITS, TaskKey, make_id
 from holdfast.core.records import HostRecord, JobTokenRecord, TokenRecord
 from holdfast.errors import Forbidden, HoldfastError, NotFound, Unauthorized
 from holdfast.process.files import write_atomic
-from holdfast.store.port.store import Store
+from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire.bearer import check_job_token, read_job_token
 
 T = TypeVar("T")
@@ -172,7 +172,7 @@ class Guard:
 
     def __init__(
         self,
-        store: Store,
+        store: PostgresStore,
         clock: Callable[[], float] = time.monotonic,
         count_changes: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -287,7 +287,7 @@ def check_role(token: TokenRecord, needed: Role) -> None:
         )
 
 
-async def ensure_admin_token(store: Store, token_file: Path) -> str:
+async def ensure_admin_token(store: PostgresStore, token_file: Path) -> str:
     """Return the admin token kept in `token_file`. A new token (0600) is made where the file holds
     none that still works.
 

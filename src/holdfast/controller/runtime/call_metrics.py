@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from holdfast.store.port.calls.calls import ExecutorTurn, ExecutorTurned, Feed, RunningCalls
+from holdfast.store.postgres.calls.values import ExecutorTurn, ExecutorTurned, Feed, RunningCalls
 
 _LOAD = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600, 1800)
 _CALL = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300, 1800)

@@ -36,7 +36,7 @@ from holdfast.errors import Unavailable
 from holdfast.moves.values import DrainBegun, DrainNews, HostSync, HostSynced
 from holdfast.providers.interface import Provider
 from holdfast.providers.locate import open_provider
-from holdfast.store.port.store import Store
+from holdfast.store.postgres.store import PostgresStore
 
 POKE_SOON_SECONDS = 0.005
 OpenProvider = Callable[[str, Mapping[str, Any], str], Provider]
@@ -54,7 +54,7 @@ class Controller:
 
     def __init__(
         self,
-        store: Store,
+        store: PostgresStore,
         environment: Mapping[str, Value] | None = None,
         clock: Callable[[], float] = time.monotonic,
         chance: Callable[[], float] = random.random,

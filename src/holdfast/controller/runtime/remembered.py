@@ -9,7 +9,7 @@ from holdfast.core.placement.possible import Size
 from holdfast.core.placement.types import Kin
 from holdfast.core.spec import JobSpec
 from holdfast.moves.values import TaskOffer
-from holdfast.store.port.store import Store
+from holdfast.store.postgres.store import PostgresStore
 
 _SIZES_SECONDS = 2.0
 _OLD_SECONDS = 30.0
@@ -26,7 +26,9 @@ class Sizes:
     """The hosts' whole sizes, against which each submission is checked. Sizes are read in the
     background, because a job that fitted a moment ago may wait like one that was submitted then."""
 
-    def __init__(self, store: Store, clock: Callable[[], float], background: Background) -> None:
+    def __init__(
+        self, store: PostgresStore, clock: Callable[[], float], background: Background
+    ) -> None:
         self._store = store
         self._clock = clock
         self._background = background
@@ -74,7 +76,7 @@ class OfferPrices:
 class History:
     """The durations of jobs of a name, from the jobs on record (`AdmissionStore.read_spans`)."""
 
-    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+    def __init__(self, store: PostgresStore, clock: Callable[[], float]) -> None:
         self._store = store
         self._clock = clock
         self._known: dict[Kin, tuple[float, float | None]] = {}
@@ -102,7 +104,7 @@ def _keep(seconds: float | None) -> float:
 class JobSpecs:
     """The queue and the spec of jobs, which never change."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: PostgresStore) -> None:
         self._store = store
         self._known: dict[str, tuple[str, JobSpec]] = {}
 

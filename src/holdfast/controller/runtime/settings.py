@@ -27,7 +27,7 @@ from holdfast.core.spec import JobSpec
 from holdfast.errors import Unavailable, ValidationError
 from holdfast.moves.jobs.quotas import Use, read_share, sets_quota, sets_share
 from holdfast.moves.values import SettingsLayers
-from holdfast.store.port.store import Store
+from holdfast.store.postgres.store import PostgresStore
 
 log = logging.getLogger("holdfast.controller")
 
@@ -285,7 +285,7 @@ class SettingsCache:
 
     def __init__(
         self,
-        store: Store,
+        store: PostgresStore,
         environment: Mapping[str, Value],
         clock: Callable[[], float] = time.monotonic,
         background: Background | None = None,

@@ -13,7 +13,7 @@ from holdfast.controller.runtime.outages import Outages
 from holdfast.core.gpus import GpuTelemetry
 from holdfast.errors import Unavailable
 from holdfast.moves.fleet.readings import HostReading
-from holdfast.store.port.store import Store
+from holdfast.store.postgres.store import PostgresStore
 
 log = logging.getLogger("holdfast.controller")
 WRITE_SECONDS = 10.0
@@ -22,7 +22,7 @@ WRITE_SECONDS = 10.0
 class GpuReadings:
     """Collects the readings of syncs, and writes them."""
 
-    def __init__(self, store: Store, clock: Callable[[], float], outages: Outages) -> None:
+    def __init__(self, store: PostgresStore, clock: Callable[[], float], outages: Outages) -> None:
         self._store = store
         self._clock = clock
         self._outages = outages

@@ -40,7 +40,7 @@ from holdfast.errors import (
     Unavailable,
     ValidationError,
 )
-from holdfast.store.port.jobs.sessions import Visitor
+from holdfast.store.postgres.jobs.sessions import Visitor
 from holdfast.wire.sessions.frames import PROTOCOL, STATUS, frame_json
 from holdfast.wire.sessions.messages import (
     MAX_ARGV_BYTES,

@@ -14,7 +14,7 @@ from holdfast.core.workflows.records import NodeWork, RunRecord
 from holdfast.core.workflows.values import NodeKind, NodeState
 from holdfast.errors import Conflict, NotFound, ValidationError
 from holdfast.moves.workflows import STOP_HARD, Post, Started
-from holdfast.store.port.calls.calls import CallSetOrigin
+from holdfast.store.postgres.calls.values import CallSetOrigin
 from holdfast.wire.calls import CallSetView
 
 CHUNK_CALLS = 10_000

@@ -6,20 +6,18 @@ from datetime import datetime, timedelta
 from holdfast.core.causes import Cause
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
-from holdfast.core.placement.possible import Size
 from holdfast.core.records import HostRecord, shared_fields
-from holdfast.core.states import HostEvent, HostState, InstanceEvent, InstanceState
-from holdfast.core.transitions import HOST, INSTANCE, sources, step
+from holdfast.core.states import HostEvent, HostState
+from holdfast.core.transitions import HOST, sources, step
 from holdfast.moves import registration
-from holdfast.moves.fleet.pools import list_offer_sizes
-from holdfast.moves.fleet.rented import RentedHost
 from holdfast.store.memory.state import InMemory, MemoryHost, MemoryState
 from holdfast.store.port.clock import Now
+from holdfast.store.port.store import HostStore
 from holdfast.wire.agent import HostFacts
 
 
-class MemoryHosts(InMemory):
-    """`HostStore` in memory."""
+class MemoryHosts(InMemory, HostStore):
+    """`HostStore` in the model."""
 
     async def register_host(
         self,
@@ -40,14 +38,12 @@ class MemoryHosts(InMemory):
             (None, ()) if before is None else (before.incarnation, before.earlier_incarnations)
         )
         earlier = registration.follow_incarnation(facts.name, present, known, incarnation)
-        rental = find_rented(s, host_id)
         state = registration.register_state(
-            None if before is None else before.state, rental, repeated=present == incarnation
+            None if before is None else before.state, None, repeated=present == incarnation
         )
-        facts = registration.keep_place(facts, rental)
         others = find_namesakes(s, host_id, facts.name, at)
         known_name = None if before is None else before.name
-        registration.check_name(known_name, facts, rental, others)
+        registration.check_name(known_name, facts, None, others)
         if before is not None and key_hash is None:
             heard = before.heartbeat_at
             silent = None if heard is None else (at - heard).total_seconds()
@@ -77,23 +73,6 @@ class MemoryHosts(InMemory):
         s.log(events, at)
         return s.host_record(s.hosts[host_id])
 
-    async def note_caches(self, host_id: str, incarnation: str, caches: Collection[str]) -> None:
-        host = self.state.hosts[host_id]
-        if host.incarnation == incarnation:
-            host.caches = tuple(caches)
-
-    async def find_hosts_by_keys(self, key_hashes: Collection[bytes]) -> dict[bytes, HostRecord]:
-        found = ((h.key_hash, h) for h in self.state.hosts.values())
-        return {
-            key: self.state.host_record(host)
-            for key, host in found
-            if key is not None and key in key_hashes
-        }
-
-    async def find_ended_host(self, key_hash: bytes) -> str | None:
-        ended = (h.name for h in self.state.hosts.values() if h.ended_key_hash == key_hash)
-        return next(ended, None)
-
     async def get_host(self, host: str) -> HostRecord:
         named = [h for _, h in sorted(self.state.hosts.items()) if host in (h.id, h.name)]
         named.sort(key=lambda h: h.registered_at, reverse=True)
@@ -102,27 +81,6 @@ class MemoryHosts(InMemory):
             host, [(h.id, h.state is HostState.TERMINATED) for h in named]
         )
         return self.state.host_record(self.state.hosts[found])
-
-    async def revoke_key(self, host_id: str, reason: str, *, now: Now = None) -> HostRecord:
-        s, at = self.state, self.state.at(now)
-        if host_id not in s.hosts:
-            raise registration.no_host(host_id)
-        host = s.hosts[host_id]
-        host.key_hash = None
-        name, state = host.name, host.state
-        s.log(
-            [registration.moved_event(host_id, name, state, state, "revoke", reason, hard=False)],
-            at,
-        )
-        return s.host_record(host)
-
-    async def get_hosts(self, host_ids: Collection[str]) -> dict[str, HostRecord]:
-        hosts = self.state.hosts
-        return {
-            host_id: self.state.host_record(hosts[host_id])
-            for host_id in host_ids
-            if host_id in hosts
-        }
 
     async def list_hosts(
         self, *, include_terminated: bool = False, dead: bool = False
@@ -133,19 +91,6 @@ class MemoryHosts(InMemory):
             if (include_terminated or host.state is not HostState.TERMINATED)
             and (not dead or host.flagged_dead_at is not None)
         ]
-
-    async def host_sizes(self) -> list[Size]:
-        open_pools = {n for n, pool in self.state.pools.items() if pool.deleted_at is None}
-        hosts = [
-            Size(
-                **shared_fields(h, Size)
-                | {"queues": frozenset(h.queues), "pool": h.pool if h.pool in open_pools else ""}
-            )
-            for _, h in sorted(self.state.hosts.items())
-            if h.state not in (HostState.TERMINATED, HostState.SPAWNING)
-        ]
-        pools = (p.spec for _, p in sorted(self.state.pools.items()) if p.deleted_at is None)
-        return hosts + list_offer_sizes(pools, seen_memory(self.state))
 
     async def move_host(
         self,
@@ -167,7 +112,7 @@ class MemoryHosts(InMemory):
         set_host_state(s, host, HostEvent(event), reason, at, hard=hard, cause=cause)
         host.drain_deadline = registration.deadline_of(host.state, deadline_seconds, at)
         if host.state is HostState.TERMINATED:
-            host.ended_key_hash, host.key_hash = host.key_hash or host.ended_key_hash, None
+            host.key_hash = None
             lost = lose_host_tasks(s, host_id, "host_gone", at)
             s.log(registration.lost_event(host_id, host.name, "host_gone", lost), at)
         elif hard or (cause is Cause.SCALED_DOWN and deadline_seconds is None):
@@ -227,8 +172,6 @@ def set_host_state(
     before, host.state, host.reason = host.state, step(HOST, host.state, event), reason
     if before is not host.state:
         host.state_at = at
-    if host.state is HostState.TERMINATED:
-        end_instance(s, host.id, reason, at)
     host.drain_deadline, host.drain_cause = None, cause
     moved = registration.moved_event(
         host.id,
@@ -241,45 +184,6 @@ def set_host_state(
         scaled=cause is Cause.SCALED_DOWN,
     )
     s.log([moved], at)
-
-
-def find_rented(s: MemoryState, host_id: str) -> RentedHost | None:
-    """Return the instance of a host; None for a host that is not rented."""
-    found, host = s.instances.get(host_id), s.hosts.get(host_id)
-    if found is None or host is None:
-        return None
-    return RentedHost(
-        host_id=host_id,
-        name=host.name,
-        pool=found.pool,
-        offer=found.offer,
-        state=found.state,
-        host=host.state,
-        ref=found.ref,
-        fault=found.fault,
-        served=found.active_at is not None,
-    )
-
-
-def seen_memory(s: MemoryState) -> dict[tuple[str, str], int]:
-    """Return (pool, offer) → memory that the last host of the offer reported."""
-    rented = sorted(s.instances.values(), key=lambda i: i.intended_at)
-    return {
-        (i.pool, i.offer): s.hosts[i.host_id].memory_bytes
-        for i in rented
-        if s.hosts[i.host_id].memory_bytes > 0
-    }
-
-
-def end_instance(s: MemoryState, host_id: str, reason: str, at: datetime) -> InstanceState | None:
-    """Request the end of a host's machine; return its new state, None where nothing changed."""
-    found = s.instances.get(host_id)
-    if found is None or found.state in (InstanceState.ENDING, InstanceState.GONE):
-        return None
-    found.state, found.reason = step(INSTANCE, found.state, InstanceEvent.END), reason
-    if found.state is InstanceState.GONE:
-        found.gone_at = at
-    return found.state
 
 
 def quarantine_host(s: MemoryState, host: MemoryHost, reason: str, at: datetime) -> None:

@@ -20,17 +20,18 @@ from holdfast.store.memory.state import (
     MemoryState,
 )
 from holdfast.store.port.clock import Now
+from holdfast.store.port.store import SettingsStore
 
 
-class MemorySettings(InMemory):
-    """`SettingsStore` in memory."""
+class MemorySettings(InMemory, SettingsStore):
+    """`SettingsStore` in the model."""
 
     async def read_settings(self) -> SettingsLayers:
         s = self.state
         return SettingsLayers(
             revision=s.settings_rev,
             cluster=dict(s.settings),
-            rules=s.rules,
+            rules="",
             queues={q.name: dict(q.settings) for q in s.queues.values()},
             projects={p.name: dict(p.settings) for p in s.projects.values()},
         )
@@ -45,29 +46,6 @@ class MemorySettings(InMemory):
             self.state.settings_rev += 1
             self.state.log([layers.settings_event(checked, unset)], self.state.at(now))
         return self.state.settings_rev
-
-    async def write_rules(self, text: str, *, now: Now = None) -> int:
-        if text != self.state.rules:
-            self.state.rules = text
-            self.state.settings_rev += 1
-            self.state.log([layers.rules_event()], self.state.at(now))
-        return self.state.settings_rev
-
-    async def list_queues(self) -> list[QueueRecord]:
-        counts: dict[str, dict[str, int]] = {}
-        for state in UNFINISHED:
-            word = state.value if state in (JobState.WAITING, JobState.QUEUED) else "running"
-            for job_id in self.state.by_state[state]:
-                of = counts.setdefault(self.state.jobs[job_id].row.queue, {})
-                of[word] = of.get(word, 0) + 1
-        return [
-            QueueRecord(**shared_fields(q, QueueRecord) | counts.get(q.name, {}))
-            for _, q in sorted(self.state.queues.items())
-        ]
-
-    async def get_queue(self, name: str) -> QueueRecord:
-        self._queue(name)
-        return next(q for q in await self.list_queues() if q.name == name)
 
     def _queue(self, name: str) -> MemoryQueue:
         if name not in self.state.queues:
@@ -89,19 +67,15 @@ class MemorySettings(InMemory):
             self.state.queues[name] = queue
             self.state.settings_rev += 1
             self.state.log([layers.queue_event(name, checked, unset, created=created)], at)
-        return await self.get_queue(name)
+        return QueueRecord(**shared_fields(queue, QueueRecord) | self._count_jobs(name))
 
-    async def delete_queue(self, name: str, *, now: Now = None) -> None:
-        self._queue(name)
-        if any(
-            self.state.jobs[i].row.queue == name
-            for state in UNFINISHED
-            for i in self.state.by_state[state]
-        ):
-            raise layers.queue_in_use(name)
-        del self.state.queues[name]
-        self.state.settings_rev += 1
-        self.state.log([layers.deleted_event(name)], self.state.at(now))
+    def _count_jobs(self, queue: str) -> dict[str, int]:
+        counts = dict.fromkeys(("waiting", "queued", "running"), 0)
+        for state in UNFINISHED:
+            word = state.value if state.value in counts else "running"
+            jobs = (self.state.jobs[job_id] for job_id in self.state.by_state[state])
+            counts[word] += sum(job.row.queue == queue for job in jobs)
+        return counts
 
     async def pause_queue(
         self, name: str, reason: str, *, hard: bool, now: Now = None
@@ -123,14 +97,6 @@ class MemorySettings(InMemory):
         if queue.paused_at is not None:
             queue.paused_at, queue.paused_reason, queue.hard = None, "", False
             self.state.log([layers.resumed_event(name)], self.state.at(now))
-
-    async def list_projects(self) -> list[ProjectRecord]:
-        s = self.state
-        named = {s.jobs[i].row.project for state in UNFINISHED for i in s.by_state[state]}
-        return [self._project(name) for name in sorted(named | s.projects.keys())]
-
-    async def get_project(self, name: str) -> ProjectRecord:
-        return self._project(name)
 
     def _project(self, name: str) -> ProjectRecord:
         found, use = self.state.projects.get(name), self.state.use_of(name)
@@ -158,15 +124,6 @@ class MemorySettings(InMemory):
             s.settings_rev += 1
             s.log([layers.project_event(name, checked, unset, created=project is None)], at)
         return self._project(name)
-
-    async def delete_project(self, name: str, *, now: Now = None) -> None:
-        if name not in self.state.projects:
-            raise layers.no_project(name)
-        if self.state.use_of(name).jobs:
-            raise layers.project_in_use(name)
-        del self.state.projects[name]
-        self.state.settings_rev += 1
-        self.state.log([layers.forgotten_event(name)], self.state.at(now))
 
 
 def quotas_left(

@@ -1,4 +1,7 @@
-"""The contract of a store, the one place of all state. Both stores pass `tests/store/conformance/`.
+"""The port: what the store on PostgreSQL and its model in memory both do, each method once.
+
+The port is what a simulator of scheduling and the protocol's chaos need, and it grows only with
+them. All else stands in `store.postgres` alone, where each class is its own contract.
 
 STORE-1  A state change and its event are one transaction (outbox): a reader of events never sees
          less than happened.
@@ -11,89 +14,397 @@ STORE-5  `now` is injectable everywhere; None means the store's own clock. It is
          an agent's clock.
 """
 
+from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 
-from holdfast.moves.values import Gauges
-from holdfast.store.port.arrays import ArrayStore
-from holdfast.store.port.bundles.bundles import BundleStore
-from holdfast.store.port.bundles.outputs import OutputStore
-from holdfast.store.port.calls.calls import CallStore
-from holdfast.store.port.calls.checkpoints import CallCheckpointStore
-from holdfast.store.port.checkpoints import CheckpointStore
+from holdfast.core.causes import Cause
+from holdfast.core.endings.drain import Completion
+from holdfast.core.endings.replace import Replacement
+from holdfast.core.endings.rules import OperatorRule
+from holdfast.core.host_faults import Hindrance
+from holdfast.core.ids import TaskKey
+from holdfast.core.placement.plan import JobPlacement, RunningTask
+from holdfast.core.placement.takes import TakeTerms
+from holdfast.core.records import (
+    AttemptRecord,
+    EventRecord,
+    HostRecord,
+    JobRecord,
+    ProjectRecord,
+    QueueRecord,
+    TaskRecord,
+)
+from holdfast.core.settings.resolve import Value
+from holdfast.moves.values import (
+    AdmissionSnapshot,
+    DrainSnapshot,
+    DueMember,
+    HostSync,
+    HostSynced,
+    NewJob,
+    Released,
+    Reserved,
+    SettingsLayers,
+    Submitted,
+)
 from holdfast.store.port.clock import Now
-from holdfast.store.port.dependencies import DependencyStore
-from holdfast.store.port.events import EventStore
-from holdfast.store.port.fleet.health import HealthStore
-from holdfast.store.port.fleet.instances import FleetStore
-from holdfast.store.port.fleet.telemetry import TelemetryStore
-from holdfast.store.port.fleet.views import FleetViews
-from holdfast.store.port.hosts import HostStore
-from holdfast.store.port.jobs.admission import AdmissionStore
-from holdfast.store.port.jobs.drains import DrainStore
-from holdfast.store.port.jobs.jobs import JobStore
-from holdfast.store.port.jobs.leases import LeaseStore
-from holdfast.store.port.jobs.members import MemberStore
-from holdfast.store.port.jobs.sessions import SessionStore
-from holdfast.store.port.leadership import LeadershipStore
-from holdfast.store.port.logs import LogStore
-from holdfast.store.port.schedules import ScheduleStore
-from holdfast.store.port.settings import SettingsStore
-from holdfast.store.port.tokens import TokenStore
-from holdfast.store.port.webhooks import WebhookStore
-from holdfast.store.port.workflows import WorkflowStore
+from holdfast.wire.agent import HostFacts
 
 
-class Store(Protocol):
-    """The ports, and the methods for the whole store.
+class JobStore(Protocol):
+    """Jobs, their tasks and their attempts.
 
-    Every method of every port raises Unavailable (holdfast.errors) when the store cannot be reached
-    or it is not known whether a transaction was committed. It may be called again afterwards.
+    The model takes each submission as new: it knows no idempotency keys, parents or hard quotas.
     """
 
-    admission: AdmissionStore
-    arrays: ArrayStore
-    bundles: BundleStore
-    outputs: OutputStore
-    call_checkpoints: CallCheckpointStore
-    calls: CallStore
-    checkpoints: CheckpointStore
-    dependencies: DependencyStore
-    drains: DrainStore
-    events: EventStore
-    fleet: FleetStore
-    health: HealthStore
-    hosts: HostStore
-    jobs: JobStore
-    leadership: LeadershipStore
-    leases: LeaseStore
-    logs: LogStore
-    members: MemberStore
-    notices: Any  # `store.postgres.notices` is its own contract
-    schedules: ScheduleStore
-    sessions: SessionStore
-    settings: SettingsStore
-    telemetry: TelemetryStore
-    tokens: TokenStore
-    views: FleetViews
-    webhooks: WebhookStore
-    workflows: WorkflowStore
+    async def submit_jobs(self, jobs: Sequence[NewJob], *, now: Now = None) -> list[Submitted]:
+        """Write jobs and their events, all or none. A start time in the future makes a job
+        `waiting`.
 
-    async def open(self) -> None:
-        """Connect, without a migration of the schema (`store.postgres.connection.migrate`).
+        QUOTA-1: a hard quota counts all unfinished jobs, is checked under the project's lock, and
+        refuses the whole call. A soft quota, too, refuses a job that alone needs more GPUs than the
+        quota, because it could never start.
 
         Raises:
-            Conflict: the schema is older or newer than this code.
+            Conflict: an idempotency key names a job whose spec differs (code
+            "idempotency_mismatch").
+            QuotaExceeded: the project's quota forbids it.
         """
 
-    async def close(self) -> None:
-        """Release the lead and close every connection. Safe to call twice."""
+    async def get_job(self, job_id: str) -> JobRecord:
+        """Return a job. Raises NotFound."""
 
-    async def ping(self) -> None:
-        """Raise Unavailable unless a trivial read works within a second."""
+    async def list_tasks(self, job_id: str) -> list[TaskRecord]:
+        """Return the current tasks by rank."""
 
-    async def now(self) -> datetime:
-        """Return the time of the store's clock."""
+    async def list_attempts(self, job_id: str) -> list[AttemptRecord]:
+        """Return the attempts, oldest first, the running one included. Raises NotFound."""
 
-    async def read_gauges(self, *, now: Now = None) -> Gauges:
-        """Return the metrics of the whole store, from one consistent read."""
+    async def cancel_job(
+        self, job_id: str, reason: str, *, hard: bool = False, now: Now = None
+    ) -> JobRecord:
+        """Cancel a job that waits, is queued, or has a reservation never offered; otherwise begin a
+        drain (cause user_cancelled) or turn the present one into a cancel. A job that has ended is
+        returned as it is. Raises NotFound."""
+
+    async def revive_job(
+        self,
+        job_id: str,
+        reason: str,
+        *,
+        counted: bool = False,
+        from_scratch: bool = False,
+        now: Now = None,
+    ) -> JobRecord:
+        """Queue a failed, cancelled or parked job again, for a person's `retry`. A job that backs
+        off is queued at once, with its budgets as they are.
+
+        counted: use one more retry of the present budgets, instead of starting with fresh ones.
+        from_scratch: forget its checkpoints; otherwise it starts from the newest.
+
+        Raises:
+            NotFound: no such job. Conflict: from any other state.
+        """
+
+    async def drain_job(
+        self,
+        job_id: str,
+        cause: Cause,
+        reason: str,
+        *,
+        hard: bool = False,
+        epoch: int | None = None,
+        now: Now = None,
+    ) -> bool:
+        """Begin a drain of a reserved or running job; with `epoch`, only of the attempt under it.
+        Return whether this call began it (one drain per epoch). Raises NotFound."""
+
+
+class AdmissionStore(Protocol):
+    """The jobs that could start, and the writes that start them."""
+
+    async def release_due(self, retry_limit: int | None = None, *, now: Now = None) -> Released:
+        """Queue waiting jobs whose time has come, in batches; of retries at most `retry_limit`.
+
+        RETRY-6: the kill switch (`retries_enabled` of the cluster, its environment and the job's
+        project; any that is off) is read in the transaction that dispatches. A due retry under it
+        becomes `retries_held` (event job.retry_held, once); one no longer under it backs off again
+        until its `retry_at`. Each dispatch leaves its audit: event job.retry_dispatched with
+        retry_count, cause, due_at and waited_seconds.
+        """
+
+    async def read_admission(
+        self, limit: int, *, but: Sequence[str] = (), now: Now = None
+    ) -> AdmissionSnapshot:
+        """Return the candidates, at most `limit` of each queue, and the room for them.
+
+        but: ids of jobs to leave out.
+        """
+
+    async def note_passed(self, job_ids: Sequence[str], *, holds: bool, now: Now = None) -> None:
+        """Write which jobs the leader's round passed over, and whether it held room back for any,
+        for hosts that take jobs (TAKE-2). A crash of the server may lose it."""
+
+    async def read_running(self, *, now: Now = None) -> list[RunningTask]:
+        """Return every task that holds room. The caller, which knows the settings, fills in
+        `ends_in_seconds`."""
+
+    async def list_reserved(
+        self, ids: Sequence[str] | None = None, *, now: Now = None
+    ) -> list[Reserved]:
+        """Return jobs that are reserved and do not run yet: all, or those of `ids`."""
+
+    async def reserve(
+        self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], *, now: Now = None
+    ) -> list[str]:
+        """Apply placements whose job is still queued under its epoch, its queue not paused and its
+        hosts active under the same incarnation. Writes tasks, the attempt's row, the new epoch and
+        the event. Returns the ids applied.
+
+        ttls: job id → lease TTL in seconds.
+        """
+
+    async def expire_reservations(
+        self, reservation_seconds: float, *, now: Now = None
+    ) -> list[str]:
+        """Queue jobs again whose reservation was never offered to its host within
+        `reservation_seconds` (attempt ended, outcome expired; no charge; the attempt number is not
+        reused). Where some ranks were offered and others not, a drain begins (cause start_timeout).
+        Reservations offered to all are left to their leases. Returns job ids."""
+
+
+class LeaseStore(Protocol):
+    """The reports of agents, and the consequences of their silence."""
+
+    async def sync_hosts(
+        self,
+        syncs: Sequence[HostSync],
+        *,
+        rules: Sequence[OperatorRule] = (),
+        terms: TakeTerms | None = None,
+        now: Now = None,
+    ) -> list[HostSynced]:
+        """Apply many hosts' syncs in one transaction; answers come in the same order.
+
+        rules: the operators' rules, for the cause of a drain that begins here (CLASSIFY-4).
+
+        terms: the queues in which hosts whose syncs set `takes` fill their free room at once, by
+        `core.placement.takes`: each job taken is reserved and offered like any other, with
+        AttemptRecord.road `host`. None: in no queue.
+
+        Per host: its heartbeat (clears `flagged_dead_at` with a host.recovered event), beats,
+        renewals, starts and ends. A start makes its task running; when all tasks run, attempt and
+        job do too (event job.started).
+        An end with exit 0 by itself → done; otherwise failed, or preempted when the task was
+        preempting and `facts.stopped`. A job whose tasks are all done succeeds here (attempt ended,
+        task rows deleted, events job.started if it was missed, and job.succeeded). A failed task
+        makes its job drain: trigger on record, siblings preempting, event job.draining.
+        `leaving` → the host is terminated after its ends are recorded; a host that leaves out ends
+        of tasks that have begun, or that it lists as live, keeps its state and gets no orders.
+        A key that matches no live task of this host and incarnation is `lost` if reported live,
+        `refused` if reported ended (STORE-2). An end whose task has already ended under the same
+        key is acknowledged again, not refused.
+        """
+
+    async def reserve_and_offer(
+        self,
+        placements: Sequence[JobPlacement],
+        ttls: Mapping[str, float],
+        polls: Sequence[HostSync],
+        *,
+        now: Now = None,
+    ) -> tuple[list[str], list[HostSynced]]:
+        """Reserve as `AdmissionStore.reserve` does, and in the same transaction answer the waiting
+        syncs of hosts with their new offers and claims. polls: these syncs. Return the ids applied,
+        and an answer for each host that has one. The next sync repeats an answer that never
+        arrived, like any offer."""
+
+    async def lapse_leases(self, leading_since: datetime, *, now: Now = None) -> list[str]:
+        """End tasks whose lease ended more than its margin ago, and for which leading_since + TTL
+        has passed (LEASE-4): running or reserved → failed with lost="lease_lapsed"; preempting →
+        preempted. Their jobs drain. Returns job ids."""
+
+
+class DrainStore(Protocol):
+    """Draining jobs and their completion."""
+
+    async def list_drains(self, limit: int, *, now: Now = None) -> list[DrainSnapshot]:
+        """Return draining jobs none of whose tasks holds a lease: ready to be completed."""
+
+    async def complete_drain(
+        self,
+        job_id: str,
+        epoch: int,
+        completion: Completion,
+        *,
+        at_once: bool = False,
+        now: Now = None,
+    ) -> bool:
+        """Write a completion where the job still drains under `epoch`, in one transaction: attempt
+        ended, task rows deleted, job moved, charges, avoid-list and quarantine applied, epoch + 1,
+        events. at_once: a retry that is due already is dispatched as well, unless a kill switch
+        holds it (RETRY-6). False when another call did it."""
+
+    async def list_slow_drains(self, before: datetime) -> list[JobRecord]:
+        """Return draining jobs, not forced yet, with tasks that were ordered to stop before a time
+        and whose ends are not confirmed."""
+
+    async def force_drain(self, job_id: str, epoch: int, *, now: Now = None) -> int:
+        """Order the remaining tasks of a drain to end without grace, once. Event task.force_drained
+        for each task. Return how many."""
+
+
+class MemberStore(Protocol):
+    """Members of supervised jobs, which fall and are replaced while the others run on."""
+
+    async def list_members(self, limit: int, *, now: Now = None) -> list[DueMember]:
+        """Return members that need a decision: fallen ones, and replacements that have not started
+        yet."""
+
+    async def replace_members(
+        self, plans: Sequence[tuple[TaskKey, Replacement]], *, now: Now = None
+    ) -> list[TaskKey]:
+        """Carry out the decisions on fallen members, in their order and in one transaction. Each
+        member is `blocked` until it has another host (event task.replaced) or, if parked, until a
+        person releases it (task.parked); its charge and a barred host are written too. A member
+        that does not go on begins the drain of its job, as the trigger.
+
+        Return the keys whose decisions were carried out; those of jobs that drain, or that another
+        call has decided on, are missing.
+        """
+
+    async def stop_member(
+        self, key: TaskKey, cause: Cause, reason: str, *, now: Now = None
+    ) -> bool:
+        """Stop one live member while the others run on. Return False where the key names none, or
+        one that is being stopped already."""
+
+    async def seat_members(
+        self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], *, now: Now = None
+    ) -> list[str]:
+        """Apply the placements of blocked members under the guards of `reserve`: each job's get a
+        new epoch of their own (MEMBER-1), and their start barrier is open. Event task.reserved for
+        each. Returns job ids."""
+
+    async def release_members(self, reservation_seconds: float, *, now: Now = None) -> list[str]:
+        """Release reservations of replacements that were never offered to their host within
+        `reservation_seconds`. Return job ids."""
+
+
+class HostStore(Protocol):
+    """Hosts and their states."""
+
+    async def register_host(
+        self,
+        host_id: str,
+        key_hash: bytes | None,
+        incarnation: str,
+        facts: HostFacts,
+        *,
+        faults: Sequence[Hindrance] = (),
+        held: Collection[TaskKey] = (),
+        now: Now = None,
+    ) -> HostRecord:
+        """Create a host (key_hash given) or register it again; there is no preflight, so it is
+        active at once. A new incarnation frees the old one's tasks at once, lost="new_incarnation"
+        (LEASE-3), except those in `held`, whose containers may still run: they keep their leases
+        until those lapse, or until the host registers again without them. faults: as in `HostSync`.
+
+        Raises:
+            NotFound: no key_hash, and no such host.
+            Stale: the request of an earlier incarnation came late (code "stale_incarnation");
+            nothing was changed.
+        """
+
+    async def get_host(self, host: str) -> HostRecord:
+        """Return a host by id or name. Raises NotFound."""
+
+    async def list_hosts(
+        self, *, include_terminated: bool = False, dead: bool = False
+    ) -> list[HostRecord]:
+        """Return hosts by name. dead: only those flagged dead."""
+
+    async def move_host(
+        self,
+        host_id: str,
+        event: str,
+        reason: str,
+        *,
+        hard: bool = False,
+        deadline_seconds: float | None = None,
+        scale_down: bool = False,
+        now: Now = None,
+    ) -> HostRecord:
+        """Apply a HostEvent (drain, undrain, quarantine, release, terminate). terminate ends the
+        host's tasks as lost at once (host_gone).
+
+        hard: drain its running jobs now (cause host_drained, operator stop).
+        deadline_seconds: with drain, how long running work may go on.
+        scale_down: with drain, the host is no longer needed; its jobs drain with cause scaled_down,
+        each task with its grace, now or at the deadline.
+
+        Raises:
+            NotFound: no such host. Conflict: names the events that the state accepts.
+        """
+
+    async def drain_due_hosts(self, *, now: Now = None) -> dict[str, list[str]]:
+        """Drain, once and at no charge, the jobs that still run on draining hosts whose deadline
+        has come (cause host_drained or scaled_down). Return host id → jobs."""
+
+    async def sweep_dead_hosts(
+        self, dead_seconds: float, leading_since: datetime, *, now: Now = None
+    ) -> list[HostRecord]:
+        """Flag, once, hosts with live tasks whose heartbeat is older than `dead_seconds` (and for
+        which leading_since + dead_seconds has passed). Event host.dead. Returns those flagged by
+        this call."""
+
+
+class EventStore(Protocol):
+    """Events in an order that never changes (STORE-4)."""
+
+    async def read_events(
+        self,
+        after: str | None,
+        *,
+        limit: int = 500,
+        job_id: str | None = None,
+        kinds: Sequence[str] = (),
+        tail: int = 0,
+    ) -> list[EventRecord]:
+        """Return events after the id `after` (None: from the start; with `tail` n: the last n)."""
+
+
+class SettingsStore(Protocol):
+    """The layers of settings that decide which jobs start: of the cluster, its projects and its queues.
+
+    A write merges `changes` into the layer and drops the names in `unset`. Where that changed
+    anything, it increments the revision and writes an event. A bad value raises ValidationError.
+    """
+
+    async def read_settings(self) -> SettingsLayers:
+        """Return every layer, from one revision or newer."""
+
+    async def write_cluster_settings(
+        self, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: Now = None
+    ) -> int:
+        """Change the cluster's settings and return the revision. Event settings.changed."""
+
+    async def put_project(
+        self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: Now = None
+    ) -> ProjectRecord:
+        """Create or change a project. Event project.changed."""
+
+    async def put_queue(
+        self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: Now = None
+    ) -> QueueRecord:
+        """Create or change a queue."""
+
+    async def pause_queue(
+        self, name: str, reason: str, *, hard: bool, now: Now = None
+    ) -> list[str]:
+        """Stop new starts from the queue; `hard` also drains its running jobs (cause preempted,
+        operator stop). Returns the jobs that began to drain. Raises NotFound."""
+
+    async def resume_queue(self, name: str, *, now: Now = None) -> None:
+        """Allow new starts again. Raises NotFound."""

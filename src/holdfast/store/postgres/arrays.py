@@ -31,13 +31,20 @@ SUBMIT_SECONDS = 120.0
 
 
 class PostgresArrays(OnSession):
-    """`ArrayStore` on PostgreSQL."""
+    """Arrays: one submission, many jobs, one line of state. The members are jobs like others."""
 
     def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
         super().__init__(session)
         self.environment = environment
 
     async def submit_array(self, array: NewArray, *, now: Now = None) -> ArraySubmitted:
+        """Write an array and all of its members, or nothing.
+
+        Raises:
+            Conflict: its idempotency key names an array that differs (code "idempotency_mismatch").
+            QuotaExceeded: the project's quota forbids so many jobs (QUOTA-1).
+            ValidationError: a job that it is to wait for, or its queue, does not exist.
+        """
         work = partial(self._submit, array, now)
         return await self.session.transact(work, seconds=SUBMIT_SECONDS)
 
@@ -110,14 +117,17 @@ class PostgresArrays(OnSession):
             await check_quotas(tx, asked, self.environment, written=array.member_ids)
 
     async def get_array(self, array_id: str) -> ArrayRecord:
+        """Return an array. Raises NotFound."""
         return await self.session.single(lambda tx: _read_one(tx, array_id))
 
     async def list_arrays(self, filter: ArrayFilter) -> list[ArrayRecord]:
+        """Return the arrays that pass the filter, newest first."""
         asked = msgspec.structs.asdict(filter) | {"states": list(filter.states) or None}
         rows = await self.session.rows("list_arrays", **asked, ids=None)
         return [_as_record(row) for row in rows]
 
     async def find_members(self, array_id: str, indices: Collection[int]) -> dict[int, str]:
+        """Return index → job id; unknown ones are missing."""
         rows = await self.session.rows("find_array_members", id=array_id, indices=list(indices))
         return {row["array_index"]: row["id"] for row in rows}
 
@@ -125,12 +135,19 @@ class PostgresArrays(OnSession):
     async def cancel_array(
         self, tx: Tx, array_id: str, reason: str, *, hard: bool = False, now: Now = None
     ) -> ArrayRecord:
+        """Note that every unfinished member is to be cancelled; `advance_arrays` cancels them in
+        batches, even if this caller has gone. Raises NotFound."""
         if await tx.one("lock_array", id=array_id) is None:
             raise requests.no_array(array_id)
         await tx.run("cancel_array", id=array_id, reason=reason, hard=hard)
         return await _read_one(tx, array_id)
 
     async def retry_array(self, array_id: str, reason: str, *, now: Now = None) -> int:
+        """Give each member that has failed another attempt, as `revive_job` does; return how many.
+
+        Raises:
+            Conflict: it is being cancelled. NotFound. QuotaExceeded.
+        """
         record = await self.get_array(array_id)
         found = await self.session.rows("find_failed", id=array_id)
         ids, done = [row["id"] for row in found], 0
@@ -168,6 +185,8 @@ class PostgresArrays(OnSession):
     async def advance_arrays(
         self, limit: int = 500, *, only: str | None = None, now: Now = None
     ) -> Advanced:
+        """Release members whose turn has come (ARRAY-1), and cancel those of arrays that are being
+        cancelled, at most `limit` of each array; of one array where `only` is given."""
         done = Advanced()
         for row in await self.session.rows("find_working_arrays", only=only):
 

@@ -1,4 +1,11 @@
-"""Checkpoints in PostgreSQL: the rows."""
+"""The rows of checkpoints; their bytes are in the blob store.
+
+CKPT-1  A checkpoint is accepted only from the host and incarnation on which the current attempt's
+        rank was placed, under the attempt's epoch, while the attempt is reserved, running or
+        draining (FENCE-1).
+CKPT-2  A row is written when its bytes are whole in the blob store, so the newest row is always a
+        checkpoint that can be fetched.
+"""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -19,9 +26,11 @@ from holdfast.store.postgres.moves import write_events
 
 
 class PostgresCheckpoints(OnSession):
-    """`CheckpointStore` on PostgreSQL."""
+    """Checkpoints by (job, rank, number)."""
 
     async def check_checkpoint(self, host_id: str, incarnation: str, key: TaskKey) -> int:
+        """Return the attempt's number. Raises Stale where a checkpoint of this task would not be
+        accepted (CKPT-1)."""
         attempt = None
         if is_storable_key(key):
             attempt = await self.session.single(
@@ -43,6 +52,9 @@ class PostgresCheckpoints(OnSession):
         *,
         now: Now = None,
     ) -> CheckpointAdded:
+        """Write a checkpoint of a task and drop all but the last `keep` of its rank. A checkpoint
+        with the size, checksum and step of the newest of this epoch is a repeated call, and returns
+        the row of that one. Raises Stale (CKPT-1)."""
         if not is_storable_key(key):
             raise checkpoints.refuse_task(key, host_id)
         attempt = await tx.value("lock_checkpoint_task", **_who(host_id, incarnation, key))
@@ -62,6 +74,17 @@ class PostgresCheckpoints(OnSession):
         *,
         now: Now = None,
     ) -> CheckpointAdded:
+        """Write a checkpoint on a person's behalf.
+
+        epoch: the one the rank runs under (its HOLDFAST_EPOCH), while its attempt is reserved,
+        running or draining; None while no attempt is.
+
+        Raises:
+            NotFound: no such job, or no such rank.
+            Stale: another epoch.
+            Conflict: an attempt is there and no epoch was given; the job never had an attempt, or
+            has succeeded.
+        """
         job = await tx.one("lock_checkpoint_job", job_id=job_id, rank=rank)
         if job is None:
             raise no_job(job_id)
@@ -78,11 +101,14 @@ class PostgresCheckpoints(OnSession):
         return await _add(tx, TaskKey(job_id, rank, job["epoch"]), job["attempts"], new, keep, now)
 
     async def list_checkpoints(self, job_id: str) -> list[CheckpointRecord]:
+        """Return a job's checkpoints by rank, then number."""
         return await self.session.list_of(CheckpointRecord, "list_checkpoints", job_id=job_id)
 
     async def find_checkpoint(
         self, job_id: str, rank: int, *, number: int | None = None, epoch: int | None = None
     ) -> tuple[CheckpointRecord, str]:
+        """Return the newest checkpoint of a rank (of an epoch), or the one of that number, and its
+        blob. Raises NotFound."""
         row = None
         if 0 <= rank <= MAX_INT and (number or 0) <= MAX_BIGINT and (epoch or 0) <= MAX_BIGINT:
             params = {"job_id": job_id, "rank": rank, "number": number, "epoch": epoch}
@@ -94,6 +120,7 @@ class PostgresCheckpoints(OnSession):
     async def find_newest_checkpoints(
         self, ranks: Collection[tuple[str, int]]
     ) -> dict[tuple[str, int], CheckpointRecord]:
+        """Return (job, rank) → newest checkpoint; ranks without one are missing."""
         wanted = sorted(ranks)
         params = {
             "job_ids": [job_id for job_id, _ in wanted],
@@ -116,6 +143,13 @@ class PostgresCheckpoints(OnSession):
         *,
         now: Now = None,
     ) -> CheckpointRecord:
+        """Return the checkpoint before `number`, because a task of this host cannot start from that
+        one. Event task.checkpoint_skipped, once for each epoch and number. Nothing is deleted,
+        because a person may want to look.
+
+        Raises:
+            Stale: CKPT-1. NotFound: nothing older is kept.
+        """
         if not is_storable_key(key):
             raise checkpoints.refuse_task(key, host_id)
         task = await tx.one("lock_checkpoint_task", **_who(host_id, incarnation, key))
@@ -137,25 +171,33 @@ class PostgresCheckpoints(OnSession):
     async def delete_checkpoints(
         self, job_id: str, *, rank: int | None = None, number: int | None = None
     ) -> tuple[str, ...]:
+        """Forget the checkpoints of a job or of one rank, or one of them. Returns their blobs."""
         rows = await self.session.rows(
             "delete_checkpoints", job_id=job_id, rank=rank, number=number
         )
         return tuple(row["blob"] for row in rows)
 
     async def find_unneeded_blobs(self, *, limit: int = 1000) -> tuple[str, ...]:
+        """Return the blobs of checkpoints whose jobs have succeeded or are gone. Delete the blobs,
+        then call `forget_blobs`."""
         return tuple(
             row["blob"] for row in await self.session.rows("find_unneeded_blobs", limit=limit)
         )
 
     async def forget_blobs(self, names: Sequence[str]) -> None:
+        """Delete the rows that name these deleted blobs. A blob without a row is no error."""
         params = {"blobs": list(names)}
         await self.session.transact(lambda tx: tx.run("forget_blobs", **params))
 
     async def find_inputs(self, hashes: Sequence[str]) -> set[str]:
+        """Return which of these values a job, an array or a schedule on record reads as its standard
+        input."""
         rows = await self.session.rows("find_inputs", hashes=list(hashes))
         return {row["stdin"] for row in rows}
 
     async def find_known_blobs(self, names: Sequence[str]) -> set[str]:
+        """Return which of these blobs must stay: a row names them, or their jobs are not known
+        here."""
         return {
             row["blob"] for row in await self.session.rows("find_known_blobs", blobs=list(names))
         }

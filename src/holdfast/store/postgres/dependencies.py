@@ -19,9 +19,14 @@ from holdfast.store.postgres.moves import load_moves, write_moves
 
 
 class PostgresDependencies(OnSession):
-    """`DependencyStore` on PostgreSQL."""
+    """The waits of jobs for the ends of others, which `JobStore.submit_jobs` writes."""
 
     async def settle_dependencies(self, limit: int = 1000, *, now: Now = None) -> Advanced:
+        """Release or cancel, in one transaction, the dependants of jobs that have ended (AFTER-1),
+        at most `limit`.
+
+        An index that holds only ended jobs with dependants finds them quickly.
+        """
         found = await self.session.rows("find_ended_parents", limit=limit)
         if not found:
             return Advanced()
@@ -34,6 +39,7 @@ class PostgresDependencies(OnSession):
     async def list_waits(
         self, job_ids: Collection[str], *, first: int
     ) -> dict[str, list[WaitRecord]]:
+        """Return the parents for which each job still waits, at most `first` of each."""
         waits: dict[str, list[WaitRecord]] = {}
         for row in await self.session.rows("list_waits", ids=list(set(job_ids)), first=first):
             counts = row.pop("counts")

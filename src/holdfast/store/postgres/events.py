@@ -7,11 +7,12 @@ import msgspec
 
 from holdfast.core.records import EventRecord
 from holdfast.moves.events import format_event_id, parse_event_id
+from holdfast.store.port.store import EventStore
 from holdfast.store.postgres.connection.ports import OnSession
 
 
-class PostgresEvents(OnSession):
-    """`EventStore` on PostgreSQL."""
+class PostgresEvents(OnSession, EventStore):
+    """Events in an order that never changes (STORE-4)."""
 
     async def read_events(
         self,
@@ -32,6 +33,8 @@ class PostgresEvents(OnSession):
         return [make_event(row) for row in rows]
 
     async def find_pruned(self) -> str | None:
+        """Return the id of the last event that was deleted with old history (HISTORY-1), or None. A
+        reader that stopped before it may have missed events."""
         (row,) = await self.session.rows("find_pruned_event")
         last = int(row["tx"]), int(row["id"])
         return None if last == (0, 0) else format_event_id(*last)
@@ -39,6 +42,7 @@ class PostgresEvents(OnSession):
     async def list_events_of(
         self, job_ids: Collection[str], *, last: int
     ) -> dict[str, list[EventRecord]]:
+        """Return each job's last `last` events, oldest first; jobs without events are missing."""
         params = {"ids": list(dict.fromkeys(job_ids)), "last": last}
         found: dict[str, list[EventRecord]] = {}
         for row in await self.session.rows("read_events_of", **params):

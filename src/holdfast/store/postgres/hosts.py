@@ -22,14 +22,15 @@ from holdfast.moves.fleet.rented import RentedHost
 from holdfast.moves.jobs.moves import Moves
 from holdfast.moves.values import HostSync
 from holdfast.store.port.clock import Now
+from holdfast.store.port.store import HostStore
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Tx, to_json
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
 from holdfast.wire.agent import HostFacts
 
 
-class PostgresHosts(OnSession):
-    """`HostStore` on PostgreSQL."""
+class PostgresHosts(OnSession, HostStore):
+    """Hosts and their states."""
 
     @transacts
     async def register_host(
@@ -81,6 +82,7 @@ class PostgresHosts(OnSession):
         return await read_host(tx, host_id)
 
     async def note_caches(self, host_id: str, incarnation: str, caches: Collection[str]) -> None:
+        """Record the caches that are warm on a host; nothing for an incarnation that is over."""
         given = {"id": host_id, "incarnation": incarnation, "caches": list(caches)}
         await self.session.transact(lambda tx: tx.run("put_caches", **given))
 
@@ -88,12 +90,14 @@ class PostgresHosts(OnSession):
     async def find_hosts_by_keys(
         self, tx: Tx, key_hashes: Collection[bytes]
     ) -> dict[bytes, HostRecord]:
+        """Return the hosts with these keys, by the hash of each; unknown ones are missing."""
         rows = await tx.rows("find_hosts_by_keys", key_hashes=list(key_hashes))
         keys = {row["id"]: bytes(row["key_hash"]) for row in rows}
         return {keys[host.id]: host for host in await read_hosts(tx, list(keys), True, False)}
 
     @reads
     async def find_ended_host(self, tx: Tx, key_hash: bytes) -> str | None:
+        """Return the name of the host that had this key until it was terminated, or None."""
         row = await tx.one("find_ended_host", key_hash=key_hash)
         return None if row is None else str(row["name"])
 
@@ -105,6 +109,7 @@ class PostgresHosts(OnSession):
         )
 
     async def get_hosts(self, host_ids: Collection[str]) -> dict[str, HostRecord]:
+        """Return hosts by id, terminated ones included; unknown ids are missing."""
         found = await self.session.single(lambda tx: read_hosts(tx, list(host_ids), True, False))
         return {host.id: host for host in found}
 
@@ -114,6 +119,7 @@ class PostgresHosts(OnSession):
         return await self.session.single(lambda tx: read_hosts(tx, None, include_terminated, dead))
 
     async def host_sizes(self) -> list[Size]:
+        """Return the whole sizes of present hosts, and of those that pools may rent."""
         hosts, pools, seen = await self.session.single(
             lambda tx: tx.many(
                 ("host_sizes", None), ("read_pools", {"names": None}), ("seen_memory", None)
@@ -171,6 +177,9 @@ class PostgresHosts(OnSession):
 
     @transacts
     async def revoke_key(self, tx: Tx, host_id: str, reason: str, *, now: Now = None) -> HostRecord:
+        """Forget a host's key, so that the host is refused until it joins with a token again; its
+        tasks end with their leases. Event host.moved. A terminate by `move_host` includes this.
+        Raises NotFound."""
         at = await tx.now(now)
         await tx.value("lock_host", id=host_id)
         row = await tx.one("read_host_state", id=host_id, now=None)

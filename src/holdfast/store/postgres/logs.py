@@ -13,7 +13,6 @@ from holdfast.core.records import LogChunk, LogStreamRecord
 from holdfast.moves.rows import clean_text, is_storable_key
 from holdfast.moves.values import LogAppend
 from holdfast.store.port.clock import Now
-from holdfast.store.port.logs import LOG_READ_SECONDS
 from holdfast.store.postgres.connection.ports import OnSession, transacts
 from holdfast.store.postgres.connection.session import Rows, Tx, to_json
 from holdfast.wire.agent import Forensics, LogReadAnswer, LogReadOrder
@@ -21,13 +20,20 @@ from holdfast.wire.agent import Forensics, LogReadAnswer, LogReadOrder
 _STREAM = ("job_id", "attempt", "rank", "stream")
 
 
+LOG_READ_SECONDS = 120.0
+
+
 class PostgresLogs(OnSession):
-    """`LogStore` on PostgreSQL."""
+    """The output of tasks, and the evidence gathered before a kill."""
 
     @transacts
     async def append_logs(
         self, tx: Tx, host_id: str, appends: Sequence[LogAppend], *, now: Now = None
     ) -> list[int | None]:
+        """Write bytes of streams of tasks that this host ran, in their order and in one
+        transaction. `keep_bytes` of each stream are kept: 1/8 at its head, the rest at its tail. A
+        repeat of bytes at an offset changes nothing. Return each stream's size afterwards, None
+        where no attempt of that job and epoch ran on this host."""
         found = await _lock_streams(tx, host_id, [a for a in appends if is_storable_key(a.key)])
         writing = _Writing(tx, now)
         sizes: list[int | None] = []
@@ -40,6 +46,7 @@ class PostgresLogs(OnSession):
     async def list_log_streams(
         self, job_id: str, attempt: int | None = None
     ) -> list[LogStreamRecord]:
+        """Return the streams of a job, or of one attempt."""
         params = {"job_id": job_id, "attempt": attempt}
         return await self.session.list_of(LogStreamRecord, "list_streams", **params)
 
@@ -53,6 +60,7 @@ class PostgresLogs(OnSession):
         *,
         limit_bytes: int = 1 << 20,
     ) -> list[LogChunk]:
+        """Return bytes from `offset` on, trimmed to start there; a jump in offsets is a gap."""
         rows = await self.session.rows(
             "read_log",
             job_id=job_id,
@@ -74,6 +82,8 @@ class PostgresLogs(OnSession):
     async def list_log_lives(
         self, job_id: str, attempt: int, rank: int, stream: str
     ) -> list[LogLife]:
+        """Return the processes that wrote a stream, oldest first: the rank's first, and each
+        replacement, with their hosts."""
         where = {"job_id": job_id, "attempt": attempt, "rank": rank, "stream": stream}
         return [
             LogLife(TaskKey(job_id, rank, row["epoch"]), row["host_id"], row["base"])
@@ -81,12 +91,15 @@ class PostgresLogs(OnSession):
         ]
 
     async def ask_log_read(self, host_id: str, order: LogReadOrder, *, now: Now = None) -> None:
+        """Write a reader's request for bytes from a host; drop requests that are older than
+        `LOG_READ_SECONDS`."""
         told = {"id": order.id, "host_id": host_id, "order": to_json(order)}
         await self.session.single(
             lambda tx: tx.run("ask_log_read", **told, seconds=LOG_READ_SECONDS, now=now)
         )
 
     async def list_log_reads(self, host_id: str) -> list[LogReadOrder]:
+        """Return the requests that this host has not answered, oldest first; few at a time."""
         rows = await self.session.rows("list_log_reads", host_id=host_id)
         return [msgspec.convert(row["order"], LogReadOrder) for row in rows]
 
@@ -94,11 +107,14 @@ class PostgresLogs(OnSession):
     async def answer_log_reads(
         self, tx: Tx, host_id: str, answers: Sequence[LogReadAnswer]
     ) -> None:
+        """Write a host's answers for their readers; drop those that no reader waits for."""
         for answer in answers:
             told = {"data": answer.data, "reason": clean_text(answer.reason), "at": answer.offset}
             await tx.run("answer_log_read", id=clean_text(answer.id), host_id=host_id, **told)
 
     async def take_log_read(self, read_id: str, *, give_up: bool = False) -> LogReadAnswer | None:
+        """Return the answer to a request and delete both; None while there is no answer. give_up:
+        delete the request even without an answer."""
         for row in await self.session.rows("take_log_read", id=read_id, give_up=give_up):
             if row["at"] is not None:
                 told = {"data": bytes(row["data"]), "reason": row["reason"]}
@@ -107,6 +123,7 @@ class PostgresLogs(OnSession):
 
     @transacts
     async def put_forensics(self, tx: Tx, host_id: str, forensics: Forensics) -> None:
+        """Write forensics. Raises Stale when no attempt of that job and epoch ran on this host."""
         key = forensics.key
         attempt = await _find_attempt(tx, host_id, key)
         await tx.run(
@@ -123,6 +140,7 @@ class PostgresLogs(OnSession):
     async def get_forensics(
         self, job_id: str, attempt: int | None = None
     ) -> list[tuple[int, Forensics]]:
+        """Return (attempt number, forensics), oldest first."""
         rows = await self.session.rows("read_forensics", job_id=job_id, attempt=attempt)
         return [
             (

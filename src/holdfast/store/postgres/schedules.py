@@ -22,7 +22,7 @@ PRUNE_BATCH = 1000
 
 
 class PostgresSchedules(OnSession):
-    """`ScheduleStore` on PostgreSQL."""
+    """Schedules and their runs."""
 
     def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
         super().__init__(session)
@@ -32,6 +32,8 @@ class PostgresSchedules(OnSession):
     async def put_schedule(
         self, tx: Tx, schedule: NewSchedule, *, now: Now = None
     ) -> ScheduleRecord:
+        """Make a schedule, or change the one of that name, which keeps its id and its runs. Its
+        next time and its anchor change only where its timing does."""
         at, spec = await tx.now(now), schedule.spec
         if not await tx.rows("hold_queues", names=[schedule.queue]):
             raise requests.refuse_queue(schedule.queue)
@@ -56,9 +58,11 @@ class PostgresSchedules(OnSession):
         return await _read_one(tx, schedule.name)
 
     async def get_schedule(self, name: str) -> ScheduleRecord:
+        """Return a schedule. Raises NotFound."""
         return await self.session.single(lambda tx: _read_one(tx, name))
 
     async def read_secrets(self, name: str) -> dict[str, str]:
+        """Return the secrets of a schedule's job. Raises NotFound."""
         row = await self.session.single(lambda tx: tx.one("read_schedule_secrets", name=name))
         if row is None:
             raise no_schedule(name)
@@ -66,10 +70,12 @@ class PostgresSchedules(OnSession):
         return found
 
     async def list_schedules(self) -> list[ScheduleRecord]:
+        """Return all schedules by name."""
         return await self.session.list_of(ScheduleRecord, "read_schedules", name=None)
 
     @transacts
     async def delete_schedule(self, tx: Tx, name: str, *, now: Now = None) -> None:
+        """Forget a schedule and its runs; their jobs stay. Raises NotFound."""
         row = await _lock(tx, name)
         await tx.many(
             ("delete_schedule_runs", {"id": row["id"]}), ("delete_schedule", {"id": row["id"]})
@@ -80,6 +86,7 @@ class PostgresSchedules(OnSession):
     async def pause_schedule(
         self, tx: Tx, name: str, reason: str, *, now: Now = None
     ) -> ScheduleRecord:
+        """Pause a schedule, so that it makes no runs until it is resumed. Raises NotFound."""
         row, at = await _lock(tx, name), await tx.now(now)
         await tx.run("pause_schedule", id=row["id"], reason=reason, now=at)
         if row["paused_at"] is None:
@@ -90,12 +97,15 @@ class PostgresSchedules(OnSession):
     async def resume_schedule(
         self, tx: Tx, name: str, next_at: datetime, *, now: Now = None
     ) -> ScheduleRecord:
+        """Resume a schedule, from `next_at` on; the times of the pause are not caught up. Raises
+        NotFound."""
         row, at = await _lock(tx, name), await tx.now(now)
         if await tx.run("resume_schedule", id=row["id"], next_at=next_at):
             await _tell(tx, "resumed", name, row["project"], row["queue"], at)
         return await _read_one(tx, name)
 
     async def list_due(self, limit: int = 100, *, now: Now = None) -> list[DueSchedule]:
+        """Return schedules whose time has come, the longest due first."""
         return [
             DueSchedule(secrets=row.pop("secrets"), schedule=msgspec.convert(row, ScheduleRecord))
             for row in await self.session.rows("find_due_schedules", limit=limit, now=now)
@@ -103,6 +113,14 @@ class PostgresSchedules(OnSession):
 
     @transacts
     async def write_runs(self, tx: Tx, runs: ScheduledRuns, *, now: Now = None) -> bool:
+        """Write runs, submit their jobs, and set the next time, in one transaction (TIME-1).
+
+        Returns False, and changes nothing, where the schedule is gone or paused, or has another
+        next time than was expected.
+
+        Raises:
+            ValidationError, QuotaExceeded, Conflict: as `submit_jobs`; nothing is written.
+        """
         at = await tx.now(now)
         row = await tx.one("lock_schedule", id=runs.schedule_id, name=None)
         if row is None:
@@ -140,6 +158,7 @@ class PostgresSchedules(OnSession):
         return True
 
     async def list_runs(self, name: str, *, limit: int = 100) -> list[ScheduleRunRecord]:
+        """Return a schedule's runs, newest first. Raises NotFound."""
         schedule = await self.get_schedule(name)
         return await self.session.list_of(
             ScheduleRunRecord, "list_schedule_runs", id=schedule.id, limit=limit
@@ -147,6 +166,7 @@ class PostgresSchedules(OnSession):
 
     @transacts
     async def prune_runs(self, tx: Tx, history_days: float, *, now: Now = None) -> int:
+        """Delete runs that are older than that; return how many."""
         before = await tx.now(now) - timedelta(days=history_days)
         return await tx.run("prune_schedule_runs", before=before, limit=PRUNE_BATCH)
 

@@ -17,13 +17,18 @@ from holdfast.moves.registration import drain_jobs_for
 from holdfast.moves.rows import NewEvent
 from holdfast.moves.values import SettingsLayers
 from holdfast.store.port.clock import Now
+from holdfast.store.port.store import SettingsStore
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Rows, Tx, to_json
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
 
 
-class PostgresSettings(OnSession):
-    """`SettingsStore` on PostgreSQL."""
+class PostgresSettings(OnSession, SettingsStore):
+    """Every layer of settings on record.
+
+    A write merges `changes` into the layer and drops the names in `unset`. Where that changed
+    anything, it increments the revision and writes an event. A bad value raises ValidationError.
+    """
 
     @reads
     async def read_settings(self, tx: Tx) -> SettingsLayers:
@@ -53,6 +58,8 @@ class PostgresSettings(OnSession):
 
     @transacts
     async def write_rules(self, tx: Tx, text: str, *, now: Now = None) -> int:
+        """Replace the operators' rules (checked by the caller) and return the revision. Event
+        settings.changed."""
         at = await tx.now(now)
         row = await _lock_cluster(tx)
         if row["rules"] == text:
@@ -63,10 +70,12 @@ class PostgresSettings(OnSession):
 
     @reads
     async def list_queues(self, tx: Tx) -> list[QueueRecord]:
+        """Return every queue, by name."""
         return await _read_queues(tx)
 
     @reads
     async def get_queue(self, tx: Tx, name: str) -> QueueRecord:
+        """Return a queue. Raises NotFound."""
         for queue in await _read_queues(tx):
             if queue.name == name:
                 return queue
@@ -83,6 +92,7 @@ class PostgresSettings(OnSession):
 
     @transacts
     async def delete_queue(self, tx: Tx, name: str, *, now: Now = None) -> None:
+        """Delete a queue. Raises NotFound, Conflict while unfinished jobs are in it."""
         at = await tx.now(now)
         if await tx.one("lock_queue_away", name=name) is None:
             raise layers.no_queue(name)
@@ -126,9 +136,11 @@ class PostgresSettings(OnSession):
             await write_events(tx, [layers.resumed_event(name)], at)
 
     async def list_projects(self) -> list[ProjectRecord]:
+        """Return, by name, projects with settings of their own and projects of unfinished jobs."""
         return await self.session.single(lambda tx: _read_projects(tx, None))
 
     async def get_project(self, name: str) -> ProjectRecord:
+        """Return a project; a name that was never used is an empty project."""
         return await self.session.single(lambda tx: _read_project(tx, name))
 
     @transacts
@@ -146,6 +158,8 @@ class PostgresSettings(OnSession):
 
     @transacts
     async def delete_project(self, tx: Tx, name: str, *, now: Now = None) -> None:
+        """Forget a project's settings. Raises NotFound where it has none, Conflict while unfinished
+        jobs are in it."""
         at = await tx.now(now)
         if await tx.one("lock_project", name=name) is None:
             raise layers.no_project(name)

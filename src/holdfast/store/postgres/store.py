@@ -1,4 +1,5 @@
-"""The store on PostgreSQL (14 or newer): the ports of `store.port`, put together."""
+"""The store on PostgreSQL (14 or newer), put together of its parts. What the parts do stands in
+their classes, and what the model in memory does too in `store.port`."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -8,18 +9,16 @@ import psycopg
 from holdfast.core.settings.resolve import Value
 from holdfast.moves.values import Gauges
 from holdfast.store.port.clock import Now
-from holdfast.store.port.leadership import LEAD_SECONDS
-from holdfast.store.port.store import Store
 from holdfast.store.postgres.arrays import PostgresArrays
 from holdfast.store.postgres.bundles.bundles import PostgresBundles
 from holdfast.store.postgres.bundles.outputs import PostgresOutputs
 from holdfast.store.postgres.calls.calls import PostgresCalls
 from holdfast.store.postgres.calls.checkpoints import PostgresCallCheckpoints
 from holdfast.store.postgres.checkpoints import PostgresCheckpoints
-from holdfast.store.postgres.connection.leadership import PostgresLeadership
+from holdfast.store.postgres.connection.leadership import LEAD_SECONDS, PostgresLeadership
 from holdfast.store.postgres.connection.migrate import LEDGER, check_current, read_ledger
 from holdfast.store.postgres.connection.pipeline import Statement
-from holdfast.store.postgres.connection.session import Session, Tx
+from holdfast.store.postgres.connection.session import Clock, Session, Tx
 from holdfast.store.postgres.dependencies import PostgresDependencies
 from holdfast.store.postgres.events import PostgresEvents
 from holdfast.store.postgres.fleet.health import PostgresHealth
@@ -45,8 +44,12 @@ from holdfast.store.postgres.workflows import PostgresWorkflows
 PING_SECONDS = 1.0
 
 
-class PostgresStore(Store):
-    """A `Store` on one database.
+class PostgresStore:
+    """The store, on one database: its parts, and the methods for the whole store.
+
+    Every method of every part raises Unavailable (holdfast.errors) when the database cannot be
+    reached or it is not known whether a transaction was committed. It may be called again
+    afterwards.
 
     dsn: a connection string of libpq. max_connections: size of the pool; leadership and hints need
     three more. prepare_threshold: None for a pooler in transaction mode. lead_seconds: how long a
@@ -66,17 +69,18 @@ class PostgresStore(Store):
         environment: Mapping[str, Value] | None = None,
         lead_seconds: float = LEAD_SECONDS,
         warm: bool = False,
+        clock: Clock | None = None,
     ) -> None:
         self.session = session = Session(
             dsn,
             max_connections=max_connections,
             prepare_threshold=prepare_threshold,
             call_seconds=call_seconds,
+            clock=clock,
         )
         if warm:
             session.warm_up_with(warm_up)
         self.environment = dict(environment or {})
-        self._leadership = PostgresLeadership(session, lead_seconds)
         self.admission = PostgresAdmission(session, self.environment)
         self.arrays = PostgresArrays(session, self.environment)
         self.bundles = PostgresBundles(session)
@@ -91,7 +95,7 @@ class PostgresStore(Store):
         self.health = PostgresHealth(session)
         self.hosts = PostgresHosts(session)
         self.jobs = PostgresJobs(session, self.environment)
-        self.leadership = self._leadership
+        self.leadership = PostgresLeadership(session, lead_seconds)
         self.leases = PostgresLeases(session, self.environment)
         self.logs = PostgresLogs(session)
         self.members = PostgresMembers(session)
@@ -106,25 +110,34 @@ class PostgresStore(Store):
         self.workflows = PostgresWorkflows(session)
 
     async def open(self) -> None:
+        """Connect, without a migration of the schema (`store.postgres.connection.migrate`).
+
+        Raises:
+            Conflict: the schema is older or newer than this code.
+        """
         await self.session.open()
         try:
             await self.session.single(_check_schema)
         except BaseException:
             await self.session.close()
             raise
-        self._leadership.start()
+        self.leadership.start()
 
     async def close(self) -> None:
-        await self._leadership.stop()
+        """Release the lead and close every connection. Safe to call twice."""
+        await self.leadership.stop()
         await self.session.close()
 
     async def ping(self) -> None:
+        """Raise Unavailable unless a trivial read works within a second."""
         await self.session.single(lambda tx: tx.value("read_now", now=None), seconds=PING_SECONDS)
 
     async def now(self) -> datetime:
+        """Return the time of the store's clock."""
         return await self.session.single(lambda tx: tx.now(None))
 
     async def read_gauges(self, *, now: Now = None) -> Gauges:
+        """Return the metrics of the whole store, from one consistent read."""
         return await self.session.transact(lambda tx: _read_gauges(tx, now))
 
 

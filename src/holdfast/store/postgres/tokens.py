@@ -7,14 +7,24 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.records import TokenRecord
 from holdfast.errors import Conflict
 from holdfast.moves.events import no_token
+from holdfast.moves.values import StoreValue
 from holdfast.store.port.clock import Now
-from holdfast.store.port.tokens import TaskHolder
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Tx
 
 
+class TaskHolder(StoreValue, frozen=True, kw_only=True):
+    """A task with a live lease: the hash of its host's key, and its job's owner and project.
+    executor: the task is an executor, which runs calls of any user."""
+
+    host_key_hash: bytes
+    owner: str
+    project: str
+    executor: bool
+
+
 class PostgresTokens(OnSession):
-    """`TokenStore` on PostgreSQL."""
+    """Tokens by the hash of their secret."""
 
     @transacts
     async def create_token(
@@ -30,6 +40,8 @@ class PostgresTokens(OnSession):
         reach: Sequence[str] = (),
         now: Now = None,
     ) -> TokenRecord:
+        """Write a token. A repeated id with the same role and name returns the token on record;
+        with another role or name it raises Conflict."""
         await tx.run(
             "insert_token",
             id=token_id,
@@ -50,6 +62,8 @@ class PostgresTokens(OnSession):
     async def find_token(
         self, tx: Tx, secret_hash: bytes, *, also_over: bool = False, now: Now = None
     ) -> TokenRecord | None:
+        """Return a token; None for an unknown one, and, unless `also_over` is set, for an expired
+        or revoked one."""
         given = {"secret_hash": secret_hash, "also_over": also_over, "now": now}
         return await tx.find(TokenRecord, "find_token", **given)
 
@@ -57,17 +71,21 @@ class PostgresTokens(OnSession):
     async def use_join_token(
         self, tx: Tx, secret_hash: bytes, *, now: Now = None
     ) -> TokenRecord | None:
+        """Spend a one-time join token; None when it is unknown, expired, revoked or spent."""
         return await tx.find(TokenRecord, "use_join_token", secret_hash=secret_hash, now=now)
 
     async def list_tokens(self) -> list[TokenRecord]:
+        """Return every token, oldest first."""
         return await self.session.list_of(TokenRecord, "list_tokens")
 
     @transacts
     async def revoke_token(self, tx: Tx, token_id: str, *, now: Now = None) -> None:
+        """Revoke a token. Raises NotFound."""
         if await tx.one("revoke_token", id=token_id, now=now) is None:
             raise no_token(token_id)
 
     @reads
     async def find_task_holder(self, tx: Tx, key: TaskKey) -> TaskHolder | None:
+        """Return the holder of a task's lease under that epoch; None where its lease is over."""
         row = await tx.one("find_task_holder", job_id=key.job_id, rank=key.rank, epoch=key.epoch)
         return None if row is None else TaskHolder(**row)

@@ -10,19 +10,52 @@ from holdfast.core.webhooks import values
 from holdfast.moves.events import dead_letter_event, hook_event, no_delivery, no_webhook
 from holdfast.moves.rows import NewEvent
 from holdfast.store.port.clock import Now
-from holdfast.store.port.webhooks import NewWebhook, SignedTarget, WebhookChange
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Rows, Tx, to_json
 from holdfast.store.postgres.moves import write_events
 
 
+class NewWebhook(msgspec.Struct, frozen=True, kw_only=True):
+    """A hook to be written (checked by the caller)."""
+
+    id: str
+    url: str
+    secret: str
+    events: tuple[str, ...] = ()
+    project: str | None = None
+    name: str = ""
+
+
+class WebhookChange(msgspec.Struct, frozen=True, kw_only=True):
+    """The changes of a hook; UNSET leaves a field as it is."""
+
+    url: str | msgspec.UnsetType = msgspec.UNSET
+    events: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
+    project: str | msgspec.UnsetType | None = msgspec.UNSET
+    name: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class SignedTarget(msgspec.Struct, frozen=True, kw_only=True):
+    """The url of a hook's deliveries, and every secret that signs them now, the present one
+    first."""
+
+    url: str
+    secrets: tuple[str, ...]
+
+
 class PostgresWebhooks(OnSession):
-    """`WebhookStore` on PostgreSQL. Hooks are locked in id order, before deliveries."""
+    """Hooks and their deliveries.
+
+    Every change of a hook writes its event (webhook.created, .changed, .paused, …). Methods that
+    take a webhook's or a delivery's id raise NotFound.
+    """
 
     @transacts
     async def create_webhook(
         self, tx: Tx, new: NewWebhook, *, now: Now = None
     ) -> values.WebhookRecord:
+        """Write a hook. It gets every event that is committed after this call, and none that a
+        reader saw before it. A repeated id returns the hook that is there."""
         at = await tx.now(now)
         params = {**msgspec.structs.asdict(new), "events": list(new.events), "now": at}
         made = await tx.one("insert_webhook", **params)
@@ -34,14 +67,17 @@ class PostgresWebhooks(OnSession):
         return hook
 
     async def list_webhooks(self) -> list[values.WebhookRecord]:
+        """Return every hook, oldest first."""
         return await self.session.list_of(
             values.WebhookRecord, "list_webhooks", id=None, notices=False
         )
 
     async def get_webhook(self, webhook_id: str) -> values.WebhookRecord:
+        """Return a hook."""
         return await self.session.single(lambda tx: _read(tx, webhook_id))
 
     async def get_webhook_target(self, webhook_id: str, *, now: Now = None) -> SignedTarget:
+        """Return the url of a hook's deliveries and the secrets that sign them."""
         rows = await self.session.rows("read_webhook_target", id=webhook_id, notice=False, now=now)
         if not rows:
             raise no_webhook(webhook_id)
@@ -51,6 +87,7 @@ class PostgresWebhooks(OnSession):
     async def change_webhook(
         self, tx: Tx, webhook_id: str, change: WebhookChange, *, now: Now = None
     ) -> values.WebhookRecord:
+        """Change a hook. Deliveries that are pending go to the new url too."""
         before = await _lock(tx, webhook_id)
         fields = {
             n: v for n in change.__struct_fields__ if (v := getattr(change, n)) is not msgspec.UNSET
@@ -69,6 +106,7 @@ class PostgresWebhooks(OnSession):
     async def rotate_webhook(
         self, tx: Tx, webhook_id: str, secret: str, grace_seconds: float, *, now: Now = None
     ) -> values.WebhookRecord:
+        """Give a hook a new secret; the one before signs too for `grace_seconds`."""
         at = await tx.now(now)
         hook = await _lock(tx, webhook_id)
         await tx.run("rotate_webhook", id=webhook_id, secret=secret, grace=grace_seconds, now=at)
@@ -82,6 +120,8 @@ class PostgresWebhooks(OnSession):
     async def pause_webhook(
         self, tx: Tx, webhook_id: str, reason: str, *, now: Now = None
     ) -> values.WebhookRecord:
+        """Pause a hook: nothing is sent, and its cursor stays. A paused hook keeps its first
+        reason."""
         hook = await _lock(tx, webhook_id)
         events = await _pause(tx, hook, reason)
         await write_events(tx, events, await tx.now(now))
@@ -91,6 +131,7 @@ class PostgresWebhooks(OnSession):
     async def resume_webhook(
         self, tx: Tx, webhook_id: str, *, now: Now = None
     ) -> values.WebhookRecord:
+        """Resume a hook where it stopped; pending deliveries are due at once."""
         at = await tx.now(now)
         hook = await _lock(tx, webhook_id)
         if hook.state is not values.WebhookState.ACTIVE:
@@ -101,6 +142,7 @@ class PostgresWebhooks(OnSession):
 
     @transacts
     async def delete_webhook(self, tx: Tx, webhook_id: str, *, now: Now = None) -> None:
+        """Forget a hook and its deliveries."""
         hook = await _lock(tx, webhook_id)
         await tx.run("delete_webhook", id=webhook_id)
         await write_events(tx, [hook_event("deleted", hook, "was deleted")], await tx.now(now))
@@ -108,11 +150,13 @@ class PostgresWebhooks(OnSession):
     # ---- collecting
 
     async def list_subscriptions(self, max_pending: int) -> list[values.Subscription]:
+        """Return active hooks with fewer than `max_pending` pending deliveries."""
         return await self.session.list_of(
             values.Subscription, "list_subscriptions", max=max_pending
         )
 
     async def summarize_jobs(self, job_ids: Collection[str]) -> dict[str, values.JobSummary]:
+        """Return the summaries of these jobs for deliveries; deleted jobs are missing."""
         if not job_ids:
             return {}
         params = {"ids": sorted(job_ids)}
@@ -125,6 +169,9 @@ class PostgresWebhooks(OnSession):
     async def write_deliveries(
         self, tx: Tx, batches: Sequence[values.DeliveryBatch], *, now: Now = None
     ) -> list[str]:
+        """Write deliveries and cursors in one transaction, each hook's only where it is active and
+        its cursor stands at `before`. A hook never gets two deliveries of one event. Return the ids
+        of the hooks whose cursor moved."""
         steps = [
             {"webhook_id": b.webhook_id, "before": b.before, "after": b.after} for b in batches
         ]
@@ -148,6 +195,8 @@ class PostgresWebhooks(OnSession):
     async def list_due(
         self, per_hook: int, flying: Collection[str], *, now: Now = None
     ) -> list[values.DueDelivery]:
+        """Return pending deliveries of active hooks whose time has come, only the oldest of each
+        sequence (HOOK-1), without the ids in `flying`."""
         rows = await self.session.rows("list_due", per_hook=per_hook, flying=list(flying), now=now)
         found = []
         for row in rows:
@@ -160,6 +209,9 @@ class PostgresWebhooks(OnSession):
     async def record_tries(
         self, tx: Tx, tries: Sequence[values.Tried], *, now: Now = None
     ) -> list[str]:
+        """Write the results of tries, each only where the delivery is still pending after as many
+        tries as when it was sent, so that of two senders one counts. A dead delivery leaves event
+        webhook.dead_letter (HOOK-3), a pause webhook.paused. Returns the delivery ids applied."""
         if not tries:
             return []
         at = await tx.now(now)
@@ -201,6 +253,7 @@ class PostgresWebhooks(OnSession):
         before: str | None = None,
         limit: int = 100,
     ) -> list[values.DeliveryRecord]:
+        """Return a hook's deliveries with ids under `before`, newest first."""
         params = {
             "webhook_id": webhook_id,
             "states": [str(s) for s in states] or None,
@@ -213,6 +266,7 @@ class PostgresWebhooks(OnSession):
     async def get_delivery(
         self, webhook_id: str, delivery_id: str
     ) -> tuple[values.DeliveryRecord, str]:
+        """Return a delivery and its body."""
         rows = await self.session.rows("get_delivery", webhook_id=webhook_id, id=delivery_id)
         if not rows:
             raise no_delivery(webhook_id, delivery_id)
@@ -223,6 +277,8 @@ class PostgresWebhooks(OnSession):
     async def redeliver(
         self, tx: Tx, webhook_id: str, delivery_id: str, *, now: Now = None
     ) -> values.DeliveryRecord:
+        """Make a delivery due at once: a dead or delivered one with its tries fresh and in its old
+        place of its sequence; a pending one without waiting longer."""
         at = await tx.now(now)
         await _lock(tx, webhook_id)
         params = {"webhook_id": webhook_id, "id": delivery_id}
@@ -237,12 +293,14 @@ class PostgresWebhooks(OnSession):
 
     @transacts
     async def redeliver_dead(self, tx: Tx, webhook_id: str, *, now: Now = None) -> int:
+        """Redeliver every dead delivery as `redeliver` does. Return how many."""
         await _lock(tx, webhook_id)
         rows = await tx.rows("redeliver_dead", webhook_id=webhook_id)
         await _settle_sequences(tx, webhook_id, rows, await tx.now(now))
         return len(rows)
 
     async def count_deliveries(self) -> Mapping[str, int]:
+        """Return the number of deliveries over all hooks, by the keys "pending" and "dead"."""
         (row,) = await self.session.rows("count_deliveries")
         return row
 
@@ -250,6 +308,7 @@ class PostgresWebhooks(OnSession):
     async def prune_deliveries(
         self, tx: Tx, history_days: float, *, limit: int = 1000, now: Now = None
     ) -> int:
+        """Delete delivered and dead deliveries written longer ago than that. Return how many."""
         before = await tx.now(now) - timedelta(days=history_days)
         return await tx.run("prune_deliveries", before=before, limit=limit)
 

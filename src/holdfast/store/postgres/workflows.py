@@ -1,4 +1,10 @@
-"""Runs of workflows in PostgreSQL."""
+"""Runs of workflows, their nodes, and the outbox by which they advance.
+
+The invariants are FLOW-1…5 (`core.workflows.advance`) and POST-1 (`moves.workflows`), and:
+
+POST-2  A post that fails is tried again later and delays no other post. After `SET_ASIDE_TRIES`
+        tries it is set aside with an alarm, and its run fails.
+"""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
@@ -24,10 +30,13 @@ MOST_COMPARED = 1000
 
 
 class PostgresWorkflows(OnSession):
-    """`WorkflowStore` on PostgreSQL."""
+    """Both stores pass `tests/store/conformance/workflows.py`."""
 
     @transacts
     async def submit_run(self, tx: Tx, new: NewRun, *, now: Now = None) -> RunRecord:
+        """Write a run, and posts that start the nodes without parents; secrets of its jobs are
+        stored apart. A repeat changes nothing. Raises Conflict where the id names another
+        workflow."""
         at = await tx.now(now)
         digest = hash_run(new)
         if await tx.one("insert_run", **_run_params(new), spec_hash=digest, now=at) is None:
@@ -61,6 +70,7 @@ class PostgresWorkflows(OnSession):
 
     @reads
     async def get_run(self, tx: Tx, run_id: str) -> RunRecord:
+        """Return a run. Raises NotFound."""
         return await _read_run(tx, run_id)
 
     async def list_runs(
@@ -73,38 +83,46 @@ class PostgresWorkflows(OnSession):
         before: str | None = None,
         limit: int = 100,
     ) -> list[RunRecord]:
+        """Return runs, the newest first."""
         params = {"states": list(states) or None, "project": project, "owner": owner, "name": name}
         return await self.session.list_of(
             RunRecord, "list_runs", **params, before=before, limit=limit
         )
 
     async def count_nodes(self, run_id: str) -> dict[str, int]:
+        """Return state → number of nodes."""
         rows = await self.session.rows("count_nodes", run=run_id)
         return {row["state"]: row["count"] for row in rows}
 
     async def list_nodes(
         self, run_id: str, *, states: Collection[str] = (), after: int = -1, limit: int = 1000
     ) -> list[NodeRecord]:
+        """Return the nodes behind number `after`, by number."""
         params = {"states": list(states) or None, "after": after, "limit": limit, "name": None}
         return await self.session.list_of(NodeRecord, "list_nodes", run=run_id, **params)
 
     @reads
     async def find_node(self, tx: Tx, run_id: str, name: str) -> NodeRecord:
+        """Return a node by its name. Raises NotFound."""
         return await _find_node(tx, run_id, name)
 
     async def read_works(self, run_id: str, numbers: Collection[int]) -> dict[int, NodeWork]:
+        """Return nodes by number, with their specs and results."""
         rows = await self.session.rows("read_works", run=run_id, numbers=list(numbers))
         return {row["number"]: _to_work(row) for row in rows}
 
     async def read_secrets(
         self, run_id: str, numbers: Collection[int]
     ) -> dict[int, dict[str, str]]:
+        """Return the secrets of nodes' jobs by number; nodes without secrets are missing. Secrets
+        are kept as long as their run."""
         rows = await self.session.rows("read_node_secrets", run=run_id, numbers=list(numbers))
         return {row["number"]: row["secrets"] for row in rows}
 
     async def read_parents(
         self, run_id: str, numbers: Collection[int], names: Collection[str]
     ) -> dict[str, NodeWork]:
+        """Return name → node for those of `names` that are parents of one of these nodes."""
         if not names:
             return {}
         rows = await self.session.rows(
@@ -116,6 +134,7 @@ class PostgresWorkflows(OnSession):
     async def cancel_run(
         self, tx: Tx, run_id: str, reason: str, *, hard: bool = False, now: Now = None
     ) -> RunRecord:
+        """Cancel a run; one that has ended stays as it is. Raises NotFound."""
         run = await _lock_run(tx, run_id)
         if run is None:
             raise moves.no_run(run_id)
@@ -129,6 +148,12 @@ class PostgresWorkflows(OnSession):
     async def restart_run(
         self, tx: Tx, run_id: str, reason: str, *, origins: Sequence[str] = (), now: Now = None
     ) -> RunRecord:
+        """Restart the nodes that did not succeed, and the nodes `origins` with their descendants.
+
+        Raises:
+            NotFound: no such run, or node. Conflict: the run goes on, or no node is to be
+            restarted.
+        """
         run = await _lock_run(tx, run_id)
         if run is None:
             raise moves.no_run(run_id)
@@ -147,6 +172,12 @@ class PostgresWorkflows(OnSession):
     async def answer_node(
         self, tx: Tx, run_id: str, name: str, answer: str, by: str, *, now: Now = None
     ) -> NodeRecord:
+        """End a question to a person.
+
+        Raises:
+            NotFound: no such node. Conflict: the node asks nothing now. ValidationError: the answer
+            is not one of its choices.
+        """
         run = await _lock_run(tx, run_id)
         if run is None:
             raise moves.no_run(run_id)
@@ -165,6 +196,8 @@ class PostgresWorkflows(OnSession):
     async def read_outbox(
         self, tx: Tx, *, runs: int = 64, rows: int = 500, now: Now = None
     ) -> list[Post]:
+        """Return posts that are due, by run and age: of at most `runs` runs, at most `rows` each, so
+        that a large run delays no other."""
         params = {"runs": runs, "rows": rows, "scan": SCAN_RUNS, "now": await tx.now(now)}
         return await tx.list_of(Post, "read_outbox", **params)
 
@@ -172,6 +205,9 @@ class PostgresWorkflows(OnSession):
     async def record_posts(
         self, tx: Tx, run_id: str, found: Sequence[Processed], *, now: Now = None
     ) -> RunRecord | None:
+        """Delete processed posts of one run and apply their changes, in one transaction. A post
+        that was deleted before changes nothing again (POST-1), except that work which it submitted
+        for a cancelled node is stopped. Return None where the run is gone."""
         return await _record(tx, run_id, found, await tx.now(now))
 
     @transacts
@@ -185,6 +221,7 @@ class PostgresWorkflows(OnSession):
         counted: bool = True,
         now: Now = None,
     ) -> None:
+        """Make a post due again after the delay. counted: it counts as one of the post's tries."""
         due = await tx.now(now) + timedelta(seconds=delay_seconds)
         await tx.run("postpone_post", n=post.n, error=error, due_at=due, tries=int(counted))
 
@@ -192,6 +229,7 @@ class PostgresWorkflows(OnSession):
     async def set_aside(
         self, tx: Tx, post: Post, error: str, *, now: Now = None
     ) -> RunRecord | None:
+        """Remove a post from the outbox for good, with an event, and fail its run."""
         at = await tx.now(now)
         about = {name: getattr(post, name) for name in ("n", "run", "node", "kind", "ref")}
         await tx.run("keep_set_aside", **about, tries=post.tries + 1, error=error, now=at)
@@ -202,6 +240,8 @@ class PostgresWorkflows(OnSession):
         return run
 
     async def prune_runs(self, history_days: float, *, limit: int = 100, now: Now = None) -> int:
+        """Delete runs that ended longer ago than that. Returns how many."""
+
         async def work(tx: Tx) -> int:
             before = await tx.now(now) - timedelta(days=history_days)
             return len(await tx.rows("prune_runs", before=before, limit=limit))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
-
 from tests.unit.controller.conftest import SECRETS, Served, bearer, decode_json
 from tests.waits import within
 
@@ -24,7 +22,6 @@ async def read_first(served: Served, after: str) -> dict[str, object]:
     raise AssertionError("the stream ended")
 
 
-@pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
 async def test_a_stream_resumed_at_an_event_before_the_history_says_so(served: Served) -> None:
     """It went on without a word, though no loss is promised."""
     await served.call("POST", "/v1/queues/cpu/pause", json={})

@@ -13,7 +13,6 @@ from holdfast.wire.agent import LaunchOrder, TaskReport
 from holdfast.wire.bearer import make_job_token, read_job_token
 from tests.unit.controller.conftest import FakeAgent, Served, bearer
 
-on_both = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
 TRUE = {"argv": ["/bin/true"]}
 
 
@@ -54,7 +53,6 @@ async def go_in(served: Served, agent: FakeAgent) -> Inside:
     return Inside(served, agent, order)
 
 
-@on_both
 async def test_a_job_reads_and_cancels_what_it_submitted_and_nothing_else(
     served: Served, agent: FakeAgent
 ) -> None:
@@ -80,7 +78,6 @@ async def test_a_job_reads_and_cancels_what_it_submitted_and_nothing_else(
     assert (await inside.ask("GET", f"/v1/arrays/{made.json()['id']}")).status_code == 200
 
 
-@on_both
 async def test_a_token_ends_with_its_attempt(served: Served, agent: FakeAgent) -> None:
     inside = await begin(served, agent)
     assert (await inside.ask("GET", "/v1/jobs")).status_code == 200
@@ -135,7 +132,6 @@ async def test_jobs_submit_jobs_four_deep_and_no_deeper(served: Served, agent: F
     assert (refused.status_code, refused.json()["code"]) == (403, "too_deep")
 
 
-@on_both
 async def test_jobs_are_cancelled_with_their_parent_unless_they_are_detached(
     served: Served, agent: FakeAgent
 ) -> None:

@@ -14,7 +14,6 @@ from tests.unit.controller.conftest import Served, bearer
 # What a path without work of a user in it may take from a submit token.
 FREE = {"/v1/values/{sha256}"}
 TRUE = {"argv": ["/bin/true"]}
-on_both = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
 
 
 def test_each_route_that_changes_somebodys_work_names_it() -> None:
@@ -86,7 +85,6 @@ async def make_work(people: People, user: str) -> dict[str, str]:
     }
 
 
-@on_both
 async def test_others_read_and_do_not_change(people: People) -> None:
     work = await make_work(people, "alice")
     for kind, path in work.items():
@@ -112,7 +110,6 @@ async def test_others_read_and_do_not_change(people: People) -> None:
     assert cancelled["reason"] == "cancelled by alice"
 
 
-@on_both
 async def test_a_project_may_share(people: People) -> None:
     work = await make_work(people, "alice")
     shared = {"set": {"shared": True}, "unset": []}
@@ -124,7 +121,6 @@ async def test_a_project_may_share(people: People) -> None:
     assert changed["owner"] == "alice", "a change takes nothing over"
 
 
-@on_both
 async def test_of_many_jobs_those_of_others_are_refused(people: People) -> None:
     ids = [
         (await people.make(user, "POST", "/v1/jobs", TRUE))["id"]
@@ -138,7 +134,6 @@ async def test_of_many_jobs_those_of_others_are_refused(people: People) -> None:
     assert answer.json()["items"][0]["problem"]["status"] == 403
 
 
-@on_both
 async def test_lists_are_of_one_owner(people: People) -> None:
     for user in ("alice", "bob"):
         await people.make(user, "POST", "/v1/jobs", TRUE)

@@ -5,12 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import pytest
-
 from tests.unit.controller.conftest import FakeAgent, Served, gpu
 from tests.waits import within
-
-both_stores = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
 
 
 async def put(served: Served, name: str, **settings: Any) -> dict[str, Any]:
@@ -27,7 +23,6 @@ async def lines_of(served: Served, job_id: str) -> dict[str, dict[str, str]]:
     return {line["code"]: line for line in why["lines"]}
 
 
-@both_stores
 async def test_a_project_is_made_changed_and_forgotten(served: Served) -> None:
     unnamed = (await served.call("GET", "/v1/projects/nobody", "read")).json()
     assert (unnamed["settings"], unnamed["unfinished"]) == ({}, 0)
@@ -85,7 +80,6 @@ async def test_bad_names_and_patches(served: Served) -> None:
     assert (unknown.status_code, unknown.json()["field"]) == (422, "unset.quotas")
 
 
-@both_stores
 async def test_a_soft_quota_makes_jobs_wait_and_says_so(served: Served, agent: FakeAgent) -> None:
     await put(served, "vision", quota_jobs=1)
     first, second = await served.submit(project="vision"), await served.submit(project="vision")
@@ -130,7 +124,6 @@ async def test_a_gpu_quota_says_how_many_are_left(served: Served) -> None:
     )
 
 
-@both_stores
 async def test_a_retried_attempt_counts_like_any_other(served: Served, agent: FakeAgent) -> None:
     """QUOTA-2: the second job takes the place that the first one's failure freed; the retry waits
     its turn."""
@@ -150,7 +143,6 @@ async def test_a_retried_attempt_counts_like_any_other(served: Served, agent: Fa
     assert (await served.until(first["id"], "succeeded"))["attempts"] == 2
 
 
-@both_stores
 async def test_a_hard_quota_refuses_at_submission(served: Served) -> None:
     await put(served, "vision", quota_jobs=2, quota="hard")
     await served.submit(project="vision")

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import psycopg
-import pytest
 
 from tests.unit.controller.conftest import Served
 from tests.waits import within
 
-pytestmark = pytest.mark.parametrize("store", ["postgres"], indirect=True)
 COUNTS = (
     b"select count(*) from pg_stat_activity where wait_event_type = 'Lock' and "
     b"datname = current_database() and query like '%count(*) from jobs where state = %'"
@@ -18,15 +16,15 @@ COUNTS = (
 
 
 async def test_a_resume_counts_before_it_releases_and_locks_nothing_meanwhile(
-    served: Served, pg_emptied: str
+    served: Served,
 ) -> None:
     """A million jobs take seconds to count. Nothing waits for that: neither what needs the queue's
     row, such as a reservation, nor the start of its jobs once they are released."""
     await served.submit(queue="cpu")
     await served.call("POST", "/v1/queues/cpu/pause", json={"reason": "for the test"})
     async with (
-        await psycopg.AsyncConnection.connect(pg_emptied) as slow,
-        await psycopg.AsyncConnection.connect(pg_emptied, autocommit=True) as other,
+        await psycopg.AsyncConnection.connect(served.store.session.dsn) as slow,
+        await psycopg.AsyncConnection.connect(served.store.session.dsn, autocommit=True) as other,
     ):
         await slow.execute(b"lock table jobs in access exclusive mode")
         resume = asyncio.create_task(served.call("POST", "/v1/queues/cpu/resume"))

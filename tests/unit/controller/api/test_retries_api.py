@@ -297,7 +297,6 @@ async def test_never_retried_whatever_the_policy_says(served: Served, agent: Fak
 
 
 # ---- the kill switch
-@pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
 @pytest.mark.parametrize("project", [None, "vision"])
 async def test_the_kill_switch_holds_and_releases(
     served: Served, agent: FakeAgent, project: str | None

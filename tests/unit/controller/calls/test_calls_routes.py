@@ -34,7 +34,6 @@ from holdfast.wire.calls import (
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, bearer
 from tests.waits import within
 
-pytestmark = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
 SPEC = FunctionSpec(function="mytasks:double", stall_timeout_seconds=7.0)
 
 

@@ -29,7 +29,6 @@ from tests.unit.controller.conftest import FakeAgent, Served
 
 __all__ = ["agent", "client"]
 SPEC = FunctionSpec(function="mytasks:double", retry=RetryFields(max_retries=1, retry_delay=0))
-pytestmark = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
 
 
 class Carrier:

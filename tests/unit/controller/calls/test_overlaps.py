@@ -6,7 +6,7 @@ from holdfast.controller.runtime.calls.overlaps import OverExecutors, Overlap, a
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
-from holdfast.store.port.calls.calls import ExecutorTurn, ExecutorTurned
+from holdfast.store.postgres.calls.values import ExecutorTurn, ExecutorTurned
 from holdfast.wire.calls import (
     Batch,
     BatchEnds,

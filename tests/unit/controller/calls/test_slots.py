@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from holdfast.controller.runtime.calls.slots import WantedSlots
 from holdfast.core.calls.executors import make_executor_spec
 from holdfast.core.calls.values import Family, FunctionSpec
 from holdfast.moves.values import NewJob
-from holdfast.store.memory.store import MemoryStore
-from tests.store.rig import START, Rig
+from tests.store.rig import Rig
 
 ONE, TWO = Family(app="one", queue="cpu"), Family(app="two", queue="cpu")
-
-
-def make_rig() -> Rig:
-    """A store whose clock the test moves."""
-    made: list[Rig] = []
-    made.append(Rig(MemoryStore(clock=lambda: made[0].now if made else START)))
-    return made[0]
 
 
 async def begin(rig: Rig) -> WantedSlots:
@@ -33,11 +23,13 @@ async def begin(rig: Rig) -> WantedSlots:
     return WantedSlots(rig.store, lambda: rig.now.timestamp())
 
 
-def test_an_executor_submitted_ahead_claims_a_slot_once_calls_wait_for_it() -> None:
+async def test_an_executor_submitted_ahead_claims_a_slot_once_calls_wait_for_it(
+    told_rig: Rig,
+) -> None:
     """LEAVE-1: not before, because nothing waits for it."""
 
     async def run() -> None:
-        rig = make_rig()
+        rig = told_rig
         slots = await begin(rig)
         spec = make_executor_spec(TWO, ahead=True)
         await rig.store.jobs.submit_jobs([NewJob(id="e2", spec=spec, queue="cpu")], now=rig.now)
@@ -53,14 +45,14 @@ def test_an_executor_submitted_ahead_claims_a_slot_once_calls_wait_for_it() -> N
             await slots.refresh()
             assert slots.gives_way(mine, host, idle=True) is leaves
 
-    asyncio.run(run())
+    await run()
 
 
-def test_an_idle_executor_leaves_for_a_job_that_a_limit_holds() -> None:
+async def test_an_idle_executor_leaves_for_a_job_that_a_limit_holds(told_rig: Rig) -> None:
     """LEAVE-4: admission does not even see it; one of a paused queue waits for something else."""
 
     async def run() -> None:
-        rig = make_rig()
+        rig = told_rig
         slots = await begin(rig)
         await rig.host("h2", slots=4)
         await rig.store.settings.put_queue("cpu", {"max_running": 1}, now=rig.now)
@@ -75,4 +67,4 @@ def test_an_idle_executor_leaves_for_a_job_that_a_limit_holds() -> None:
         await slots.refresh_jobs()
         assert not slots.yields_to_job(mine, "h1")
 
-    asyncio.run(run())
+    await run()

@@ -19,7 +19,7 @@ from holdfast.core.gpus import Gpu
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.records import JobRecord
 from holdfast.core.states import JobState
-from holdfast.store.port.calls.calls import BusyCall, CallStanding
+from holdfast.store.postgres.calls.values import BusyCall, CallStanding
 from holdfast.wire.api import WhyLine
 from tests.unit.cli.stub import job_record
 from tests.unit.core.calls.test_rooms import gpus, host

@@ -21,12 +21,13 @@ from holdfast.providers.interface import (
     Refused,
     Throttled,
 )
-from tests.unit.controller.fleet.world import GPU, POOL, World
+from tests.store.pg_fixture import MakeStore
+from tests.unit.controller.fleet.world import GPU, POOL, World, make_world
 
 
 @pytest.fixture
-async def world() -> World:
-    made = World()
+async def world(make_store: MakeStore) -> World:
+    made = await make_world(make_store)
     await made.make_pool()
     return made
 
@@ -39,7 +40,7 @@ async def test_a_host_comes_serves_and_goes(world: World) -> None:
     (order,) = world.provider.orders.values()
     assert order.env["HOLDFAST_URL"] == "http://controller"
     assert order.env["HOLDFAST_INTENT"] == order.intent == host
-    assert order.name.startswith("hf-0000memory00-p-")
+    assert order.name.startswith(f"hf-{order.installation}-p-")
     assert order.host_name == (await world.store.hosts.get_host(host)).name
     smaller = msgspec.structs.replace(POOL, min=0)
     await world.store.fleet.put_pool(smaller, now=world.now)
@@ -133,9 +134,11 @@ async def test_a_provider_that_cannot_be_asked_is_said_and_rents_nothing(world: 
     assert (await world.store.fleet.get_pool("p")).blocked == ""
 
 
-async def test_a_dead_provider_does_not_keep_the_jobs_from_another_pool() -> None:
+async def test_a_dead_provider_does_not_keep_the_jobs_from_another_pool(
+    make_store: MakeStore,
+) -> None:
     """Its offers were the cheapest, so it had kept them."""
-    world = World(msgspec.structs.replace(POOL, name="cheap", min=0))
+    world = await make_world(make_store, msgspec.structs.replace(POOL, name="cheap", min=0))
     await world.make_pool()
     dear = msgspec.structs.replace(
         POOL, name="dear", min=0, offers=(msgspec.structs.replace(GPU, usd_per_hour=9.0),)
@@ -345,8 +348,10 @@ async def test_jobs_that_their_queue_does_not_let_run_rent_no_hosts(world: World
     assert summary.actions.workers_spawned == 2
 
 
-async def test_a_providers_own_price_counts_at_the_ceilings_and_on_record() -> None:
-    world = World(msgspec.structs.replace(POOL, max_usd_per_hour=2.0))
+async def test_a_providers_own_price_counts_at_the_ceilings_and_on_record(
+    make_store: MakeStore,
+) -> None:
+    world = await make_world(make_store, msgspec.structs.replace(POOL, max_usd_per_hour=2.0))
     await world.make_pool()
     world.provider.price = 2.5
     summary = await world.cycle()
@@ -366,9 +371,9 @@ async def test_a_providers_own_price_counts_at_the_ceilings_and_on_record() -> N
     assert world.provider.calls.count("quote") == 1, "asked only where something is to be spawned"
 
 
-async def test_what_a_provider_asks_decides_between_pools() -> None:
+async def test_what_a_provider_asks_decides_between_pools(make_store: MakeStore) -> None:
     """By its own offer the other pool is the dearer one; its provider asks for less."""
-    world = World(msgspec.structs.replace(POOL, min=0))
+    world = await make_world(make_store, msgspec.structs.replace(POOL, min=0))
     await world.make_pool()
     offer = msgspec.structs.replace(GPU, name="other", usd_per_hour=3.0)
     other = msgspec.structs.replace(world.spec, name="other", offers=(offer,))
@@ -393,9 +398,11 @@ async def _compete(world: World) -> PoolCycles:
     return PoolCycles(world.controller, "other")
 
 
-async def test_the_first_plan_of_a_pool_hears_the_prices_of_those_it_competes_with() -> None:
+async def test_the_first_plan_of_a_pool_hears_the_prices_of_those_it_competes_with(
+    make_store: MakeStore,
+) -> None:
     """No cycle of pool p came before, so that its provider's price of 0.5 is not known yet."""
-    world = World(msgspec.structs.replace(POOL, min=0))
+    world = await make_world(make_store, msgspec.structs.replace(POOL, min=0))
     cycles = await _compete(world)
     world.provider.prices["gpu"] = 0.5
     record = await world.store.fleet.get_pool("other")
@@ -405,8 +412,8 @@ async def test_the_first_plan_of_a_pool_hears_the_prices_of_those_it_competes_wi
     await cycles.close()
 
 
-async def test_a_pool_that_serves_other_queues_is_not_asked() -> None:
-    world = World(msgspec.structs.replace(POOL, min=0, queues=("video",)))
+async def test_a_pool_that_serves_other_queues_is_not_asked(make_store: MakeStore) -> None:
+    world = await make_world(make_store, msgspec.structs.replace(POOL, min=0, queues=("video",)))
     cycles = await _compete(world)
     record = await world.store.fleet.get_pool("other")
     await world.store.fleet.put_pool(msgspec.structs.replace(record.spec, queues=()), now=world.now)
@@ -417,10 +424,10 @@ async def test_a_pool_that_serves_other_queues_is_not_asked() -> None:
 
 
 async def test_a_provider_that_hangs_holds_up_the_plan_of_another_pool_for_a_while_only(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, make_store: MakeStore
 ) -> None:
     """Its answer counts when it comes."""
-    world = World(msgspec.structs.replace(POOL, min=0))
+    world = await make_world(make_store, msgspec.structs.replace(POOL, min=0))
     cycles = await _compete(world)
     world.provider.prices["gpu"] = 0.5
     gate = world.provider.quote_gates["gpu"] = asyncio.Event()
@@ -434,8 +441,8 @@ async def test_a_provider_that_hangs_holds_up_the_plan_of_another_pool_for_a_whi
     await world.controller.background.close()
 
 
-async def test_without_prices_of_the_provider_the_offers_count() -> None:
-    world = World()
+async def test_without_prices_of_the_provider_the_offers_count(make_store: MakeStore) -> None:
+    world = await make_world(make_store)
     await world.make_pool()
     world.provider.quote_error = ProviderDown("no prices now")
     assert (await world.cycle()).actions.workers_spawned == 1

@@ -11,15 +11,16 @@ from holdfast.controller.loops.fleet import FleetLoop
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState
 from holdfast.moves.values import HostSync, NewJob
-from tests.unit.controller.fleet.world import POOL, World
+from tests.store.pg_fixture import MakeStore
+from tests.unit.controller.fleet.world import POOL, World, make_world
 
 SLOW = msgspec.structs.replace(POOL, poll_seconds=3600.0)
 
 
 @pytest.fixture
-async def world() -> World:
+async def world(make_store: MakeStore) -> World:
     """A host of the pool runs a job under a lease of five minutes; the next poll is an hour away."""
-    made = World(SLOW)
+    made = await make_world(make_store, SLOW)
     await made.make_pool()
     for _ in range(3):
         await made.cycle()

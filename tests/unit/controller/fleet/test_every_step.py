@@ -6,7 +6,8 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.states import InstanceState
-from tests.unit.controller.fleet.world import POOL, Killed, Steps, World
+from tests.store.pg_fixture import MakeStore
+from tests.unit.controller.fleet.world import POOL, Killed, Steps, World, make_world
 
 
 async def spawn_and_end(world: World) -> None:
@@ -20,8 +21,8 @@ async def spawn_and_end(world: World) -> None:
             await world.cycle()
 
 
-async def count_steps() -> list[str]:
-    world, steps = World(), Steps()
+async def count_steps(make_store: MakeStore) -> list[str]:
+    world, steps = await make_world(make_store), Steps()
     await world.make_pool()
     world.start(steps)
     await spawn_and_end(world)
@@ -29,26 +30,27 @@ async def count_steps() -> list[str]:
     return steps.passed
 
 
-async def test_the_steps_hold_every_write_and_call() -> None:
-    passed = await count_steps()
+async def test_the_steps_hold_every_write_and_call(make_store: MakeStore) -> None:
+    passed = await count_steps(make_store)
     named = {step.split()[1] for step in passed}
     assert {"intend", "ask", "create", "note_made", "promote_host", "drain_if_idle"} <= named
     assert {"want_end", "terminate", "note_end_asked", "note_gone", "forget_pool"} <= named
 
 
-async def test_the_right_machines_are_there_after_a_kill_at_any_step() -> None:
-    steps = await count_steps()
+async def test_the_right_machines_are_there_after_a_kill_at_any_step(make_store: MakeStore) -> None:
+    steps = await count_steps(make_store)
     wrong = {}
     for number, step in enumerate(steps):
-        found = await recover_from(number)
+        found = await recover_from(number, make_store)
+        await make_store.close()
         if found:
             wrong[f"{number}: {step}"] = found
     assert wrong == {}
 
 
-async def recover_from(kill_at: int) -> str:
+async def recover_from(kill_at: int, make_store: MakeStore) -> str:
     """Kill the controller at a step, let another one lead, and return what is wrong then, or ""."""
-    world = World()
+    world = await make_world(make_store)
     await world.make_pool()
     world.start(Steps(kill_at))
     with pytest.raises(Killed):

@@ -12,12 +12,13 @@ from holdfast.core.fleet.instances import CreateOrder
 from holdfast.core.states import HostState
 from holdfast.errors import Unauthorized
 from holdfast.wire.agent import HostFacts, RegisterRequest
-from tests.unit.controller.fleet.world import World
+from tests.store.pg_fixture import MakeStore
+from tests.unit.controller.fleet.world import World, make_world
 
 
 @pytest.fixture
-async def world() -> World:
-    made = World()
+async def world(make_store: MakeStore) -> World:
+    made = await make_world(make_store)
     await made.make_pool()
     made.tick(1)
     await made.cycles.run(await made.store.fleet.get_pool("p"))

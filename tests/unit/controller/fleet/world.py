@@ -23,9 +23,9 @@ from holdfast.core.gpus import Gpu
 from holdfast.core.states import HostState, InstanceState
 from holdfast.errors import Forbidden
 from holdfast.moves.values import HostSync, HostSynced
-from holdfast.store.memory.store import MemoryStore
-from holdfast.store.port.store import Store
+from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire.agent import HostFacts, RegisterRequest
+from tests.store.pg_fixture import MakeStore
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 GPU = Offer(name="gpu", gpus=1, cpu_slots=2, usd_per_hour=1.0)
@@ -163,16 +163,15 @@ PROVIDER_STEPS = ("create", "terminate", "list_machines")
 class World:
     """One store, one provider, and the controller of the moment."""
 
-    def __init__(self, spec: PoolSpec = POOL) -> None:
+    def __init__(self, spec: PoolSpec) -> None:
         self.now = START
-        self.store: Store = MemoryStore(clock=lambda: self.now)
+        self.store: PostgresStore
         self.provider = ScriptedProvider()
         self.spec = spec
         self.keys: dict[str, str] = {}
         self.dead: set[str] = set()
         self.controller: Controller
         self.cycles: PoolCycles
-        self.start()
 
     def start(self, steps: Steps | None = None) -> None:
         """A new controller on the same store and provider; the one before is simply no more."""
@@ -254,9 +253,17 @@ class World:
         raise AssertionError(f"not so after {cycles} cycles: {await self.open_instances()}")
 
 
-def _with_fleet(store: Store, fleet: Any) -> Store:
+def _with_fleet(store: PostgresStore, fleet: Any) -> PostgresStore:
     """The same store, with another face of its port `fleet`."""
     face: Any = object.__new__(type(store))
     face.__dict__.update(store.__dict__, fleet=fleet)
-    found: Store = face
+    found: PostgresStore = face
     return found
+
+
+async def make_world(make_store: MakeStore, spec: PoolSpec = POOL) -> World:
+    """Return a world of its own, whose store is told its time."""
+    world = World(spec)
+    world.store = await make_store(clock=lambda: world.now)
+    world.start()
+    return world

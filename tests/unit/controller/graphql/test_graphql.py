@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator
-from inspect import get_annotations
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +34,14 @@ from holdfast.core.records import (
 )
 from holdfast.core.retry import RetryPolicy
 from holdfast.errors import Unavailable
-from holdfast.store.memory.store import MemoryStore
-from holdfast.store.port.store import Store
+from holdfast.store.postgres.connection.leadership import PostgresLeadership
+from holdfast.store.postgres.connection.ports import OnSession
+from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire.api import ChainLink, HostView, RetryState, Why, WhyLine
 from tests.store.rig import Rig, fails
-from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, add_tokens, bearer, gpu
+from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, bearer, gpu
 from tests.waits import within
 
-both_stores = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
 SCHEMA = load_schema().core
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "reference" / "graphql-schema.md"
 # A record's field → the schema's, where another thing has the plain name.
@@ -182,9 +181,9 @@ import sys; sys.modules["strawberry"] = None
 import asyncio
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.graphql.endpoint import NotInstalled, find_service
-from holdfast.store.memory.store import MemoryStore
+from holdfast.store.postgres.store import PostgresStore
 try:
-    asyncio.run(find_service(Controller(MemoryStore())))
+    asyncio.run(find_service(Controller(PostgresStore(""))))
 except NotInstalled as error:
     print(error.status, error.code, error.message)
 """
@@ -198,7 +197,6 @@ except NotInstalled as error:
 # ---- what it says, beside what REST says
 
 
-@both_stores
 async def test_a_job_says_what_rest_says(served: Served, agent: FakeAgent) -> None:
     job_id, _ = await run_chain(served, agent)
     query = f"""query($id: ID!) {{ job(id: $id) {{ {leaves("Job")}
@@ -268,7 +266,6 @@ async def assert_runs_are_same(served: Served, job_id: str, found: dict[str, Any
     assert [a["tasks"] for a in found["attempts"]] == [[], [], [{"rank": 0, "state": "running"}]]
 
 
-@both_stores
 async def test_an_ended_job_and_its_retries(served: Served, agent: FakeAgent) -> None:
     job_id, order = await run_chain(served, agent)
     await agent.end(order, exit_code=0)
@@ -290,7 +287,6 @@ async def test_an_ended_job_and_its_retries(served: Served, agent: FakeAgent) ->
     assert found == {"attempts": [{"number": 2}], "none": []}
 
 
-@both_stores
 async def test_a_job_that_backs_off(served: Served, agent: FakeAgent) -> None:
     job = await served.submit(retry={"max_retries": 2, "retry_delay": 600})
     await agent.end(await agent.take(), exit_code=9)
@@ -311,7 +307,6 @@ async def test_a_job_that_backs_off(served: Served, agent: FakeAgent) -> None:
     assert found["retryState"]["nextAt"] == (await served.job(job["id"]))["retry_at"]
 
 
-@both_stores
 async def test_secrets_are_nowhere(served: Served, agent: FakeAgent) -> None:
     job_id, _ = await run_chain(served, agent)
     query = f'{{ job(id: "{job_id}") {{ {leaves("Job")} events(last: 99) {{ {leaves("Event")} }} tasks {{ {leaves("Task")} }} }} }}'
@@ -333,7 +328,6 @@ async def test_secrets_are_nowhere(served: Served, agent: FakeAgent) -> None:
 # ---- lists
 
 
-@both_stores
 async def test_jobs_by_the_page(served: Served) -> None:
     ids = [(await served.submit(name=f"j{n}"))["id"] for n in range(5)]
     query = "query($first: Int!, $after: String) { jobs(first: $first, after: $after) { nodes { id } next } }"
@@ -351,7 +345,6 @@ async def test_jobs_by_the_page(served: Served) -> None:
     )
 
 
-@both_stores
 async def test_filters_are_those_of_rest(served: Served, agent: FakeAgent) -> None:
     await run_chain(served, agent)
     first = await served.submit(project="audio", name="other", labels={"team": "b", "x": "y"})
@@ -388,7 +381,6 @@ async def test_filters_are_those_of_rest(served: Served, agent: FakeAgent) -> No
     ] == "not_found"
 
 
-@both_stores
 async def test_hosts_queues_and_projects_by_the_page(served: Served) -> None:
     for name in ("a", "b", "c"):
         await FakeAgent(served, name, gpus=[gpu(0), gpu(1)]).register()
@@ -432,7 +424,6 @@ async def test_hosts_queues_and_projects_by_the_page(served: Served) -> None:
     assert found["dead"]["nodes"] == []
 
 
-@both_stores
 async def test_events_by_the_page(served: Served, agent: FakeAgent) -> None:
     job_id, _ = await run_chain(served, agent)
     rest = (await served.call("GET", "/v1/events", params={"kind": "job.*"})).json()["items"]
@@ -651,7 +642,7 @@ async def test_introspection_is_answered_within_the_limits(served: Served) -> No
 class Counting:
     """A store that counts its calls, and may be told to misbehave in one of them."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: PostgresStore) -> None:
         self.store = store
         self.calls: collections.Counter[str] = collections.Counter()
         self.at_once = self.most_at_once = 0
@@ -659,7 +650,7 @@ class Counting:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self.store, name)
-        if name in get_annotations(Store):
+        if isinstance(found, OnSession | PostgresLeadership):
             return CountingPort(self, found)
         return self.count(name, found)
 
@@ -694,7 +685,7 @@ def service_over(store: Any, limits: Limits | None = None) -> Service:
     return Service(Controller(store), load_schema(), limits or Limits())
 
 
-async def fill(store: Store, jobs: int) -> None:
+async def fill(store: PostgresStore, jobs: int) -> None:
     """Jobs that failed twice and are reserved a third time: three attempts and a task each."""
     rig = Rig(store)
     await rig.host(slots=10 * jobs)
@@ -723,8 +714,7 @@ WIDE = """{ jobs(first: 100) { nodes { id retryCount retryCause maxRetries queue
   tasks(first: 2) { rank host { name queues } } events(last: 3) { kind host { name } } } } }"""
 
 
-@both_stores
-async def test_a_hundred_jobs_cost_as_many_calls_as_ten(store: Store) -> None:
+async def test_a_hundred_jobs_cost_as_many_calls_as_ten(store: PostgresStore) -> None:
     """No N+1: jobs × attempts × tasks × hosts, with parents, chains and events."""
     counts = []
     for jobs in (10, 90):
@@ -752,8 +742,7 @@ async def test_a_hundred_jobs_cost_as_many_calls_as_ten(store: Store) -> None:
     )
 
 
-@both_stores
-async def test_why_of_many_jobs_costs_as_many_calls_as_one(store: Store) -> None:
+async def test_why_of_many_jobs_costs_as_many_calls_as_one(store: PostgresStore) -> None:
     rig, counts = Rig(store), []
     for jobs in (1, 20):
         for _ in range(jobs):
@@ -819,7 +808,7 @@ async def test_a_slow_store_is_given_up_and_left_alone(
 
 
 async def test_nothing_is_read_for_a_query_that_was_given_up(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """GQL-3: what waits for its turn when the time is up is dropped, though loaders run beside the
     query itself."""
@@ -852,7 +841,7 @@ async def test_nothing_is_read_for_a_query_that_was_given_up(
     assert counting.calls["list_attempts_of"] == Limits().calls_at_once
 
 
-async def test_a_closed_reader_calls_nothing(store: Store) -> None:
+async def test_a_closed_reader_calls_nothing(store: PostgresStore) -> None:
     counting = Counting(store)
     reads = Reads(Controller(counting), 1, 1)  # type: ignore[arg-type]  # it is one by __getattr__
     reads.close()
@@ -861,7 +850,7 @@ async def test_a_closed_reader_calls_nothing(store: Store) -> None:
     assert not counting.calls
 
 
-async def test_few_queries_are_worked_on_at_once(store: Store) -> None:
+async def test_few_queries_are_worked_on_at_once(store: PostgresStore) -> None:
     counting = Counting(store)
     open_, going = asyncio.Event(), 0
 
@@ -888,10 +877,7 @@ async def test_few_queries_are_worked_on_at_once(store: Store) -> None:
 
 
 @pytest.fixture
-async def shaky() -> AsyncIterator[tuple[Served, Counting]]:
-    store = MemoryStore()
-    await store.open()
-    await add_tokens(store)
+async def shaky(store: PostgresStore) -> AsyncIterator[tuple[Served, Counting]]:
     counting = Counting(store)
     running = RunningServer(counting, bind_socket("127.0.0.1", 0))  # type: ignore[arg-type]  # it is one by __getattr__
     await running.start()

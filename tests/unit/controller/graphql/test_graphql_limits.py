@@ -4,6 +4,7 @@ property, on made-up queries."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,7 +26,8 @@ from holdfast.controller.graphql.limits import (
 from holdfast.controller.graphql.schema import load_schema
 from holdfast.controller.runtime.context import Controller
 from holdfast.core.ids import make_id
-from holdfast.store.memory.store import MemoryStore
+from holdfast.store.postgres.store import PostgresStore
+from tests.store.pg_fixture import PgServer
 from tests.store.rig import Rig, fails
 
 PREPARED = load_schema()
@@ -106,9 +108,9 @@ def count_values(found: Any) -> int:
     return 1
 
 
-async def full_store() -> MemoryStore:
+async def fill(store: PostgresStore) -> None:
     """Jobs with chains, members and tasks: gangs that failed twice and run again."""
-    store = MemoryStore()
+    await store.open()
     rig = Rig(store)
     await rig.host(slots=400, gpus=4)
     for number in range(JOBS):
@@ -126,19 +128,40 @@ async def full_store() -> MemoryStore:
         await rig.complete(max_retries=9)
         await rig.release()
     await rig.admit()
-    return store
 
 
-STORE = asyncio.run(full_store())
+class Answering:
+    """A full store, and the event loop that its connections belong to."""
+
+    def __init__(self, store: PostgresStore) -> None:
+        self.store = store
+        self.runner = asyncio.Runner()
+        self.runner.run(fill(store))
+
+    def answer(self, query: str, limits: Limits) -> Any:
+        service = Service(Controller(self.store), PREPARED, limits)
+        return self.runner.run(service.answer(GraphqlRequest(query=query)))
+
+    def close(self) -> None:
+        self.runner.run(self.store.close())
+        self.runner.close()
+
+
+@pytest.fixture(scope="module")
+def answering(pg_server: PgServer) -> Iterator[Answering]:
+    name = pg_server.take_emptied()
+    made = Answering(PostgresStore(pg_server.dsn_of(name)))
+    yield made
+    made.close()
+    pg_server.give_back(name)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(queries)
-def test_the_cost_bounds_the_answer(query: str) -> None:
+def test_the_cost_bounds_the_answer(answering: Answering, query: str) -> None:
     """GQL-1."""
-    service = Service(Controller(STORE), PREPARED, ENDLESS)
     measured = measure(query)
-    answer = asyncio.run(service.answer(GraphqlRequest(query=query)))
+    answer = answering.answer(query, ENDLESS)
     assert "errors" not in answer, answer["errors"][:1]
     assert measured.cost >= count_values(answer["data"]) - 1
     assert measured.depth <= 5
@@ -198,9 +221,7 @@ def test_bombs_take_no_time(levels: int, width: int, ends: bool) -> None:
 
 
 @given(st.text(max_size=60) | st.text(alphabet='{}()[]:$!@.#"a1 \n\\', max_size=80))
-def test_any_text_is_answered(text: str) -> None:
-    answer = asyncio.run(
-        Service(Controller(STORE), PREPARED, Limits()).answer(GraphqlRequest(query=text))
-    )
+def test_any_text_is_answered(answering: Answering, text: str) -> None:
+    answer = answering.answer(text, Limits())
     assert all(error["extensions"]["code"] != "internal" for error in answer.get("errors", ()))
     assert answer.get("errors") or answer["data"] is not None

@@ -13,17 +13,15 @@ from holdfast.controller.loops.admit import LIMIT, SHALLOW_LIMIT, AdmitLoop
 from holdfast.controller.runtime.context import Controller
 from holdfast.core.spec import JobSpec
 from holdfast.moves.values import AdmissionSnapshot, NewJob
-from holdfast.store.port.store import Store
+from holdfast.store.postgres.store import PostgresStore
 from tests.store.rig import Rig
-
-pytestmark = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
 
 
 class Deep:
     """One host of three slots, and more gangs of four ranks than admission reads of a queue at
     once."""
 
-    def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, store: PostgresStore, monkeypatch: pytest.MonkeyPatch) -> None:
         self.rig = Rig(store)
         self.ran = 0.0
         self.limits: list[int] = []
@@ -37,13 +35,15 @@ class Deep:
 
         monkeypatch.setattr(store.admission, "read_admission", noted)
 
-    async def fill(self, store: Store) -> None:
+    async def fill(self, store: PostgresStore) -> None:
         self.rig.now = await store.now()
         await self.rig.host(slots=3)
         for _ in range(LIMIT + 20):
             await self.rig.submit(tasks=4)
 
-    async def queue(self, store: Store, count: int, slots: int, queue: str = "cpu") -> list[str]:
+    async def queue(
+        self, store: PostgresStore, count: int, slots: int, queue: str = "cpu"
+    ) -> list[str]:
         """Submit jobs of one task at once, and then a host, so that it is not silent meanwhile."""
         jobs = [
             NewJob(id=f"{queue}-{n:05d}", spec=JobSpec(argv=("true",)), queue=queue)
@@ -63,7 +63,7 @@ class Deep:
 
 
 async def test_gangs_that_wait_for_room_do_not_freeze_what_is_behind_them(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deep = Deep(store, monkeypatch)
     await deep.fill(store)
@@ -93,7 +93,7 @@ async def test_gangs_that_wait_for_room_do_not_freeze_what_is_behind_them(
 
 
 async def test_more_jobs_that_cannot_start_than_one_look_reads_shut_out_none_behind_them(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One array with a wrong label stopped its queue: the deepest look read the first 10,000 jobs."""
     monkeypatch.setattr(admit, "DEEP_LIMIT", LIMIT + 100)
@@ -113,7 +113,7 @@ async def test_more_jobs_that_cannot_start_than_one_look_reads_shut_out_none_beh
 
 
 async def test_many_slots_are_filled_in_a_few_readings(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deep = Deep(store, monkeypatch)
     deep.rig.now = await store.now()
@@ -126,7 +126,7 @@ async def test_many_slots_are_filled_in_a_few_readings(
 
 
 async def test_the_hosts_are_told_what_was_passed_over(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deep = Deep(store, monkeypatch)
     deep.rig.now = await store.now()
@@ -153,7 +153,7 @@ async def test_the_hosts_are_told_what_was_passed_over(
 
 
 async def test_a_plan_that_comes_late_for_its_jobs_is_made_again(
-    store: Store, monkeypatch: pytest.MonkeyPatch
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Hosts took them first. The others of the queue do not wait for the next tick."""
     deep = Deep(store, monkeypatch)

@@ -9,8 +9,6 @@ import pytest
 from holdfast.client import AsyncClient
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served
 
-pytestmark = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
-
 
 async def _submit(served: Served, **fields: Any) -> dict[str, Any]:
     job = {"argv": ["x"], "name": "fit", **fields.pop("job", {})}

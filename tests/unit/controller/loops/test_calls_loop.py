@@ -11,8 +11,7 @@ from holdfast.core.calls.values import FunctionSpec, find_family
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.moves.values import NewJob
-from holdfast.store.memory.store import MemoryStore
-from holdfast.store.port.calls.calls import CLOSING_SECONDS, ExecutorTurn, ExecutorTurned
+from holdfast.store.postgres.calls.values import CLOSING_SECONDS, ExecutorTurn, ExecutorTurned
 from holdfast.wire.calls import BatchEnds, CallEnd, ExecutorReport
 from tests.store.rig import START, Rig
 
@@ -22,14 +21,11 @@ SPEC = msgspec.convert(
 
 
 class Led:
-    """A leader over a memory store, and an executor that runs."""
+    """A leader, and an executor that runs."""
 
-    def __init__(self) -> None:
-        rigs: list[Rig] = []
-        store = MemoryStore(clock=lambda: rigs[0].now if rigs else START)
-        rigs.append(rig := Rig(store))
+    def __init__(self, rig: Rig) -> None:
         self.rig = rig
-        self.controller = Controller(store, clock=lambda: (rig.now - START).total_seconds())
+        self.controller = Controller(rig.store, clock=lambda: (rig.now - START).total_seconds())
         self.controller.leadership.begin(START - timedelta(hours=1))
         self.loop = CallsLoop(self.controller)
         self.woken = self.controller.wakes.topic(f"calls:{find_family(SPEC, 'cpu').name}")
@@ -59,8 +55,10 @@ class Led:
         return answer
 
 
-async def test_the_batch_of_a_lost_executor_comes_back_after_a_last_report_could_have() -> None:
-    led = Led()
+async def test_the_batch_of_a_lost_executor_comes_back_after_a_last_report_could_have(
+    told_rig: Rig,
+) -> None:
+    led = Led(told_rig)
     key = await led.start_executor()
     calls = led.rig.store.calls
     await calls.create_set("s" * 20, SPEC, "cpu", count=3, args=["{}"] * 3, now=led.rig.now)
@@ -77,8 +75,8 @@ async def test_the_batch_of_a_lost_executor_comes_back_after_a_last_report_could
     assert feed.ready == 3  # the first goes again at once, charged to infra
 
 
-async def test_a_back_off_ends_when_it_is_over_and_the_loop_waits_no_longer() -> None:
-    led = Led()
+async def test_a_back_off_ends_when_it_is_over_and_the_loop_waits_no_longer(told_rig: Rig) -> None:
+    led = Led(told_rig)
     key = await led.start_executor()
     calls = led.rig.store.calls
     await calls.create_set("s" * 20, SPEC, "cpu", count=1, args=["{}"], now=led.rig.now)
@@ -93,8 +91,8 @@ async def test_a_back_off_ends_when_it_is_over_and_the_loop_waits_no_longer() ->
     assert (await led.say(key, want=1)).batches[0].calls[0].attempt == 2
 
 
-async def test_nothing_comes_back_while_another_replica_leads() -> None:
-    led = Led()
+async def test_nothing_comes_back_while_another_replica_leads(told_rig: Rig) -> None:
+    led = Led(told_rig)
     key = await led.start_executor()
     calls = led.rig.store.calls
     await calls.create_set("s" * 20, SPEC, "cpu", count=1, args=["{}"], now=led.rig.now)

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from tests.unit.controller.conftest import FakeAgent, Served
-
-pytestmark = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
 
 
 async def _why(served: Served, job_id: str) -> dict[str, Any]:

@@ -207,7 +207,6 @@ REASONS: list[tuple[Ask, str, int, bool]] = [
 ]
 
 
-@pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
 @pytest.mark.parametrize(
     ("ask", "cause", "moved", "failed"), REASONS, ids=[ask.__name__ for ask, *_ in REASONS]
 )
@@ -238,7 +237,6 @@ async def test_every_drain_is_told_in_the_same_lines(
     assert started.rank not in gone  # type: ignore[attr-defined]  # its `extra`
 
 
-@pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
 async def test_places_that_nobody_was_told_to_use_have_nothing_to_stop(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -14,10 +14,9 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.records import JobRecord
 from holdfast.core.states import JobState
 from holdfast.moves.values import JobFilter
-from holdfast.store.memory.store import MemoryStore
-from holdfast.store.port.calls.calls import BusyCall, ExecutorTurn, ExecutorTurned, Feed
+from holdfast.store.postgres.calls.values import BusyCall, ExecutorTurn, ExecutorTurned, Feed
 from holdfast.wire.calls import ExecutorReport
-from tests.store.rig import START, Rig
+from tests.store.rig import Rig
 
 FAMILY = Family(app="mytasks", queue="cpu")
 
@@ -79,10 +78,8 @@ class Led:
 
 
 @pytest.fixture
-async def led() -> Led:
-    rigs: list[Rig] = []
-    store = MemoryStore(clock=lambda: rigs[0].now if rigs else START)
-    rigs.append(rig := Rig(store))
+async def led(told_rig: Rig) -> Led:
+    rig = told_rig
     await rig.host(slots=4, labels={"app/mytasks": "yes"})
     return Led(rig)
 

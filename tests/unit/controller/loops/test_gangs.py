@@ -20,7 +20,6 @@ from holdfast.wire import agent as wire
 from tests.unit.controller.conftest import FakeAgent, Served
 from tests.waits import within
 
-pytestmark = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
 SECONDS = 20
 DISPATCHED = ("job.requeued", "job.retry_dispatched")
 

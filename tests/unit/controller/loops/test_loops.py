@@ -17,9 +17,8 @@ from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.outages import QUIET_SECONDS, TOLERATED_SECONDS, Outages
 from holdfast.errors import Unavailable
 from holdfast.moves.values import HostSync
-from holdfast.store.memory.store import MemoryStore
-from holdfast.store.port.store import Store
-from tests.store.rig import START, Rig
+from holdfast.store.postgres.store import PostgresStore
+from tests.store.rig import Rig
 from tests.unit.controller.conftest import FakeAgent, Served
 from tests.waits import within
 
@@ -51,7 +50,7 @@ async def until(condition: Callable[[], object], seconds: float = 8) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_a_loop_goes_on_where_what_it_waits_for_is_cancelled(store: Store) -> None:
+async def test_a_loop_goes_on_where_what_it_waits_for_is_cancelled(store: PostgresStore) -> None:
     """LOOP-2: the cancel is not the loop's own (LOOP-3)."""
 
     def act(run: int) -> None:
@@ -66,7 +65,7 @@ async def test_a_loop_goes_on_where_what_it_waits_for_is_cancelled(store: Store)
         await task
 
 
-async def test_a_hint_wakes_a_loop_long_before_its_interval(store: Store) -> None:
+async def test_a_hint_wakes_a_loop_long_before_its_interval(store: PostgresStore) -> None:
     controller, loop = Controller(store), Counting()
     leader = asyncio.create_task(Leader(controller, [loop]).run())
     await until(lambda: loop.runs == 1)
@@ -77,7 +76,7 @@ async def test_a_hint_wakes_a_loop_long_before_its_interval(store: Store) -> Non
 
 
 async def test_a_loop_that_fails_is_logged_and_goes_on(
-    store: Store, caplog: pytest.LogCaptureFixture
+    store: PostgresStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail_at_first(run: int) -> None:
         if run == 1:
@@ -91,7 +90,7 @@ async def test_a_loop_that_fails_is_logged_and_goes_on(
     await asyncio.gather(leader, return_exceptions=True)
 
 
-async def test_a_failing_loop_is_not_made_busy_by_hints(store: Store) -> None:
+async def test_a_failing_loop_is_not_made_busy_by_hints(store: PostgresStore) -> None:
     def fail(run: int) -> None:
         raise Unavailable("away")
 
@@ -108,7 +107,7 @@ async def test_a_failing_loop_is_not_made_busy_by_hints(store: Store) -> None:
 
 @pytest.mark.parametrize("ends_in", ["an answer", "an error"])
 async def test_a_loop_ends_though_the_word_to_end_was_swallowed_below(
-    store: Store, ends_in: str
+    store: PostgresStore, ends_in: str
 ) -> None:
     """LOOP-3: a database that dies in the moment of a cancellation turns it into an error of its
     own, or into nothing."""
@@ -134,7 +133,7 @@ async def test_a_loop_ends_though_the_word_to_end_was_swallowed_below(
 
 @pytest.mark.slow
 async def test_loops_stop_when_leadership_is_lost_and_start_anew(
-    store: Store, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     leads = True
 
@@ -217,7 +216,7 @@ def test_the_longest_wait_of_several_calls_counts() -> None:
     assert outages.takes_renewals
 
 
-async def test_a_loop_that_had_nothing_to_ask_ends_no_outage(store: Store) -> None:
+async def test_a_loop_that_had_nothing_to_ask_ends_no_outage(store: PostgresStore) -> None:
     """The leases' loop looks away while an outage goes on, and must not be what ends it."""
     controller, loop = Controller(store, clock=lambda: 100.0), Counting()
     controller.outages.note_failure(Unavailable("away"))
@@ -231,7 +230,7 @@ async def test_a_loop_that_had_nothing_to_ask_ends_no_outage(store: Store) -> No
 
 
 @pytest.mark.slow
-async def test_an_outage_restarts_the_leases_count(store: Store) -> None:
+async def test_an_outage_restarts_the_leases_count(store: PostgresStore) -> None:
     """LEASE-4: after a database outage nothing is reaped until every host has had one full TTL."""
     elapsed = [0.0]
     controller = Controller(store, clock=lambda: elapsed[0])
@@ -253,18 +252,17 @@ async def test_an_outage_restarts_the_leases_count(store: Store) -> None:
 
 @pytest.mark.parametrize("step", [7200.0, -7200.0], ids=["forward", "back"])
 async def test_a_step_of_the_databases_clock_takes_nobody_for_silent(
-    step: float, caplog: pytest.LogCaptureFixture
+    step: float, caplog: pytest.LogCaptureFixture, told_rig: Rig
 ) -> None:
     """LEASE-5: no job is lost by it, no host is called dead, and a host that falls silent
     then is still found a lease later."""
-    told, ran = [START], [0.0]
-    rig = Rig(MemoryStore(clock=lambda: told[0]))
+    rig, ran = told_rig, [0.0]
     controller = Controller(rig.store, clock=lambda: ran[0])
     leases, dead = LeasesLoop(controller), DeadHostsLoop(controller)
 
     async def run(seconds: float, *, heard: bool, stepped: float = 0.0) -> list[Mapping[str, Any]]:
         ran[0] += seconds
-        told[0] = rig.tick(seconds + stepped)
+        rig.tick(seconds + stepped)
         if heard:
             await rig.sync(live=[key])
         return [await leases.run_once(), await dead.run_once()]
@@ -286,9 +284,8 @@ async def test_a_step_of_the_databases_clock_takes_nobody_for_silent(
 class Swept:
     """The sweep for dead hosts over one host with running work, under clocks that a test sets."""
 
-    def __init__(self) -> None:
-        self._told, self._ran = START, 0.0
-        self._rig = Rig(MemoryStore(clock=lambda: self._told))
+    def __init__(self, rig: Rig) -> None:
+        self._rig, self._ran = rig, 0.0
         self.controller = Controller(self._rig.store, clock=lambda: self._ran)
         self._loop = DeadHostsLoop(self.controller)
 
@@ -299,14 +296,14 @@ class Swept:
 
     async def run_after(self, seconds: float) -> Mapping[str, Any]:
         self._ran += seconds
-        self._told = self._rig.tick(seconds)
+        self._rig.tick(seconds)
         return await self._loop.run_once()
 
 
-async def test_the_controllers_own_pause_is_no_hosts_death() -> None:
+async def test_the_controllers_own_pause_is_no_hosts_death(told_rig: Rig) -> None:
     """LEAD-4: a host that could not be heard is not silent; one that stays silent for a whole
     threshold after the pause is dead."""
-    swept = Swept()
+    swept = Swept(told_rig)
     await swept.begin()
     assert await swept.run_after(5.0) == {}
     assert await swept.run_after(60.0) == {}, "the leader was frozen, and heard no host"
@@ -314,9 +311,9 @@ async def test_the_controllers_own_pause_is_no_hosts_death() -> None:
     assert await swept.run_after(5.0) == {"flagged": ["name-h1"]}
 
 
-async def test_renewals_that_wait_for_the_store_are_no_hosts_silence() -> None:
+async def test_renewals_that_wait_for_the_store_are_no_hosts_silence(told_rig: Rig) -> None:
     """LEAD-4: a locked table holds the heartbeats up, while the sweep itself is not held up."""
-    swept = Swept()
+    swept = Swept(told_rig)
     await swept.begin()
     held, entered = asyncio.Event(), asyncio.Event()
 
@@ -336,7 +333,7 @@ async def test_renewals_that_wait_for_the_store_are_no_hosts_silence() -> None:
     assert await swept.run_after(5.0) == {"flagged": ["name-h1"]}
 
 
-async def test_a_loop_that_looks_tells_that_the_store_is_back(store: Store) -> None:
+async def test_a_loop_that_looks_tells_that_the_store_is_back(store: PostgresStore) -> None:
     """LEASE-4: after a long outage no controller reaps by the count from before it."""
     ran = [0.0]
     controller = Controller(store, clock=lambda: ran[0])
@@ -379,7 +376,6 @@ async def test_a_dead_host_is_told_once_and_cleared_by_a_heartbeat(
     assert (await served.call("GET", "/v1/hosts", params={"dead": "1"})).json()["items"] == []
 
 
-@pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
 async def test_a_jobs_own_lease_goes_with_its_launch(served: Served, agent: FakeAgent) -> None:
     await served.submit(lease_ttl_seconds=33)
     order = await agent.take()

@@ -4,7 +4,7 @@ they do when something is wrong."""
 from __future__ import annotations
 
 import logging
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -17,25 +17,13 @@ from holdfast.controller.runtime.context import Controller
 from holdfast.core.causes import Cause
 from holdfast.core.endings.replace import plan_replacement
 from holdfast.core.states import JobState, TaskState
-from holdfast.store.memory.store import MemoryStore
 from tests.store.conformance.members import KILLED
-from tests.store.rig import START, STOPPED, Rig
-
-
-class Clock:
-    """The rig's time is the store's."""
-
-    rig: Rig | None = None
-
-    def __call__(self) -> datetime:
-        return START if self.rig is None else self.rig.now
+from tests.store.rig import STOPPED, Rig
 
 
 @pytest.fixture
-def rig() -> Rig:
-    clock = Clock()
-    clock.rig = Rig(MemoryStore(clock=clock), START)
-    return clock.rig
+def rig(told_rig: Rig) -> Rig:
+    return told_rig
 
 
 async def _reserve(rig: Rig, started: tuple[int, ...], *, supervised: bool = True) -> str:

@@ -61,7 +61,6 @@ def moment(text: str) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", ["postgres"], indirect=True)
 async def test_a_storm_is_answered_spread_and_dispatched_once(served: Served) -> None:
     await served.call("PATCH", "/v1/config", json={"set": {"retry_rate_limit": RATE}})
     agent = FakeAgent(served, "big", cpu_slots=JOBS, memory_bytes=1 << 44)

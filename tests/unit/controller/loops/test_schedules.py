@@ -13,8 +13,6 @@ from holdfast.controller.loops.schedules import SchedulesLoop
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served
 from tests.waits import within
 
-pytestmark = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
-
 
 async def _put(served: Served, name: str = "nightly", **fields: Any) -> dict[str, Any]:
     body = {"job": {"argv": ["x"]}, **fields}

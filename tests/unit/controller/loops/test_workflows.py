@@ -1,8 +1,7 @@
-"""The dispatcher over the memory store: calls as nodes, and posts that cannot be processed."""
+"""The dispatcher: calls as nodes, and posts that cannot be processed."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -16,7 +15,7 @@ from holdfast.core.workflows.records import NodeRecord
 from holdfast.core.workflows.values import WorkflowSpec
 from holdfast.errors import Unavailable
 from holdfast.moves.workflows import NewRun
-from holdfast.store.memory.store import MemoryStore
+from tests.store.rig import Rig
 
 RUN, OTHER = "0" * 20, "1" * 20
 
@@ -24,9 +23,8 @@ RUN, OTHER = "0" * 20, "1" * 20
 class Flow:
     """A dispatcher, its store and the time it is told."""
 
-    def __init__(self) -> None:
-        self.now = datetime(2026, 3, 1, tzinfo=UTC)
-        self.store = MemoryStore(clock=lambda: self.now)
+    def __init__(self, rig: Rig) -> None:
+        self.rig, self.store = rig, rig.store
         self.controller = Controller(self.store)
         self.loop = DispatchLoop(self.controller)
 
@@ -39,6 +37,11 @@ class Flow:
         return await self.store.workflows.find_node(run, name)
 
 
+@pytest.fixture
+def flow(told_rig: Rig) -> Flow:
+    return Flow(told_rig)
+
+
 def job(name: str, *after: str) -> dict[str, Any]:
     return {"name": name, "job": {"spec": {"argv": ["true"], "queue": "cpu"}}, "after": after}
 
@@ -48,8 +51,7 @@ def call(name: str, **fields: Any) -> dict[str, Any]:
     return {"name": name, "call": {"spec": spec, **fields}}
 
 
-async def test_calls_of_a_node_are_one_set_and_a_cancelled_one_ends_it() -> None:
-    flow = Flow()
+async def test_calls_of_a_node_are_one_set_and_a_cancelled_one_ends_it(flow: Flow) -> None:
     ask = {"name": "q", "ask": {"prompt": "which?", "timeout_seconds": "off"}}
     answer = {"$node": "q"}
     each = call("each", over=[1, 2, answer], item="x", args={"why": answer})
@@ -97,9 +99,8 @@ class Interrupted:
         return call
 
 
-async def test_a_cancel_while_a_list_is_handed_out_cancels_the_rest_as_it_comes() -> None:
+async def test_a_cancel_while_a_list_is_handed_out_cancels_the_rest_as_it_comes(flow: Flow) -> None:
     """FLOW-5, and a restart has every call of the list."""
-    flow = Flow()
     asked: list[bool] = []
 
     async def cancel() -> None:
@@ -122,8 +123,7 @@ async def test_a_cancel_while_a_list_is_handed_out_cancels_the_rest_as_it_comes(
     assert (view.state, view.submitted, view.cancelled) == ("open", 25_000, 0)
 
 
-async def test_a_list_that_a_dead_leader_handed_out_in_part_is_cancelled_whole() -> None:
-    flow = Flow()
+async def test_a_list_that_a_dead_leader_handed_out_in_part_is_cancelled_whole(flow: Flow) -> None:
 
     async def die() -> None:
         raise Unavailable("the leader is dead")
@@ -142,8 +142,7 @@ async def test_a_list_that_a_dead_leader_handed_out_in_part_is_cancelled_whole()
 
 
 @pytest.mark.parametrize("again", [False, True])
-async def test_a_job_that_was_not_submitted_is_not_after_a_cancel(again: bool) -> None:
-    flow = Flow()
+async def test_a_job_that_was_not_submitted_is_not_after_a_cancel(flow: Flow, again: bool) -> None:
     await flow.submit(job("a"))
     if again:  # it was cancelled before, so an ended job is there under its id
         await flow.loop.run_once()
@@ -158,16 +157,14 @@ async def test_a_job_that_was_not_submitted_is_not_after_a_cancel(again: bool) -
     assert [j.state for j in jobs.values()] == (["cancelled"] if again else [])
 
 
-async def test_an_empty_list_is_mapped_to_an_empty_list() -> None:
-    flow = Flow()
+async def test_an_empty_list_is_mapped_to_an_empty_list(flow: Flow) -> None:
     await flow.submit(call("each", over=[], item="x"))
     await flow.loop.run_once()
     works = await flow.store.workflows.read_works(RUN, [0])
     assert (works[0].state, works[0].result) == ("succeeded", "[]")
 
 
-async def test_what_is_no_list_is_not_mapped_over() -> None:
-    flow = Flow()
+async def test_what_is_no_list_is_not_mapped_over(flow: Flow) -> None:
     await flow.submit(call("each", over={"a": 1}, item="x"))
     await flow.loop.run_once()
     run = await flow.store.workflows.get_run(RUN)
@@ -194,9 +191,8 @@ class Choking:
 
 
 async def test_a_poison_post_is_set_aside_after_ten_tries_and_holds_up_no_other(
-    caplog: pytest.LogCaptureFixture,
+    flow: Flow, caplog: pytest.LogCaptureFixture
 ) -> None:
-    flow = Flow()
     choking = Choking(flow.store.jobs)
     flow.store.jobs = choking  # type: ignore[assignment]  # a double
     await flow.submit(job("a"), job("b", "a"))
@@ -205,7 +201,7 @@ async def test_a_poison_post_is_set_aside_after_ten_tries_and_holds_up_no_other(
     assert (await flow.node("x", OTHER)).state == "started"  # past the poison one
     assert (await flow.node("a")).state == "ready"
     for _ in range(40):
-        flow.now += timedelta(seconds=61)
+        flow.rig.tick(61)
         await flow.loop.run_once()
     assert choking.tries == 10
     run = await flow.store.workflows.get_run(RUN)
@@ -213,7 +209,7 @@ async def test_a_poison_post_is_set_aside_after_ten_tries_and_holds_up_no_other(
     assert "set aside after 10 tries: RuntimeError: it choked" in run.reason
     assert (await flow.node("b")).state == "cancelled"
     assert await flow.store.workflows.read_outbox() == []
-    events = [event.kind for event in flow.store.state.events]
+    events = await flow.rig.kinds()
     assert events.count("workflow.set_aside") == 1
     alarms = [record for record in caplog.records if record.levelname == "ERROR"]
     assert len(alarms) == 1
@@ -221,8 +217,7 @@ async def test_a_poison_post_is_set_aside_after_ten_tries_and_holds_up_no_other(
     assert metrics.get_sample_value("holdfast_workflow_posts_set_aside_total") == 1.0
 
 
-async def test_a_job_that_is_refused_fails_its_node_alone_with_the_reason() -> None:
-    flow = Flow()
+async def test_a_job_that_is_refused_fails_its_node_alone_with_the_reason(flow: Flow) -> None:
     lost = job("lost")
     lost["job"]["spec"]["queue"] = "gone"
     await flow.submit(lost, job("sound"))
@@ -232,8 +227,7 @@ async def test_a_job_that_is_refused_fails_its_node_alone_with_the_reason() -> N
     assert (await flow.node("lost")).state == "failed"
 
 
-async def test_why_names_what_holds_the_calls_of_a_node() -> None:
-    flow = Flow()
+async def test_why_names_what_holds_the_calls_of_a_node(flow: Flow) -> None:
     await flow.submit(call("each", over=[1, 2], item="x"))
     await flow.loop.run_once()
     run = await flow.store.workflows.get_run(RUN)

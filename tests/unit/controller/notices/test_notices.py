@@ -16,7 +16,7 @@ from aiosmtpd.smtp import SMTP
 from holdfast.controller.server import RunningServer, bind_socket
 from holdfast.core.causes import Watchdog
 from holdfast.core.facts import Trip
-from holdfast.store.port.store import Store
+from holdfast.store.postgres.store import PostgresStore
 from tests.unit.controller.conftest import FakeAgent, Served
 from tests.unit.controller.webhooks.receiver import OK, Receiver, hang, receive, status
 from tests.waits import within
@@ -187,7 +187,7 @@ async def test_a_message_that_is_refused_is_tried_again_and_shown(
 
 
 async def test_what_was_sent_and_not_recorded_is_sent_again(
-    served: Served, store: Store, phone: Receiver
+    served: Served, store: PostgresStore, phone: Receiver
 ) -> None:
     """HOOK-2: the controller ends while the service has the message and has not answered."""
     await store.settings.write_cluster_settings({"webhook_allow_private": True})

@@ -10,7 +10,6 @@ from holdfast.core.endings.drain import find_fall
 from tests.unit.controller.conftest import FakeAgent, Served
 from tests.unit.controller.loops.test_gangs import ended, run_gang, until_told_to_stop
 
-pytestmark = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
 RULES = """
 [[rule]]
 name = "licence"

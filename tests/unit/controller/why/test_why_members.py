@@ -7,6 +7,7 @@ import math
 from datetime import timedelta
 
 import msgspec
+import pytest
 
 from holdfast.cli.jobs.gang_view import draw_tasks
 from holdfast.controller.why.circumstances import Circumstances
@@ -15,9 +16,9 @@ from holdfast.core.causes import Cause
 from holdfast.core.endings.decide import Policy
 from holdfast.core.endings.replace import plan_replacement
 from holdfast.core.records import QueueRecord
-from holdfast.store.memory.store import MemoryStore
 from holdfast.wire.api import Why
 from tests.store.conformance.members import GIVEN_UP, KILLED
+from tests.store.pg_fixture import MakeStore
 from tests.store.rig import STOPPED, Rig
 
 
@@ -49,8 +50,12 @@ async def _explain(
     )
 
 
-async def test_members_that_fell_wait_and_start_are_told_apart() -> None:
-    rig = Rig(MemoryStore())
+@pytest.fixture
+async def rig(make_store: MakeStore) -> Rig:
+    return Rig(await make_store())
+
+
+async def test_members_that_fell_wait_and_start_are_told_apart(rig: Rig) -> None:
     job_id, keys = await rig.supervised(hosts=("h1", "h2", "h3", "h4"))
     await rig.sync(await rig.where(job_id, 1), ended=[(keys[1], KILLED)])
     lines = {line.code: line.message for line in (await _explain(rig, job_id)).lines}
@@ -89,8 +94,7 @@ async def test_members_that_fell_wait_and_start_are_told_apart() -> None:
     assert "replaced 2 times" in shown
 
 
-async def test_a_dead_host_takes_only_its_members_with_it() -> None:
-    rig = Rig(MemoryStore())
+async def test_a_dead_host_takes_only_its_members_with_it(rig: Rig) -> None:
     job_id, keys = await rig.supervised()
     rig.now += timedelta(seconds=40)
     script, other = await rig.where(job_id, 0), await rig.where(job_id, 2)
@@ -105,8 +109,7 @@ async def test_a_dead_host_takes_only_its_members_with_it() -> None:
     assert len(keys) == 3
 
 
-async def test_a_parked_rank_says_why_and_what_to_do() -> None:
-    rig = Rig(MemoryStore())
+async def test_a_parked_rank_says_why_and_what_to_do(rig: Rig) -> None:
     job_id, keys = await rig.supervised()
     task = (await rig.store.jobs.list_tasks(job_id))[1]
     for failures in (1, 2):
@@ -143,9 +146,8 @@ async def test_a_parked_rank_says_why_and_what_to_do() -> None:
     assert keys
 
 
-async def test_a_dead_host_whose_work_was_taken_back_runs_none_any_more() -> None:
+async def test_a_dead_host_whose_work_was_taken_back_runs_none_any_more(rig: Rig) -> None:
     """Its flag stays until its agent calls again; its lease ended before."""
-    rig = Rig(MemoryStore())
     await rig.host(slots=1)
     _, key = await rig.running(cpus=1)
     waits = await rig.submit(cpus=1)
@@ -156,9 +158,8 @@ async def test_a_dead_host_whose_work_was_taken_back_runs_none_any_more() -> Non
     assert lines["dead_hosts"] == "no heartbeat comes from name-h1, though work ran there"
 
 
-async def test_a_host_that_is_silent_takes_no_work_and_is_named() -> None:
+async def test_a_host_that_is_silent_takes_no_work_and_is_named(rig: Rig) -> None:
     """POOL-3: `why` had said "it is next" for as long as the silence lasted."""
-    rig = Rig(MemoryStore())
     await rig.host()
     waits = await rig.submit()
     rig.tick(40)

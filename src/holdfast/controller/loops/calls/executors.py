@@ -26,7 +26,7 @@ from holdfast.core.records import HostRecord, JobRecord
 from holdfast.core.states import JobState
 from holdfast.errors import Conflict, NotFound, QuotaExceeded, ValidationError
 from holdfast.moves.values import JobFilter, NewJob
-from holdfast.store.port.calls.calls import BusyCall, Feed
+from holdfast.store.postgres.calls.values import BusyCall, Feed
 
 log = logging.getLogger("holdfast.loops")
 MAX_EXECUTORS = 10_000

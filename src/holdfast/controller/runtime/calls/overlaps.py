@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.ids import TaskKey
-from holdfast.store.port.calls.calls import ExecutorTurn, ExecutorTurned
+from holdfast.store.postgres.calls.values import ExecutorTurn, ExecutorTurned
 from holdfast.wire.calls import BatchEnds, ExecutorReport
 
 _MAX_BATCHES = 8

@@ -17,8 +17,8 @@ from holdfast.controller.runtime.outages import Outages
 from holdfast.controller.runtime.settings import SettingsCache
 from holdfast.core.calls.feeds import fits_executor
 from holdfast.core.ids import TaskKey
-from holdfast.store.port.calls.calls import ExecutorTurn, ExecutorTurned, Feed
-from holdfast.store.port.store import Store
+from holdfast.store.postgres.calls.values import ExecutorTurn, ExecutorTurned, Feed
+from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire.calls import ExecutorReport
 
 FRESH_SECONDS = 90.0
@@ -59,7 +59,7 @@ class ReportedCalls:
 
     def __init__(
         self,
-        store: Store,
+        store: PostgresStore,
         settings: SettingsCache,
         metrics: Metrics,
         outages: Outages,

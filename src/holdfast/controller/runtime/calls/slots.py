@@ -27,7 +27,7 @@ from holdfast.core.records import HostRecord, JobRecord
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState
 from holdfast.moves.values import JobFilter
-from holdfast.store.port.store import Store
+from holdfast.store.postgres.store import PostgresStore
 
 FRESH_SECONDS = 2.0
 MAX_READ = 1000
@@ -51,7 +51,7 @@ class WantedSlots:
     """The executors and jobs that wait for a place, as this replica last read them, at most
     `FRESH_SECONDS` ago."""
 
-    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+    def __init__(self, store: PostgresStore, clock: Callable[[], float]) -> None:
         self._store = store
         self._clock = clock
         self._read_at = float("-inf")

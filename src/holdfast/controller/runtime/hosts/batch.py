@@ -11,11 +11,11 @@ from holdfast.controller.runtime.settings import SettingsCache
 from holdfast.core.placement.takes import MAX_TAKEN, SPARE
 from holdfast.moves.jobs.reports import count_wanted
 from holdfast.moves.values import HostSync, HostSynced
-from holdfast.store.port.store import Store
+from holdfast.store.postgres.store import PostgresStore
 
 
 def batch_syncs(
-    store: Store, settings: SettingsCache, metrics: Metrics, outages: Outages
+    store: PostgresStore, settings: SettingsCache, metrics: Metrics, outages: Outages
 ) -> GroupCommit[HostSync, HostSynced]:
     """Return the group commit of syncs."""
 

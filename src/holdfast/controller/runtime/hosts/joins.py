@@ -8,7 +8,7 @@ from holdfast.controller.runtime.auth import hash_secret, make_new_id, make_secr
 from holdfast.core.records import TokenRecord
 from holdfast.errors import NotFound, Unauthorized
 from holdfast.moves.registration import check_takeover
-from holdfast.store.port.store import Store
+from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire.agent import RegisterRequest
 
 log = logging.getLogger("holdfast.controller")
@@ -23,7 +23,7 @@ class Joins:
     the token counts as used, and the operator makes a new one.
     """
 
-    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+    def __init__(self, store: PostgresStore, clock: Callable[[], float]) -> None:
         self._store = store
         self._clock = clock
         self._lock = asyncio.Lock()

@@ -12,7 +12,7 @@ from holdfast.controller.runtime.settings import Settings
 from holdfast.core.calls.executors import find_app, is_ahead
 from holdfast.core.records import CheckpointRecord, shared_fields
 from holdfast.moves.values import GangSeat, OfferedJob, TaskOffer
-from holdfast.store.port.store import Store
+from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire import agent as wire
 from holdfast.wire.data.outputs import OutputsOrder
 
@@ -93,7 +93,7 @@ class GangLayouts:
 
 
 async def make_orders(
-    store: Store,
+    store: PostgresStore,
     offers: Sequence[TaskOffer],
     settings: Settings,
     layouts: GangLayouts,

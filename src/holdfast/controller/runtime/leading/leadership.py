@@ -15,7 +15,7 @@ from datetime import datetime
 
 from holdfast.controller.runtime.outages import Outages
 from holdfast.core.lease import ClockReading, find_step
-from holdfast.store.port.store import Store
+from holdfast.store.postgres.store import PostgresStore
 
 log = logging.getLogger("holdfast.controller")
 MAX_PAUSE_SECONDS = 10.0
@@ -26,7 +26,7 @@ that this replica itself had paused."""
 class Leadership:
     """The start of one replica's leadership. `since` is None while another replica leads."""
 
-    def __init__(self, store: Store, clock: Callable[[], float], outages: Outages) -> None:
+    def __init__(self, store: PostgresStore, clock: Callable[[], float], outages: Outages) -> None:
         self._store = store
         self._clock = clock
         self._outages = outages

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from holdfast.core.causes import UNSTARTED
 from holdfast.core.placement.plan import JobPlacement, RunningTask, Share, silence_seconds
 from holdfast.core.placement.ranks import say_names
-from holdfast.core.placement.types import SPANS, Kin, find_kin
+from holdfast.core.placement.types import find_kin
 from holdfast.core.records import AttemptRecord, shared_fields
 from holdfast.core.settings.resolve import Value, resolve
 from holdfast.core.states import AttemptState, JobEvent, JobState, TaskEvent, TaskState
@@ -25,10 +25,11 @@ from holdfast.store.memory.jobs.members import MemoryMembers
 from holdfast.store.memory.settings import quotas_left, read_switches
 from holdfast.store.memory.state import InMemory, MemoryJob, MemoryState, PassedOver
 from holdfast.store.port.clock import Now
+from holdfast.store.port.store import AdmissionStore
 
 
-class MemoryAdmission(InMemory):
-    """`AdmissionStore` in memory."""
+class MemoryAdmission(InMemory, AdmissionStore):
+    """`AdmissionStore` in the model."""
 
     def __init__(
         self, state: MemoryState, environment: Mapping[str, Value], members: MemoryMembers
@@ -202,18 +203,6 @@ class MemoryAdmission(InMemory):
                         )
                     )
         return running
-
-    async def read_spans(self, kin: Collection[Kin]) -> dict[Kin, float]:
-        wanted, found = set(kin), dict[Kin, list[float]]()
-        for job in sorted(self.state.jobs.values(), key=lambda job: job.row.id, reverse=True):
-            row = job.row
-            key = (row.project, find_kin(job.spec, row.array_id))
-            if key not in wanted or row.state is not JobState.SUCCEEDED or row.attempts != 1:
-                continue
-            if row.started_at is not None and row.ended_at is not None:
-                seconds = (row.ended_at - row.started_at).total_seconds()
-                found.setdefault(key, []).append(seconds)
-        return {key: max(seconds[:SPANS]) for key, seconds in found.items()}
 
     async def list_reserved(
         self, ids: Sequence[str] | None = None, *, now: Now = None

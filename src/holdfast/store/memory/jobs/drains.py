@@ -6,23 +6,21 @@ from holdfast.core.endings.drain import Completion
 from holdfast.core.records import JobRecord
 from holdfast.core.states import JobState, TaskState
 from holdfast.moves.jobs import dispatch, drains
-from holdfast.moves.values import DrainListener, DrainSnapshot
+from holdfast.moves.values import DrainSnapshot
 from holdfast.store.memory.hosts import quarantine_host
 from holdfast.store.memory.jobs.admission import MemoryAdmission
 from holdfast.store.memory.settings import read_switches
 from holdfast.store.memory.state import InMemory, MemoryState
 from holdfast.store.port.clock import Now
+from holdfast.store.port.store import DrainStore
 
 
-class MemoryDrains(InMemory):
-    """`DrainStore` in memory."""
+class MemoryDrains(InMemory, DrainStore):
+    """`DrainStore` in the model."""
 
     def __init__(self, state: MemoryState, admission: MemoryAdmission) -> None:
         super().__init__(state)
         self.environment = admission.environment
-
-    def watch_drains(self, tell: DrainListener) -> None:
-        self.state.tell_drains = tell
 
     async def list_drains(self, limit: int, *, now: Now = None) -> list[DrainSnapshot]:
         s, at = self.state, self.state.at(now)

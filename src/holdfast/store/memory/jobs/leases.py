@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-import msgspec
-
 from holdfast.core.causes import Cause
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.ids import TaskKey
@@ -13,7 +11,6 @@ from holdfast.core.placement.takes import TakeTerms
 from holdfast.core.records import shared_fields
 from holdfast.core.states import HostEvent, HostState, TaskState
 from holdfast.moves.jobs import members, moves, reports, requests
-from holdfast.moves.jobs.quotas import sets_quota
 from holdfast.moves.jobs.reports import AnswerBuilder
 from holdfast.moves.registration import faults_event, is_unheard, lost_event
 from holdfast.moves.rows import TaskRow
@@ -22,28 +19,24 @@ from holdfast.moves.values import (
     GangSeat,
     HostSync,
     HostSynced,
-    LiveTask,
-    NewJob,
     OfferedJob,
     OfferedTask,
-    Submitted,
     TaskOffer,
 )
 from holdfast.store.memory.hosts import lose_host_tasks, quarantine_host, set_host_state
 from holdfast.store.memory.jobs.admission import MemoryAdmission
-from holdfast.store.memory.jobs.jobs import MemoryJobs
 from holdfast.store.memory.jobs.takes import take_jobs
 from holdfast.store.memory.state import InMemory, MemoryState
 from holdfast.store.port.clock import Now
+from holdfast.store.port.store import LeaseStore
 
 
-class MemoryLeases(InMemory):
-    """`LeaseStore` in memory."""
+class MemoryLeases(InMemory, LeaseStore):
+    """`LeaseStore` in the model."""
 
-    def __init__(self, state: MemoryState, admission: MemoryAdmission, jobs: MemoryJobs) -> None:
+    def __init__(self, state: MemoryState, admission: MemoryAdmission) -> None:
         super().__init__(state)
         self._admission = admission
-        self._jobs = jobs
 
     async def sync_hosts(
         self,
@@ -78,7 +71,7 @@ class MemoryLeases(InMemory):
         s = self.state
         for d in builders:
             host = s.hosts[d.sync.host_id]
-            d.name, d.reads = host.name, self.is_read_from(host.id)
+            d.name = host.name
             if host.flagged_dead_at is not None:
                 s.log([reports.recovered_event(host.id, host.name, host.heartbeat_at, at)], at)
             host.heartbeat_at, host.flagged_dead_at = max(host.heartbeat_at, at), None
@@ -116,16 +109,12 @@ class MemoryLeases(InMemory):
             if not d.sync.leaving:
                 self._give_orders(d, at)
 
-    def is_read_from(self, host_id: str) -> bool:
-        """Return whether readers wait for output from a host's disk."""
-        return any(read.waits_for(host_id) for read in self.state.log_reads.values())
-
     def _take(self, builders: Sequence[AnswerBuilder], terms: TakeTerms, at: datetime) -> None:
         takers = [d for d in builders if d.sync.takes and not d.sync.leaving and not d.fenced]
         for d, job_id in take_jobs(self.state, self._admission, takers, terms, at):
             task = self.state.tasks[job_id][0]
             _grant(task, at)
-            self._offer(d, task)
+            self._offer(d, task, saved=True)
 
     def _ended_here(self, host_id: str, key: TaskKey) -> bool:
         for attempt in self.state.attempts.get(key.job_id, []):
@@ -163,8 +152,7 @@ class MemoryLeases(InMemory):
                 and not d.fenced
             ):
                 _grant(task, at)
-                kept = s.checkpoints
-                self._offer(d, task, saved=any(kept[p] for p in kept if p[0] == task.job_id))
+                self._offer(d, task, saved=False)
             if task.state is TaskState.PREEMPTING:
                 row = s.jobs[task.job_id].row
                 alone = row.drain_cause is None  # one member of a supervised job, stopped by itself
@@ -179,7 +167,7 @@ class MemoryLeases(InMemory):
                     )
                 )
 
-    def _offer(self, d: AnswerBuilder, task: TaskRow, *, saved: bool = True) -> None:
+    def _offer(self, d: AnswerBuilder, task: TaskRow, *, saved: bool) -> None:
         if not task.barrier:
             d.claims.append(
                 ClaimRow(
@@ -211,7 +199,7 @@ class MemoryLeases(InMemory):
                     replaced=task.replaced,
                 ),
                 job=OfferedJob(**shared_fields(s.job_record(task.job_id), OfferedJob)),
-                secrets=dict(job.secrets),
+                secrets={},
                 seats=seats if job.row.tasks > 1 else (),
                 saved=saved,
             )
@@ -220,44 +208,9 @@ class MemoryLeases(InMemory):
     async def lapse_leases(self, leading_since: datetime, *, now: Now = None) -> list[str]:
         live = [i for state in moves.LIVE_JOB_STATES for i in self.state.by_state[state]]
         m = self.state.load(live, self.state.at(now))
-        taken = {i.host_id: i.said for i in self.state.instances.values() if i.lost == "preempted"}
-        lapsed = requests.lapse(m, leading_since, taken)
+        lapsed = requests.lapse(m, leading_since, {})
         self.state.commit(m)
         return lapsed
-
-    async def settle_clock(self, *, now: Now = None) -> None:
-        s, at = self.state, self.state.at(now)
-        for host in s.hosts.values():
-            host.heartbeat_at = min(host.heartbeat_at, at)
-        for state in moves.LIVE_JOB_STATES:
-            for job_id in s.by_state[state]:
-                row, attempts = s.jobs[job_id].row, s.attempts[job_id]
-                attempts[-1] = msgspec.structs.replace(
-                    attempts[-1], reserved_at=min(attempts[-1].reserved_at, at)
-                )
-                row.drain_since = min(row.drain_since, at) if row.drain_since is not None else None
-                for task in s.tasks[job_id].values():
-                    latest = at + timedelta(seconds=task.lease_ttl_seconds)
-                    task.lease_until = (
-                        min(task.lease_until, latest) if task.lease_until is not None else None
-                    )
-
-    async def submit_to_host(
-        self, job: NewJob, taker: HostSync, terms: TakeTerms, *, now: Now = None
-    ) -> tuple[Submitted, HostSynced] | None:
-        s, at = self.state, self.state.at(now)
-        layers = [s.settings, *(project.settings for project in s.projects.values())]
-        key = job.spec.idempotency_key
-        earlier = job.id in s.jobs or (key is not None and (job.spec.project, key) in s.keys)
-        if earlier or job.queue not in s.queues or any(map(sets_quota, layers)):
-            return None
-        (submitted,) = await self._jobs.submit_jobs([job], now=at)
-        builder = AnswerBuilder(taker, "ok")
-        host = s.hosts.get(taker.host_id)
-        if host is not None and host.incarnation == taker.incarnation:
-            builder.name = host.name
-            self._take([builder], terms, at)
-        return submitted, builder.answer()
 
     async def reserve_and_offer(
         self,
@@ -274,12 +227,6 @@ class MemoryLeases(InMemory):
         for d in builders:
             self._give_orders(d, at)
         return applied, [d.offer() for d in builders if d.offers or d.claims]
-
-    async def list_live_tasks(self, host_id: str) -> list[LiveTask]:
-        return [
-            LiveTask(key=t.key, queue=t.queue, spec=self.state.jobs[t.job_id].spec)
-            for t in self.state.live_tasks(host_id)
-        ]
 
 
 def _grant(task: TaskRow, at: datetime) -> None:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import msgspec
 
@@ -10,10 +10,8 @@ from holdfast.core.causes import Cause
 from holdfast.core.endings.replace import Replacement
 from holdfast.core.ids import TaskKey
 from holdfast.core.placement.plan import Candidate, JobPlacement
-from holdfast.core.records import JobRecord
 from holdfast.core.states import TaskState
 from holdfast.moves.jobs import members
-from holdfast.moves.jobs.requests import no_job, refuse_retry
 from holdfast.moves.jobs.room import RoomCheck
 from holdfast.moves.rows import TaskRow
 from holdfast.moves.values import DueMember
@@ -21,42 +19,16 @@ from holdfast.store.memory.hosts import quarantine_host
 from holdfast.store.memory.jobs.candidates import candidate_of
 from holdfast.store.memory.state import InMemory
 from holdfast.store.port.clock import Now
+from holdfast.store.port.store import MemberStore
 
 
-class MemoryMembers(InMemory):
-    """`MemberStore` in memory."""
+class MemoryMembers(InMemory, MemberStore):
+    """`MemberStore` in the model."""
 
     def _tasks(self) -> Iterator[TaskRow]:
         for state in members.GOING_ON:
             for job_id in sorted(self.state.by_state[state]):
                 yield from (task for _, task in sorted(self.state.tasks.get(job_id, {}).items()))
-
-    async def tell_sections(
-        self, host_id: str, told: Sequence[tuple[TaskKey, float]], *, now: Now = None
-    ) -> None:
-        s, at = self.state, self.state.at(now)
-        for key, seconds in told:
-            task = s.tasks.get(key.job_id, {}).get(key.rank)
-            runs = task is not None and task.state is TaskState.RUNNING and task.key == key
-            if task is not None and runs and task.host_id == host_id:
-                s.sections.pop(key, None)
-                if seconds > 0:
-                    s.sections[key] = at + timedelta(seconds=seconds)
-
-    async def find_excuses(
-        self, keys: Sequence[TaskKey], *, now: Now = None
-    ) -> dict[TaskKey, float]:
-        s, at, found = self.state, self.state.at(now), dict[TaskKey, float]()
-        for key in keys:
-            others = [
-                (until - at).total_seconds()
-                for task in s.tasks.get(key.job_id, {}).values()
-                if task.rank != key.rank and task.state is TaskState.RUNNING
-                if (until := s.sections.get(task.key, at)) > at
-            ]
-            if others:
-                found[key] = max(others)
-        return found
 
     async def list_members(self, limit: int, *, now: Now = None) -> list[DueMember]:
         s, at, found = self.state, self.state.at(now), []
@@ -128,15 +100,6 @@ class MemoryMembers(InMemory):
         for host_id, reason in sorted(suspects.items()):
             quarantine_host(s, s.hosts[host_id], reason, at)
         return done
-
-    async def unpark_members(self, job_id: str, reason: str, *, now: Now = None) -> JobRecord:
-        m = self.state.load([job_id], self.state.at(now))
-        if job_id not in m.jobs:
-            raise no_job(job_id)
-        if not members.unpark(m, m.jobs[job_id], reason):
-            raise refuse_retry(job_id, m.jobs[job_id].state)
-        self.state.commit(m)
-        return self.state.job_record(job_id)
 
     async def stop_member(
         self, key: TaskKey, cause: Cause, reason: str, *, now: Now = None

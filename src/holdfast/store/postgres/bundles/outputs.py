@@ -2,29 +2,62 @@
 
 import msgspec
 
-from holdfast.core.data.outputs import OutputsRecord
+from holdfast.core.data.outputs import LeftOut, OutputsRecord
 from holdfast.core.ids import TaskKey
-from holdfast.core.states import OutputsState
+from holdfast.core.states import OutputsEvent, OutputsState
 from holdfast.core.transitions import OUTPUTS
 from holdfast.errors import Stale
 from holdfast.moves.rows import is_storable_key
-from holdfast.store.port.bundles.outputs import (
-    NewOutputs,
-    OutputsPlace,
-    OutputsTask,
-    OutputsWritten,
-)
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Tx, to_json
 
 
+class OutputsTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task whose outputs a host may send. wanted: its job asks for outputs."""
+
+    attempt: int
+    project: str
+    wanted: bool
+
+
+class NewOutputs(msgspec.Struct, frozen=True, kw_only=True):
+    """A host's word on the outputs of a task. digest: the bundle; "" where nothing is kept."""
+
+    event: OutputsEvent
+    digest: str = ""
+    files: int = 0
+    bytes: int = 0
+    left_out: list[LeftOut] = []
+    left_more: int = 0
+    reason: str = ""
+
+
+class OutputsPlace(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank of an attempt that began. ended: the attempt is over. gone: its host is, too."""
+
+    attempt: int
+    rank: int
+    host: str
+    ended: bool
+    gone: bool
+
+
+class OutputsWritten(msgspec.Struct, frozen=True, kw_only=True):
+    """What a report came to. plans: blobs of earlier rounds that nothing names any more."""
+
+    state: OutputsState
+    plans: tuple[str, ...] = ()
+
+
 class PostgresOutputs(OnSession):
-    """`OutputStore` on PostgreSQL."""
+    """The outputs of attempts."""
 
     async def find_outputs_task(
         self, host_id: str, incarnation: str, key: TaskKey, attempt: int
     ) -> OutputsTask:
+        """Return the task whose outputs a host sends. Raises Stale where the rank of that attempt
+        is not this host's."""
         row = None
         if is_storable_key(key):
             given = {"host_id": host_id, "incarnation": incarnation, "attempt": attempt}
@@ -49,6 +82,8 @@ class PostgresOutputs(OnSession):
         *,
         now: Now = None,
     ) -> OutputsWritten:
+        """Write a host's word on outputs, by the table of their states. A report that comes late
+        changes nothing."""
         where = {"job_id": key.job_id, "attempt": task.attempt, "rank": key.rank}
         before = await tx.one("lock_outputs", **where)
         state = OutputsState.COLLECTING if before is None else OutputsState(before["state"])
@@ -85,6 +120,9 @@ class PostgresOutputs(OnSession):
         rank: int | None = None,
         now: Now = None,
     ) -> list[OutputsRecord]:
+        """Return the outputs of a job's attempts that began, by attempt and rank. One of which
+        nothing came yet is collecting; or lost, where its attempt is over and its host is gone, or
+        has been silent for `lost_seconds`."""
         given = {"job_id": job_id, "attempt": attempt}
         told = await tx.list_of(OutputsRecord, "read_outputs", **given, rank=rank)
         places = await tx.list_of(
@@ -108,11 +146,14 @@ class PostgresOutputs(OnSession):
         return sorted([*told, *silent], key=lambda record: (record.attempt, record.rank))
 
     async def settle_outputs(self, lost_seconds: float, *, now: Now = None) -> list[str]:
+        """Settle the outputs that hosts which are gone have still to send. Return their jobs."""
         given = {"lost_seconds": lost_seconds, "now": now}
         rows = await self.session.transact(lambda tx: tx.rows("settle_outputs", **given))
         return sorted({row["job_id"] for row in rows})
 
     async def expire_outputs(self, keep_seconds: float, *, now: Now = None) -> int:
+        """Let go of the bundles of outputs that are as old; return how many. Rows of jobs that were
+        pruned are deleted."""
         given = {"keep_seconds": keep_seconds, "now": now}
         rows = await self.session.transact(lambda tx: tx.rows("expire_outputs", **given))
         await self.session.transact(lambda tx: tx.run("drop_orphan_outputs"))

@@ -1,14 +1,22 @@
-"""Calls in PostgreSQL."""
+"""Calls of Python functions: submitted in sets, handed out in batches, their results kept.
 
-from collections.abc import Collection, Mapping, Sequence
+CALLSET-1  A call's result is written once. An end counts only while its batch is that executor's
+        (job, epoch, host) and the call has no end in it; a new batch needs a current lease.
+CALLSET-2  A batch is leased with its executor's task: when that task is over, its calls are ready
+        again. Only the call that ran is charged; the others keep their places.
+CALLSET-3  A call is ready, backing off, in one open batch, or ended; never two of these.
+CALLSET-4  A repeat of any request changes nothing: the client chooses the ids of sets and the
+           indices,
+        ends name their batch, and a batch that its executor does not list is sent again.
+"""
+
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-import msgspec
-
 from holdfast.core.calls.decide import HELD_SECONDS, PolicyOf, default_policy
 from holdfast.core.calls.feeds import ColdWaitOf
-from holdfast.core.calls.values import MAX_SET_CALLS, CallState, Family, FunctionSpec, find_family
+from holdfast.core.calls.values import Family, FunctionSpec, find_family
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.moves.calls.calls import CALL_LOST, CallMoves
 from holdfast.moves.calls.pieces import Piece, Ranges, list_ranges, make_pages, subtract_ranges
@@ -18,26 +26,14 @@ from holdfast.moves.calls.sets import (
     check_growth,
     check_same,
     check_same_owner,
-    expand_runs,
     no_set,
     split_pieces,
-    stand_call,
     view_set,
 )
 from holdfast.moves.rows import clean_text
-from holdfast.store.port.calls.calls import (
-    CLOSING_SECONDS,
-    BusyCall,
-    CallOutput,
-    CallSetOrigin,
-    CallStanding,
-    ExecutorTurn,
-    ExecutorTurned,
-    Feed,
-    RunningCalls,
-)
 from holdfast.store.port.clock import Now
-from holdfast.store.postgres.calls.exchange import MAX_HEADS, CallExchanges, fill_waits, make_judge
+from holdfast.store.postgres.calls.exchange import CallExchanges, make_judge
+from holdfast.store.postgres.calls.reads import PostgresCallReads, get_set, show_set
 from holdfast.store.postgres.calls.rows import (
     Steps,
     encode_rows,
@@ -48,19 +44,22 @@ from holdfast.store.postgres.calls.rows import (
     name_calls,
     place_rows,
     read_batch,
-    read_busy,
     read_piece,
     ready_step,
 )
-from holdfast.store.postgres.connection.ports import OnSession, transacts_by_index
+from holdfast.store.postgres.calls.values import (
+    CLOSING_SECONDS,
+    CallSetOrigin,
+    ExecutorTurn,
+    ExecutorTurned,
+)
+from holdfast.store.postgres.connection.ports import transacts_by_index
 from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
-from holdfast.wire.calls import CallResult, CallSetView
-
-MAX_AHEAD = 10_000
+from holdfast.wire.calls import CallSetView
 
 
-class PostgresCalls(OnSession):
-    """`CallStore` on PostgreSQL."""
+class PostgresCalls(PostgresCallReads):
+    """Sets of calls, their batches and their results."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
@@ -81,6 +80,8 @@ class PostgresCalls(OnSession):
         owner: str = "",
         now: Now = None,
     ) -> CallSetView:
+        """Create a set with its first calls, which are ready at once. Raises Conflict where a set
+        with this id has another spec. singles: as in `wire.calls.NewCallSet`."""
         at, feed = await _find_feed(tx, find_family(spec, queue), spec, now)
         given = to_json(spec)
         new = {
@@ -117,6 +118,10 @@ class PostgresCalls(OnSession):
         cut: str = "",
         now: Now = None,
     ) -> CallSetView:
+        """Add calls at indices from `first`; those of a cancelled set are cancelled at once. A call
+        without `args` only notes that the client lives. A set that was closed because its client
+        was silent is open again. cut: with a count, why the set has fewer calls than its client
+        intended. Raises NotFound, or Conflict where the set is complete."""
         clock, rows, there = await tx.many(
             ("read_now", {"now": now}), *_look_at_set(set_id, first, len(args))
         )
@@ -127,6 +132,10 @@ class PostgresCalls(OnSession):
     async def close_absent(
         self, silent_seconds: float, *, limit: int = 1000, now: Now = None
     ) -> list[str]:
+        """Close the sets, except those of workflows, whose client has been silent for so long and
+        has not given the total number of calls. All but sets of single calls count as cut short.
+        Return their ids."""
+
         async def work(tx: Tx) -> list[str]:
             given = {"seconds": silent_seconds, "cut": ABSENT, "limit": limit, "now": now}
             return [row["id"] for row in await tx.rows("close_absent_call_sets", **given)]
@@ -142,6 +151,12 @@ class PostgresCalls(OnSession):
         cold_wait_of: ColdWaitOf | None = None,
         now: Now = None,
     ) -> list[ExecutorTurned]:
+        """Record ends and hand out batches, for many executors in one transaction.
+
+        policy_of, rules: for decisions on failures; None: a function's own fields over the
+        defaults. cold_wait_of: queue → the bound for functions that set none; None: the default.
+        The caller fills in `SetInfo.watch` of the batches.
+        """
         if not turns:
             return []
         return await self.session.transact(
@@ -161,6 +176,12 @@ class PostgresCalls(OnSession):
         rules: Sequence[OperatorRule] = (),
         now: Now = None,
     ) -> int:
+        """Return the calls of batches whose executor's task is over without a closing report; the
+        first without an end is charged to infra. Returns how many batches.
+
+        A closing report may come a little later than the end of its task, so a batch is returned
+        `CLOSING_SECONDS` after it was first found so.
+        """
         at = await tx.now(now)
         patience = (
             CLOSING_SECONDS if (at - leading_since).total_seconds() > CLOSING_SECONDS else 1e9
@@ -179,6 +200,7 @@ class PostgresCalls(OnSession):
     async def release_due(
         self, tx: Tx, *, limit: int = 10_000, policy_of: PolicyOf | None = None, now: Now = None
     ) -> int:
+        """Make calls ready whose back-off is over, unless a kill switch holds them (RETRY-5)."""
         at = await tx.now(now)
         rows = await tx.rows("lock_due_calls", now=at, limit=limit)
         if not rows:
@@ -202,6 +224,7 @@ class PostgresCalls(OnSession):
 
     @transacts_by_index
     async def find_due(self, tx: Tx) -> datetime | None:
+        """Return the next time at which `release_due` has something to do."""
         ((row,),) = await tx.last(("find_due_call", None))
         due: datetime | None = row["due_at"]
         return due
@@ -217,8 +240,10 @@ class PostgresCalls(OnSession):
         hard: bool = False,
         now: Now = None,
     ) -> CallSetView:
+        """Cancel these calls, or all. Waiting calls are cancelled at once; running ones are asked
+        to stop, or, with `hard`, ended with their executors."""
         at = await tx.now(now)
-        row = await _get_set(tx, set_id)
+        row = await get_set(tx, set_id)
         asked = None if indices is None else list_ranges(indices)
         if row["ended_at"] is not None:
             return view_set(row)
@@ -236,12 +261,13 @@ class PostgresCalls(OnSession):
         if asked is None:
             steps.append(("close_call_set", {"n": n, "reason": why, "now": at}))
         await tx.many(*steps, *list_writes(moves), *list_counts(moves, also=n))
-        return await _show_set(tx, set_id)
+        return await show_set(tx, set_id)
 
     @transacts_by_index
     async def retry_calls(
         self, tx: Tx, set_id: str, indices: Sequence[int] | None = None, *, now: Now = None
     ) -> CallSetView:
+        """Make failed and cancelled calls ready again, with fresh budgets."""
         at = await tx.now(now)
         row = await tx.one("lock_call_set", id=set_id, spec=None)
         if row is None:
@@ -259,9 +285,12 @@ class PostgresCalls(OnSession):
             again: Steps = [("delete_call_charges", {"n": row["n"], **given})]
             again.append(("reopen_call_set", {"n": row["n"]}))
             await tx.many(*again, *list_writes(moves), *list_counts(moves))
-        return await _show_set(tx, set_id)
+        return await show_set(tx, set_id)
 
     async def prune_sets(self, history_days: float, *, limit: int = 1000, now: Now = None) -> int:
+        """Delete sets that ended longer ago, with their calls; sets of a workflow run go after the
+        run (HISTORY-1). Return how many sets."""
+
         async def work(tx: Tx) -> int:
             before = await tx.now(now) - timedelta(days=history_days)
             rows = await tx.rows("find_old_sets", before=before, limit=limit)
@@ -271,108 +300,6 @@ class PostgresCalls(OnSession):
             return len(rows)
 
         return await self.session.transact(work, by_index=True)
-
-    async def find_known_values(self, names: Collection[str]) -> set[str]:
-        rows = await self.session.rows("find_known_values", names=list(names))
-        return {row["sha256"] for row in rows}
-
-    @transacts_by_index
-    async def read_busy(self, tx: Tx) -> list[BusyCall]:
-        return [read_busy(row) for row in await tx.rows("read_busy_calls")]
-
-    @transacts_by_index
-    async def read_set(self, tx: Tx, set_id: str) -> CallSetView:
-        return await _show_set(tx, set_id)
-
-    @transacts_by_index
-    async def list_sets(
-        self,
-        tx: Tx,
-        *,
-        before: str | None = None,
-        limit: int = 100,
-        project: str | None = None,
-        owner: str | None = None,
-    ) -> list[CallSetView]:
-        rows = await tx.rows(
-            "list_call_sets", before=before, limit=limit, project=project, owner=owner
-        )
-        return [view_set(row) for row in rows]
-
-    @transacts_by_index
-    async def read_results(
-        self,
-        tx: Tx,
-        set_id: str,
-        *,
-        first: int = 0,
-        limit: int = 1000,
-        indices: Sequence[int] | None = None,
-        states: Sequence[CallState] = (),
-    ) -> list[CallResult]:
-        if indices is not None:
-            rows = await _read_of_set(tx, set_id, "find_call_results", indices=list(indices))
-            return expand_runs(rows, wanted=frozenset(indices))[:limit]
-        if states:
-            given = {"states": [int(s) for s in states], "first": first, "limit": limit}
-            rows = await _read_of_set(tx, set_id, "list_call_results", **given)
-            return expand_runs(rows, first=first)[:limit]
-        last = min(first + limit, MAX_SET_CALLS)
-        rows = await _read_of_set(tx, set_id, "read_call_results", first=first, last=last)
-        return expand_runs(rows, first=first, last=last, gapless=True)
-
-    @transacts_by_index
-    async def read_call(self, tx: Tx, set_id: str, index: int) -> CallStanding:
-        row = await _get_set(tx, set_id)
-        at = {"n": row["n"], "index": index}
-        place = {**at, "feed": row["feed"], "rank": 100 - row["priority"]}
-        runs, waiting, ready, batches = await tx.many(
-            ("find_call_results", {"id": set_id, "indices": [index]}),
-            ("read_waiting_call", at),
-            ("read_ready_call", place),
-            ("read_batches_of_set", {"n": row["n"]}),
-        )
-        family = msgspec.convert(await tx.value("read_call_family", id=row["feed"]), Family)
-        found = stand_call(
-            set_id,
-            index,
-            expand_runs(runs, wanted=frozenset([index])),
-            waiting,
-            [read_piece(r) for r in ready],
-            [read_batch(b) for b in batches],
-            row["n"],
-        )
-        if found["phase"] == "ended":
-            found["ended_at"] = runs[0]["ended_at"]
-        if found["phase"] == "ready":
-            piece = read_piece(ready[0])
-            given = {"ord": piece.ord, "set_n": piece.set_n, "last": piece.last}
-            before = await tx.value("count_calls_ahead", **place, **given) or 0
-            found["ahead"] = min(MAX_AHEAD, before + index - piece.first)
-        spec = msgspec.convert(row["spec"], FunctionSpec)
-        return CallStanding(spec=spec, family=family, **found)
-
-    @transacts_by_index
-    async def read_failures(self, tx: Tx, set_id: str, index: int) -> list[Mapping[str, object]]:
-        return list(await _read_of_set(tx, set_id, "list_call_failures", index=index))
-
-    @transacts_by_index
-    async def find_outputs(self, tx: Tx, set_id: str, index: int, attempt: int) -> list[CallOutput]:
-        given = {"index": index, "attempt": attempt}
-        rows = await _read_of_set(tx, set_id, "find_call_outputs", **given)
-        return msgspec.convert(rows, list[CallOutput])
-
-    @transacts_by_index
-    async def read_feeds(
-        self, tx: Tx, *, cold_wait_of: ColdWaitOf | None = None, now: Now = None
-    ) -> list[Feed]:
-        (rows,) = await tx.last(("read_call_feeds", {"now": now, "most": MAX_HEADS}))
-        return msgspec.convert(fill_waits(rows, cold_wait_of), list[Feed])
-
-    @transacts_by_index
-    async def read_running(self, tx: Tx) -> list[RunningCalls]:
-        (rows,) = await tx.last(("read_running_calls", None))
-        return msgspec.convert(rows, list[RunningCalls])
 
 
 _PRUNED = ("pages", "results", "charges", "failures", "sets")
@@ -406,28 +333,6 @@ async def _take_waiting(
         steps.append(("delete_call_waiting", name_calls(waiting)))
     if steps:
         await tx.many(*steps)
-
-
-async def _get_set(tx: Tx, set_id: str) -> dict[str, Any]:
-    row = await tx.one("read_call_set", id=set_id)
-    if row is None:
-        raise no_set(set_id)
-    return row
-
-
-async def _show_set(tx: Tx, set_id: str) -> CallSetView:
-    row = await tx.one("show_call_set", id=set_id)
-    if row is None:
-        raise no_set(set_id)
-    return view_set(row)
-
-
-async def _read_of_set(tx: Tx, set_id: str, name: str, **given: Any) -> Rows:
-    """Read rows that hang off a set, in one round trip. Raises NotFound."""
-    found, rows = await tx.last(("read_call_set", {"id": set_id}), (name, {"id": set_id, **given}))
-    if not found:
-        raise no_set(set_id)
-    return rows
 
 
 async def _find_feed(tx: Tx, family: Family, spec: FunctionSpec, now: Now) -> tuple[datetime, int]:
@@ -493,7 +398,7 @@ async def _grow(
         for piece in pieces:
             moves.cancel_piece(piece, row["cancel_reason"])
         await tx.many(*steps, *grow, *list_writes(moves), *list_counts(moves))
-        return view_set(await _get_set(tx, row["id"]))
+        return view_set(await get_set(tx, row["id"]))
     if pieces:
         steps.append(ready_step([(row["feed"], piece) for piece in pieces]))
     grown = await tx.last(*steps, *grow)

@@ -15,7 +15,6 @@ from holdfast.moves.calls.calls import CallMoves, CallSetRow, OpenBatch
 from holdfast.moves.calls.exchange import Exchange, Head, Standing
 from holdfast.moves.calls.pieces import Piece
 from holdfast.moves.rows import clean_text
-from holdfast.store.port.calls.calls import ExecutorTurn, ExecutorTurned
 from holdfast.store.postgres.calls.rows import (
     Steps,
     count_columns,
@@ -29,6 +28,7 @@ from holdfast.store.postgres.calls.rows import (
     place_rows,
     read_page,
 )
+from holdfast.store.postgres.calls.values import ExecutorTurn, ExecutorTurned
 from holdfast.store.postgres.connection.session import Rows, Tx
 
 MAX_HEADS = 256

@@ -14,7 +14,7 @@ from holdfast.moves.calls.calls import CallMoves, CallSetRow, OpenBatch
 from holdfast.moves.calls.pieces import Piece
 from holdfast.moves.calls.sets import name_running
 from holdfast.moves.rows import clean_text
-from holdfast.store.port.calls.calls import BusyCall
+from holdfast.store.postgres.calls.values import BusyCall
 from holdfast.store.postgres.connection.session import Rows, Tx, to_json
 from holdfast.wire.calls import BUSY_LONG
 

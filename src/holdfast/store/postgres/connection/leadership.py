@@ -14,7 +14,6 @@ import psycopg
 
 from holdfast.errors import Unavailable
 from holdfast.store.port.clock import Now
-from holdfast.store.port.leadership import LEAD_SECONDS, HintHub
 from holdfast.store.postgres.connection.pipeline import Connection, Statement
 from holdfast.store.postgres.connection.pool import cut_after
 from holdfast.store.postgres.connection.queries import QUERIES
@@ -29,8 +28,52 @@ CONFIRM_SECONDS = 2.0
 BACK_OFF_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 
 
+LEAD_SECONDS = 6.0
+"""How long a lead lasts without a renewal. With the two seconds between two tries of a standby, and
+the time of a frozen leader's open transaction, another replica leads within 10 s."""
+
+
+class HintHub:
+    """A distributor of hints' topics to the listeners of this process."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[int, tuple[dict[str, None], asyncio.Event]] = {}
+        self._next = 0
+
+    def deliver(self, topic: str) -> None:
+        """Give a topic to every listener; one in which it waits already gets it once."""
+        for topics, event in self._listeners.values():
+            topics[topic] = None
+            event.set()
+
+    async def listen(self) -> AsyncIterator[str]:
+        """Yield topics for ever."""
+        topics: dict[str, None] = {}
+        event = asyncio.Event()
+        number, self._next = self._next, self._next + 1
+        self._listeners[number] = (topics, event)
+        try:
+            while True:
+                await event.wait()
+                event.clear()
+                while topics:
+                    topic = next(iter(topics))
+                    del topics[topic]
+                    yield topic
+        finally:
+            del self._listeners[number]
+
+
 class PostgresLeadership:
-    """`LeadershipStore` on PostgreSQL."""
+    """One replica leads; all of them hint to each other.
+
+    LEAD-3  The lead has an expiry and a number. A write of the leader's loops is committed only
+            while its number is the newest and has not run out, so a leader that was frozen changes
+            nothing when it thaws.
+
+    A hint is the news that a topic may have work: "admit", "retries", "drain", "members", "due",
+    "events", "logs", "log_reads", "host:<id>". A hint may be lost, so readers must poll as well.
+    """
 
     def __init__(self, session: Session, lead_seconds: float = LEAD_SECONDS) -> None:
         self.session = session
@@ -60,6 +103,10 @@ class PostgresLeadership:
         await self.stop_leading()
 
     async def try_lead(self, *, now: Now = None) -> bool:
+        """Acquire or renew the lead, which runs out after `LEAD_SECONDS`. Return False where
+        another replica leads, or the lead was lost."""
+        clock = self.session.clock
+        now = clock() if now is None and clock is not None else now
         async with self._lead_lock:
             if self._number is not None:
                 number = await self._ask("renew_lead", {"number": self._number, "now": now})
@@ -92,6 +139,8 @@ class PostgresLeadership:
 
     @contextmanager
     def fenced(self) -> Iterator[None]:
+        """Return a context that ties all writes in it, and in tasks made in it, to the present lead
+        (LEAD-3): once that lead is over, such a write raises Stale and changes nothing."""
         token = LEAD.set(NO_LEAD if self._number is None else self._number)
         try:
             yield
@@ -104,17 +153,20 @@ class PostgresLeadership:
             await conn.close()
 
     async def stop_leading(self) -> None:
+        """Release the lead, if this replica has it."""
         async with self._lead_lock:
             if self._number is not None:
                 await self._ask("give_lead_back", {"number": self._number})
             await self._drop_lead()
 
     def hint(self, topic: str) -> None:
+        """Send every replica a hint about `topic`, soon and at most once per 20 ms per topic."""
         self._hub.deliver(topic)
         self._pending[topic] = None
         self._wake.set()
 
     def hints(self) -> AsyncIterator[str]:
+        """Yield hints from every replica, this one included, for ever."""
         return self._hub.listen()
 
     async def _keep(self, serve: Callable[[Connection], Awaitable[None]]) -> None:

@@ -42,6 +42,7 @@ T = TypeVar("T")
 K = TypeVar("K")
 Rows = list[dict[str, Any]]
 Step = tuple[str, Mapping[str, Any] | None]
+Clock = Callable[[], datetime]
 
 CONNECT_SECONDS = 5
 CALL_SECONDS = 30.0
@@ -57,7 +58,7 @@ _BEGIN = (b"begin",)
 _ONE_MOMENT = b"set transaction isolation level repeatable read, read only"
 _COMMIT = b"commit"
 _encoder = msgspec.json.Encoder()
-_CHECK_LEAD = b"select check_lead(%(lead)s::bigint)"
+_CHECK_LEAD = b"select check_lead(%(lead)s::bigint, %(now)s::timestamptz)"
 LEAD: ContextVar[int | None] = ContextVar("lead", default=None)
 """The number of the lead to which transactions of this asyncio task are tied (LEAD-3), or None."""
 # Renewals and heartbeats only. A commit that a crash of the server loses makes the controller's
@@ -91,7 +92,8 @@ class Tx:
     """One transaction, or one statement on its own.
 
     begin: the statements that open the transaction, sent together with its first statement to save
-    a round trip. committing: a function to call before COMMIT is sent.
+    a round trip. committing: a function to call before COMMIT is sent. clock: the time of
+    statements that are given none; None for the database's clock (STORE-5).
     """
 
     def __init__(
@@ -99,8 +101,10 @@ class Tx:
         conn: Connection,
         begin: tuple[bytes, ...] = (),
         committing: Callable[[], None] | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.conn = conn
+        self._clock = clock
         self.relaxed = bool({_RELAXED, _BOTH}.intersection(begin))
         """A crash of the server may lose the transaction, unless `commit_for_good` is run in it."""
         self._begin = begin
@@ -127,11 +131,11 @@ class Tx:
             raise RuntimeError("there is no transaction to end")
         self.conn.check_open()
         self._committing()
-        return await self._pipe(steps, _commit_words())
+        return await self._pipe(steps, _commit_words(self._clock))
 
     async def _pipe(self, steps: Sequence[Step], end: tuple[Statement, ...]) -> list[Rows]:
         before = len(self._begin)
-        found = await self._run([_ask(step) for step in steps], end)
+        found = await self._run([self._ask(step) for step in steps], end)
         return [one.rows for one in found[before : len(found) - len(end)]]
 
     async def _run(
@@ -142,7 +146,13 @@ class Tx:
         return await self.conn.run_all((*map(Statement, begin), *statements, *end))
 
     async def _execute(self, name: str, params: Mapping[str, Any]) -> StatementResult:
-        return (await self._run([_ask((name, params))]))[-1]
+        return (await self._run([self._ask((name, params))]))[-1]
+
+    def _ask(self, step: Step) -> Statement:
+        name, params = step
+        if self._clock is not None and params and params.get("now", self) is None:
+            params = {**params, "now": self._clock()}
+        return Statement(QUERIES[name], params, name not in _PLANNED_ANEW)
 
     async def rows(self, name: str, /, **params: Any) -> Rows:
         """Run the named query and return its rows as dicts."""
@@ -179,11 +189,6 @@ class Tx:
         return found
 
 
-def _ask(step: Step) -> Statement:
-    name, params = step
-    return Statement(QUERIES[name], params, name not in _PLANNED_ANEW)
-
-
 WarmUp = Callable[[Tx], Awaitable[object]]
 
 
@@ -193,7 +198,7 @@ class Session:
     prepare_threshold: as in psycopg: 0 prepares a statement at its first use on a connection; None
     never does, for a pooler in transaction mode.
     call_seconds: a call that takes longer is cut off at its socket, so a frozen server cannot
-    freeze the controller.
+    freeze the controller. clock: the time in place of the database's clock.
     """
 
     def __init__(
@@ -203,8 +208,10 @@ class Session:
         max_connections: int = 8,
         prepare_threshold: int | None = 0,
         call_seconds: float = CALL_SECONDS,
+        clock: Clock | None = None,
     ) -> None:
         self.dsn = dsn
+        self.clock = clock
         self.call_seconds = call_seconds
         self.max_connections = max_connections
         self._prepare_threshold = prepare_threshold
@@ -313,7 +320,7 @@ class Session:
         begin: tuple[bytes, ...],
         mark: Callable[[], None],
     ) -> T:
-        tx = Tx(conn, begin, mark)
+        tx = Tx(conn, begin, mark, self.clock)
         try:
             result = await work(tx)
         except BaseException:
@@ -327,7 +334,7 @@ class Session:
         if conn.info.transaction_status == INTRANS:
             conn.check_open()
             mark()
-            await conn.run_all(_commit_words())
+            await conn.run_all(_commit_words(self.clock))
         if tx.drain_news:
             self.tell_drains(tx.drain_news)
         return result
@@ -339,7 +346,7 @@ class Session:
         snapshot."""
 
         async def once(conn: Connection, mark: Callable[[], None]) -> T:
-            return await work(Tx(conn))
+            return await work(Tx(conn, clock=self.clock))
 
         return await self._attempt(once, seconds=seconds)
 
@@ -412,10 +419,12 @@ class Session:
                 yield conn
 
 
-def _commit_words() -> tuple[Statement, ...]:
-    lead = LEAD.get()
-    commit = Statement(_COMMIT)
-    return (commit,) if lead is None else (Statement(_CHECK_LEAD, {"lead": lead}), commit)
+def _commit_words(clock: Clock | None) -> tuple[Statement, ...]:
+    lead, commit = LEAD.get(), Statement(_COMMIT)
+    if lead is None:
+        return (commit,)
+    now = None if clock is None else clock()
+    return (Statement(_CHECK_LEAD, {"lead": lead, "now": now}), commit)
 
 
 def _check_conflicts(count: int, error: Exception) -> None:

@@ -17,7 +17,8 @@ from holdfast.store.postgres.connection.session import Tx, to_json
 
 
 class PostgresHealth(OnSession):
-    """`HealthStore` on PostgreSQL."""
+    """The checks of hosts, the ends of tasks on them, and the times they were set aside
+    (asides)."""
 
     @transacts
     async def note_health(
@@ -32,6 +33,14 @@ class PostgresHealth(OnSession):
         check: HostCheckRecord | None = None,
         now: Now = None,
     ) -> CheckState:
+        """Add ends of tasks and, if given, a check; return the facts for the host's next check.
+
+        failures: (job, attempt) of tasks that failed by themselves. A check that comes again under
+        its number changes nothing.
+
+        Raises:
+            NotFound: no such host. Stale: another incarnation of it is the present one.
+        """
         at = await tx.now(now)
         present = await tx.value("lock_host", id=host_id)
         if present is None:
@@ -62,6 +71,7 @@ class PostgresHealth(OnSession):
         return msgspec.convert(row, CheckState)
 
     async def list_checks(self, host_id: str, limit: int = 20) -> list[HostCheckRecord]:
+        """Return the host's checks, newest first."""
         return await self.session.list_of(
             HostCheckRecord, "list_checks", host_id=host_id, limit=limit
         )
@@ -70,6 +80,8 @@ class PostgresHealth(OnSession):
     async def read_standings(
         self, tx: Tx, window_seconds: float, *, now: Now = None
     ) -> list[HostStanding]:
+        """Return the hosts with evidence against them, and those set aside. This also closes the
+        asides of hosts that an operator released."""
         at = await tx.now(now)
         await tx.run("end_lifted_asides", now=at)
         since = at - timedelta(seconds=window_seconds)
@@ -88,6 +100,7 @@ class PostgresHealth(OnSession):
 
     @transacts
     async def open_aside(self, tx: Tx, verdict: SetAside, *, now: Now = None) -> None:
+        """Write that a host is about to be set aside."""
         at = await tx.now(now)
         await tx.run(
             "open_aside",
@@ -99,10 +112,12 @@ class PostgresHealth(OnSession):
 
     @transacts
     async def close_aside(self, tx: Tx, host_id: str, *, now: Now = None) -> None:
+        """Write that a host is released; the evidence against it counts no more."""
         await tx.run("close_aside", host_id=host_id, now=await tx.now(now))
 
     @transacts
     async def prune_health(self, tx: Tx, older_than_days: float, *, now: Now = None) -> int:
+        """Delete old checks, ends, failures and asides; return how many rows."""
         before = await tx.now(now) - timedelta(days=older_than_days)
         deleted = [await tx.run(f"prune_{what}", before=before) for what in _PRUNED]
         return sum(deleted)

@@ -30,7 +30,6 @@ from holdfast.moves.fleet.rented import (
 )
 from holdfast.moves.registration import lost_event
 from holdfast.store.port.clock import Now
-from holdfast.store.port.fleet.instances import SEEN_SECONDS
 from holdfast.store.postgres.connection.session import Session, Tx, to_json
 from holdfast.store.postgres.fleet.pools import PostgresPools
 from holdfast.store.postgres.fleet.snapshot import read_snapshot
@@ -41,8 +40,18 @@ T = TypeVar("T")
 PRUNE_ROWS = 500
 
 
+SEEN_SECONDS = 600.0
+
+
 class PostgresFleet(PostgresPools):
-    """`FleetStore` on PostgreSQL. environment: settings of this process, under the stored ones."""
+    """Machines and their hosts. Every write is guarded by the tables `INSTANCE` and `HOST`: where
+    another move came first it changes nothing and returns None or False.
+
+    RENT-6  A host and its instance are on record before a provider is asked for a machine, and stay
+            there until a listing confirms that it is gone.
+    CYCLE-1  A host in error is given no work and its leases are renewed no more. Its tasks are freed
+             when its machine is gone, or when no lease is left (LEASE-3).
+    """
 
     def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
         super().__init__(session)
@@ -51,6 +60,11 @@ class PostgresFleet(PostgresPools):
     async def read_snapshot(
         self, *, outcome_seconds: float = 3600.0, grace_seconds: float = 60.0, now: Now = None
     ) -> FleetSnapshot:
+        """Return every pool with its hosts, and the queued jobs by shape, from one consistent read.
+
+        outcome_seconds: age up to which ended spawns are shown. grace_seconds: the grace of tasks
+        that set none themselves, to find stuck ones.
+        """
         return await self.session.transact(
             lambda tx: read_snapshot(tx, self.environment, outcome_seconds, grace_seconds, now)
         )
@@ -65,6 +79,10 @@ class PostgresFleet(PostgresPools):
         open_machines: int | None = None,
         now: Now = None,
     ) -> list[str]:
+        """Write hosts that are to be rented, as `spawning`, and return their ids. Return none where
+        the pool is paused or deleted, or has more machines than `open_machines`, because another
+        cycle has spawned some since this one read the pool. Event host.intended."""
+
         async def work(tx: Tx) -> list[str]:
             at = await tx.now(now)
             row = await tx.one("lock_pool", name=pool)
@@ -100,6 +118,9 @@ class PostgresFleet(PostgresPools):
         *,
         now: Now = None,
     ) -> InstanceRecord | None:
+        """Write that the provider is asked for the machine now, and a join token for this host
+        alone."""
+
         async def work(tx: Tx, rental: RentedHost, at: datetime) -> InstanceRecord | None:
             after = take(rental.state, InstanceEvent.ASK)
             if after is None:
@@ -117,6 +138,9 @@ class PostgresFleet(PostgresPools):
     async def note_made(
         self, host_id: str, ref: str, *, usd_per_hour: float | None = None, now: Now = None
     ) -> InstanceRecord | None:
+        """Write the provider's id of the machine, and its price where the provider gives one, which
+        then replaces the offer's. Event host.made."""
+
         async def work(tx: Tx, rental: RentedHost, at: datetime) -> InstanceRecord | None:
             after = take(rental.state, InstanceEvent.MAKE)
             if after is None:
@@ -133,6 +157,12 @@ class PostgresFleet(PostgresPools):
         return await self._move(host_id, now, work, None)
 
     async def note_denied(self, host_id: str, reason: str, *, final: bool, now: Now = None) -> bool:
+        """Write that the provider refused to make the machine. The host is in error
+        (no_instance_id), or terminated where it is not wanted any more. The offer backs off.
+
+        final: the provider will never accept this order, which counts against the spawn breaker.
+        """
+
         async def work(tx: Tx, rental: RentedHost, at: datetime) -> bool:
             event = InstanceEvent.DENY
             if take(rental.state, event) is None:
@@ -149,6 +179,9 @@ class PostgresFleet(PostgresPools):
     async def note_listing(
         self, seen: Collection[str], missing: Collection[str], *, now: Now = None
     ) -> None:
+        """Write which hosts' machines a listing showed, and which were missing in it. A machine
+        that is always shown is written only every `SEEN_SECONDS`."""
+
         async def work(tx: Tx) -> None:
             at = await tx.now(now)
             await tx.run("note_seen", ids=sorted(seen), now=at, seconds=SEEN_SECONDS)
@@ -160,6 +193,9 @@ class PostgresFleet(PostgresPools):
     async def note_words(
         self, said: Mapping[str, str], lost: Mapping[str, str] = MappingProxyType({})
     ) -> None:
+        """Write, by host id, a provider's messages about machines that start, and its words for why
+        it takes machines away (`Machine.lost`)."""
+
         async def work(tx: Tx) -> None:
             await tx.run("note_words", ids=list(said), said=list(said.values()))
             await tx.run("note_lost", ids=list(lost), lost=list(lost.values()))
@@ -176,16 +212,22 @@ class PostgresFleet(PostgresPools):
         fault: HostFault = HostFault.PROVIDER_GONE,
         now: Now = None,
     ) -> bool:
+        """Write that a machine is gone (`vanish`), or was never made (`miss`). A host whose end was
+        wanted is terminated, any other is in error. Event host.gone."""
+
         async def work(tx: Tx, rental: RentedHost, at: datetime) -> bool:
             return await _lose(tx, rental, event, fault, reason, at, True)
 
         return await self._move(host_id, now, work, False)
 
     async def find_silent(self, seconds: float, *, now: Now = None) -> dict[str, str]:
+        """Return host id → pool for rented hosts with leases that have been silent for so long."""
         rows = await self.session.rows("find_silent", seconds=seconds, now=now)
         return {row["host_id"]: row["pool"] for row in rows}
 
     async def promote_host(self, host_id: str, reason: str, *, now: Now = None) -> float | None:
+        """Make a host that passed its checks active. Returns the seconds since its intent."""
+
         async def work(tx: Tx, rental: RentedHost, at: datetime) -> float | None:
             after = take_host(rental.host, HostEvent.PASS)
             if after is None or rental.ends:
@@ -203,6 +245,8 @@ class PostgresFleet(PostgresPools):
     async def fail_host(
         self, host_id: str, fault: HostFault, reason: str, *, now: Now = None
     ) -> bool:
+        """Put a host in error (CYCLE-1). Event host.failed."""
+
         async def work(tx: Tx, rental: RentedHost, at: datetime) -> bool:
             return await _fail(tx, rental, fault, reason, at)
 
@@ -211,6 +255,9 @@ class PostgresFleet(PostgresPools):
     async def drain_if_idle(
         self, host_id: str, leases: int, grace_seconds: float, reason: str, *, now: Now = None
     ) -> bool:
+        """Drain an active host for scale where no more than `leases` tasks hold a lease on it
+        (SCALE-2)."""
+
         async def work(tx: Tx, rental: RentedHost, at: datetime) -> bool:
             if rental.host is not HostState.ACTIVE:
                 return False
@@ -235,6 +282,9 @@ class PostgresFleet(PostgresPools):
     async def want_end(
         self, host_id: str, reason: str, *, now: Now = None
     ) -> InstanceRecord | None:
+        """Write that a machine is not wanted any more. An instance whose provider was never asked
+        for a machine becomes `gone`."""
+
         async def work(tx: Tx, rental: RentedHost, at: datetime) -> InstanceRecord | None:
             row = await tx.one("end_instance", id=host_id, reason=reason, now=at)
             if row is not None and row["state"] == InstanceState.GONE:
@@ -244,12 +294,17 @@ class PostgresFleet(PostgresPools):
         return await self._move(host_id, now, work, None)
 
     async def note_end_asked(self, host_id: str, *, now: Now = None) -> None:
+        """Write that the provider was asked to end the machine."""
+
         async def work(tx: Tx) -> None:
             await tx.run("note_end_asked", id=host_id, now=await tx.now(now))
 
         await self.session.transact(work)
 
     async def free_host(self, host_id: str, reason: str, *, now: Now = None) -> list[str] | None:
+        """Terminate a host whose machine is gone or that has no lease left, and end the tasks left
+        on it as lost (host_gone). Return the jobs; None where nothing was changed."""
+
         async def work(tx: Tx, rental: RentedHost, at: datetime) -> list[str] | None:
             gone = rental.state is InstanceState.GONE
             if not gone and await tx.value("count_leases", id=host_id):
@@ -265,17 +320,22 @@ class PostgresFleet(PostgresPools):
         states: Collection[InstanceState] | None = None,
         include_gone: bool = False,
     ) -> list[InstanceRecord]:
+        """Return instances, oldest intent first."""
         params = {"ids": None, "pool": pool, "include_gone": include_gone}
         wanted = None if states is None else [str(state) for state in states]
         rows = await self.session.rows("read_instances", **params, states=wanted)
         return [msgspec.convert(row, InstanceRecord) for row in rows]
 
     async def find_instances(self, host_ids: Collection[str]) -> Mapping[str, InstanceRecord]:
+        """Return instances by their hosts' ids, gone ones included; unknown ids are missing."""
         params = {"ids": sorted(host_ids), "pool": None, "states": None, "include_gone": True}
         rows = await self.session.rows("read_instances", **params) if host_ids else []
         return {row["host_id"]: msgspec.convert(row, InstanceRecord) for row in rows}
 
     async def prune_fleet(self, days: float, *, now: Now = None) -> int:
+        """Delete instances that have been gone for `days`, with their hosts, and old outcomes.
+        Returns how many rows."""
+
         async def work(tx: Tx) -> int:
             given = {"before": await tx.now(now) - timedelta(days=days), "limit": PRUNE_ROWS}
             return await tx.run("prune_instances", **given) + await tx.run(

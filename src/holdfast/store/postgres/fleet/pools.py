@@ -21,14 +21,20 @@ from holdfast.store.postgres.moves import write_events
 
 
 class PostgresPools(OnSession):
-    """`PoolStore` on PostgreSQL."""
+    """Pools, as operators write them."""
 
     async def installation(self) -> str:
+        """Return the id of this Holdfast: made once for each database, in every machine's name."""
         found: str = await self.session.single(lambda tx: tx.value("read_installation"))
         return found
 
     @transacts
     async def put_pool(self, tx: Tx, spec: PoolSpec, *, now: Now = None) -> PoolRecord:
+        """Make or replace a pool (checked by the caller). Event pool.created or pool.changed.
+
+        Raises:
+            Conflict: it is being deleted (code "pool_deleted").
+        """
         at = await tx.now(now)
         row = await tx.one("lock_pool", name=spec.name)
         if row is not None and row["deleted_at"] is not None:
@@ -46,13 +52,16 @@ class PostgresPools(OnSession):
         return await _read_pool(tx, spec.name)
 
     async def get_pool(self, name: str) -> PoolRecord:
+        """Return a pool. Raises NotFound."""
         return await self.session.single(lambda tx: _read_pool(tx, name))
 
     async def list_pools(self) -> list[PoolRecord]:
+        """Return every pool, by name; those being deleted are among them."""
         return [as_pool(row) for row in await self.session.rows("read_pools", names=None)]
 
     @transacts
     async def pause_pool(self, tx: Tx, name: str, reason: str, *, now: Now = None) -> PoolRecord:
+        """Stop a pool from spawning and shrinking. Event pool.paused. Raises NotFound."""
         at = await tx.now(now)
         await _lock_pool(tx, name)
         await tx.run("pause_pool", name=name, reason=reason, now=at)
@@ -62,6 +71,7 @@ class PostgresPools(OnSession):
 
     @transacts
     async def resume_pool(self, tx: Tx, name: str, *, now: Now = None) -> PoolRecord:
+        """Let a pool scale again. Event pool.resumed. Raises NotFound."""
         at = await tx.now(now)
         row = await _lock_pool(tx, name)
         if row["paused_at"] is not None:
@@ -72,6 +82,8 @@ class PostgresPools(OnSession):
 
     @transacts
     async def delete_pool(self, tx: Tx, name: str, *, now: Now = None) -> PoolRecord:
+        """Mark a pool deleted: it shrinks to nothing as its hosts become idle, and is forgotten
+        then. Event pool.deleted. Raises NotFound."""
         at = await tx.now(now)
         row = await _lock_pool(tx, name)
         if row["deleted_at"] is None:
@@ -84,11 +96,13 @@ class PostgresPools(OnSession):
     async def note_throttled(
         self, tx: Tx, name: str, seconds: float, reason: str, *, now: Now = None
     ) -> None:
+        """Write that a pool's provider asks for no requests for at least `seconds` from now."""
         at = await tx.now(now)
         await tx.run("quiet_pool", name=name, seconds=seconds, reason=reason, now=at)
 
     @transacts
     async def forget_pool(self, tx: Tx, name: str, *, now: Now = None) -> bool:
+        """Forget a deleted pool that has no host and no machine left."""
         row = await tx.one("lock_pool", name=name)
         if row is None or row["deleted_at"] is None:
             return False
@@ -101,10 +115,12 @@ class PostgresPools(OnSession):
         return True
 
     async def read_money(self, *, now: Now = None) -> dict[str, PoolMoney]:
+        """Return what each pool costs; one that has cost nothing today is missing."""
         rows = await self.session.rows("read_money", now=now)
         return {row["pool"]: msgspec.convert(row, PoolMoney) for row in rows}
 
     async def record_cycle(self, summary: CycleSummary, blocked: str) -> None:
+        """Write the summary of a cycle, and drop all but the newest `MAX_CYCLES` of its pool."""
         pool = summary.pool
 
         async def work(tx: Tx) -> None:
@@ -117,6 +133,7 @@ class PostgresPools(OnSession):
         await self.session.transact(work)
 
     async def list_cycles(self, name: str, limit: int = 100) -> list[CycleSummary]:
+        """Return the cycles of a pool, newest first."""
         rows = await self.session.rows("list_cycles", pool=name, limit=limit)
         return [msgspec.convert(row["summary"], CycleSummary) for row in rows]
 

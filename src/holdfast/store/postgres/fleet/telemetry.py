@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import Literal
 
 import msgspec
 
 from holdfast.core.records import GpuPoint, HostTelemetryRecord
 from holdfast.moves.fleet.readings import HostReading
 from holdfast.store.port.clock import Now
-from holdfast.store.port.fleet.telemetry import HOURS_DAYS, MINUTES_DAYS, Step
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Tx, to_json
 
@@ -19,13 +19,20 @@ def date_reading(reading: HostReading, at: datetime) -> datetime:
     return at - timedelta(seconds=reading.held_seconds + age)
 
 
+MINUTES_DAYS = 1.0
+HOURS_DAYS = 90.0
+Step = Literal["minute", "hour"]
+
+
 class PostgresTelemetry(OnSession):
-    """`TelemetryStore` on PostgreSQL."""
+    """The readings of hosts' GPUs."""
 
     @transacts
     async def write_readings(
         self, tx: Tx, readings: Sequence[HostReading], *, now: Now = None
     ) -> None:
+        """Write each host's newest reading, and add it to the host's minutes and hours. A repeated
+        reading (of the same moment) is added once. Unknown hosts are left out."""
         at = await tx.now(now)
         dated = {r.host_id: (date_reading(r, at), r.gpus) for r in readings}
         new = await tx.rows(
@@ -50,6 +57,7 @@ class PostgresTelemetry(OnSession):
 
     @reads
     async def read_latest(self, tx: Tx, host_id: str) -> HostTelemetryRecord | None:
+        """Return a host's newest reading; None without any."""
         row = await tx.one("read_latest", host_id=host_id)
         return None if row is None else msgspec.convert(row, HostTelemetryRecord)
 
@@ -57,11 +65,13 @@ class PostgresTelemetry(OnSession):
     async def read_history(
         self, tx: Tx, host_id: str, step: Step, seconds: float, *, now: Now = None
     ) -> list[GpuPoint]:
+        """Return the minutes or hours of a host's GPUs of the last `seconds`, oldest first."""
         since = await tx.now(now) - timedelta(seconds=seconds)
         return await tx.list_of(GpuPoint, "read_points", host_id=host_id, step=step, since=since)
 
     @transacts
     async def prune_telemetry(self, tx: Tx, *, now: Now = None) -> int:
+        """Delete minutes older than a day and hours older than 90 days; return how many rows."""
         at = await tx.now(now)
         hours = at - timedelta(days=HOURS_DAYS)
         minutes = at - timedelta(days=MINUTES_DAYS)

@@ -8,14 +8,17 @@ from holdfast.store.postgres.connection.session import Tx
 
 
 class PostgresFleetViews(OnSession):
-    """`FleetViews` on PostgreSQL."""
+    """Three views, each from one consistent read by the store's own clock."""
 
     @reads
     async def read_status(self, tx: Tx) -> OrchestratorStatus:
+        """Return counts of the whole fleet, and one word about its health."""
         return msgspec.convert(await tx.one("read_orchestrator_status"), OrchestratorStatus)
 
     async def list_health(self) -> list[WorkerHealth]:
+        """Return the active hosts, by name."""
         return await self.session.list_of(WorkerHealth, "read_workers_health")
 
     async def list_performance(self) -> list[WorkerPerformance]:
+        """Return the work of each host, by name; terminated hosts are missing."""
         return await self.session.list_of(WorkerPerformance, "read_worker_performance")

@@ -25,6 +25,7 @@ from holdfast.moves.jobs.quotas import Allotment, plan_owned, sets_quota, sets_s
 from holdfast.moves.jobs.room import RoomCheck, plan_headroom, serves
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
 from holdfast.store.port.clock import Now
+from holdfast.store.port.store import AdmissionStore
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Rows, Session, Step, Tx
 from holdfast.store.postgres.jobs.jobs import read_jobs
@@ -41,8 +42,8 @@ from holdfast.store.postgres.settings import (
 RELEASE_BATCH = 1000
 
 
-class PostgresAdmission(OnSession):
-    """`AdmissionStore` on PostgreSQL."""
+class PostgresAdmission(OnSession, AdmissionStore):
+    """The jobs that could start, and the writes that start them."""
 
     def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
         super().__init__(session)
@@ -186,6 +187,9 @@ class PostgresAdmission(OnSession):
         return await self.session.list_of(RunningTask, "read_running", now=now)
 
     async def read_spans(self, kin: Collection[Kin]) -> dict[Kin, float]:
+        """Return how long jobs took by project and kin (`core.placement.types.find_kin`): the longest
+        of the last ten on record that succeeded with their first attempt. Where there are none, the
+        kin is missing."""
         of, names = [project for project, _ in kin], [name for _, name in kin]
         rows = await self.session.rows("read_spans", projects=of, kin=names)
         return {(row["project"], row["kin"]): row["seconds"] for row in rows}

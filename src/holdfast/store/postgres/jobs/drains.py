@@ -16,6 +16,7 @@ from holdfast.moves.jobs.moves import Moves
 from holdfast.moves.rows import JobRow
 from holdfast.moves.values import DrainListener, DrainNews, DrainSnapshot
 from holdfast.store.port.clock import Now
+from holdfast.store.port.store import DrainStore
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.hosts import quarantine_host
@@ -26,8 +27,8 @@ from holdfast.store.postgres.settings import ASK_SWITCHES, take_switches
 MAX_LIKELY = 32
 
 
-class PostgresDrains(OnSession):
-    """`DrainStore` on PostgreSQL."""
+class PostgresDrains(OnSession, DrainStore):
+    """Draining jobs and their completion."""
 
     def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
         super().__init__(session)
@@ -37,6 +38,10 @@ class PostgresDrains(OnSession):
         finds the ready drains."""
 
     def watch_drains(self, tell: DrainListener) -> None:
+        """Call `tell` from now on after each commit of this store in which drains began or tasks
+        that were ordered to stop have ended. `tell` must not raise, and is not called where it is
+        not known whether a commit succeeded."""
+
         def hear(news: Sequence[DrainNews]) -> None:
             told = [*self._likely, *(item.job_id for item in news)]
             self._likely = dict.fromkeys(told[-MAX_LIKELY:])

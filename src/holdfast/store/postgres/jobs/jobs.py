@@ -19,6 +19,7 @@ from holdfast.moves.jobs.requests import Changed
 from holdfast.moves.rows import DEPENDENCY, JobRow
 from holdfast.moves.values import JobFilter, NewJob, NodeOrigin, Submitted
 from holdfast.store.port.clock import Now
+from holdfast.store.port.store import JobStore
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Session, Tx, to_json
 from holdfast.store.postgres.dependencies import find_parents, say_waits, write_dependencies
@@ -52,8 +53,11 @@ _SPEC_COLUMNS = (
 )
 
 
-class PostgresJobs(OnSession):
-    """`JobStore` on PostgreSQL."""
+class PostgresJobs(OnSession, JobStore):
+    """The submission, reads, cancels and retries of jobs.
+
+    A read of many ids is one round trip; unknown ids are missing from its answer and raise nothing.
+    """
 
     def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
         super().__init__(session)
@@ -80,9 +84,12 @@ class PostgresJobs(OnSession):
         return found[job_id]
 
     async def get_jobs(self, job_ids: Collection[str]) -> dict[str, JobRecord]:
+        """Return jobs by id."""
         return await self.session.single(lambda tx: read_jobs(tx, list(job_ids)))
 
     async def list_jobs(self, filter: JobFilter) -> list[JobRecord]:
+        """Return the jobs that pass the filter, newest first."""
+
         async def work(tx: Tx) -> list[JobRecord]:
             ids = await find_listed(tx, filter)
             found = await read_jobs(tx, ids)
@@ -91,23 +98,30 @@ class PostgresJobs(OnSession):
         return await self.session.single(work)
 
     async def count_children(self, job_id: str) -> int:
+        """Return how many unfinished jobs the job has submitted with its own token."""
         (row,) = await self.session.rows("count_children", job_id=job_id)
         return int(row["count"])
 
     async def list_left_children(self) -> list[tuple[str, str]]:
+        """Return (job, parent) for unfinished jobs, not detached, whose parent was or is being
+        cancelled; at most 1000."""
         return [(row["id"], row["parent"]) for row in await self.session.rows("list_left_children")]
 
     async def count_jobs(self) -> dict[tuple[str, str], int]:
+        """Return (queue, state) → count, exactly and for unfinished states only."""
         return {
             (row["queue"], row["state"]): row["count"]
             for row in await self.session.rows("count_jobs")
         }
 
     async def count_waiting(self) -> dict[tuple[str, str], int]:
+        """Return (project, wait_cause) → count of waiting jobs."""
         rows = await self.session.rows("count_waiting")
         return {(row["project"], row["wait_cause"]): row["count"] for row in rows}
 
     async def queue_places(self, job_ids: Collection[str]) -> dict[str, int]:
+        """Return for each queued job the number of jobs before it in its queue (by priority, then
+        place), counted up to 10 000."""
         rows = await self.session.rows("read_queue_places", ids=_once(job_ids))
         return {row["id"]: row["place"] for row in rows}
 
@@ -117,6 +131,7 @@ class PostgresJobs(OnSession):
     async def list_tasks_of(
         self, job_ids: Collection[str], *, first: int, after: int = -1
     ) -> dict[str, list[TaskRecord]]:
+        """Return each job's current tasks by rank, at most `first` of those after rank `after`."""
         params = {"ids": _once(job_ids), "first": first, "after": after}
         return _group(await self.session.list_of(TaskRecord, "read_tasks_of", **params))
 
@@ -135,12 +150,18 @@ class PostgresJobs(OnSession):
         before: int | None = None,
         cause: Cause | None = None,
     ) -> dict[str, list[AttemptRecord]]:
+        """Return each job's last `last` attempts, oldest first, without their members because a
+        gang has many.
+
+        before: only attempts with a lower number. cause: only attempts that ended for this cause.
+        """
         params = {"ids": _once(job_ids), "last": last, "before": before, "cause": cause}
         return _group(await self.session.list_of(AttemptRecord, "read_attempts_of", **params))
 
     async def get_attempts(
         self, keys: Collection[tuple[str, int]], *, members: bool = False
     ) -> dict[tuple[str, int], AttemptRecord]:
+        """Return attempts by (job id, number), without their members unless `members` is set."""
         params = {**_split(keys), "members": members}
         found = await self.session.list_of(AttemptRecord, "read_attempts_by_key", **params)
         return {(attempt.job_id, attempt.number): attempt for attempt in found}
@@ -148,6 +169,8 @@ class PostgresJobs(OnSession):
     async def list_members_of(
         self, keys: Collection[tuple[str, int]], *, first: int, after: int = -1
     ) -> dict[tuple[str, int], list[MemberRecord]]:
+        """Return the ends of each attempt's ranks, by rank, at most `first` of those after rank
+        `after`."""
         found: dict[tuple[str, int], list[MemberRecord]] = {}
         for row in await self.session.rows(
             "read_members_of", **_split(keys), first=first, after=after
@@ -172,6 +195,9 @@ class PostgresJobs(OnSession):
     async def cancel_jobs(
         self, tx: Tx, job_ids: Collection[str], reason: str, *, hard: bool = False, now: Now = None
     ) -> Changed:
+        """Cancel each job as `cancel_job` does, in the order of their ids, all in one transaction,
+        and jobs that hosts have just taken in another one. An unknown id is refused and stops no
+        other job's cancel."""
         ids = _once(job_ids)
         m = await load_moves(tx, ids, await tx.now(now))
         for job in m.jobs.values():
@@ -230,6 +256,9 @@ class PostgresJobs(OnSession):
         from_scratch: bool = False,
         now: Now = None,
     ) -> Changed:
+        """Queue each of these jobs again, for its reason, as `revive_job` does, in the order of their
+        ids and all in one transaction. A refused job stops no other job's retry: where a quota has
+        no room for all of them, the first ones are queued."""
         at, refused = await tx.now(now), dict[str, HoldfastError]()
         known = await read_jobs(tx, sorted(reasons))
         _refuse_unrevivable(reasons, known, refused)
@@ -293,6 +322,14 @@ class PostgresJobs(OnSession):
         return True
 
     async def prune(self, history_days: float, *, limit: int = 1000, now: Now = None) -> int:
+        """Delete jobs that ended longer ago than that with all their rows, in small batches, and
+        events of that age that belong to no job. Return how many jobs.
+
+        HISTORY-1  A job is deleted only once everything that names it has ended so long ago too:
+                   its array, the jobs that waited for it, the workflow run whose node it is, and
+                   the call sets that printed into its output. The newest job of a schedule stays.
+        """
+
         async def find(tx: Tx) -> tuple[datetime, list[str]]:
             before = await tx.now(now) - timedelta(days=history_days)
             over = await tx.rows("find_over_arrays", before=before, limit=PRUNE_ARRAYS)
@@ -310,9 +347,8 @@ class PostgresJobs(OnSession):
 
         before, found = await self.session.single(find)
         total = 0
-        for start in range(
-            0, max(len(found), 1), PRUNE_BATCH
-        ):  # once at least, for what is no job's
+        # Once at least, for what is no job's.
+        for start in range(0, max(len(found), 1), PRUNE_BATCH):
             total += await self.session.transact(
                 partial(work, old=found[start : start + PRUNE_BATCH])
             )

@@ -35,6 +35,7 @@ from holdfast.moves.values import (
     TaskOffer,
 )
 from holdfast.store.port.clock import Now
+from holdfast.store.port.store import LeaseStore
 from holdfast.store.postgres.connection.ports import OnSession, transacts
 from holdfast.store.postgres.connection.session import Rows, Session, Step, Tx
 from holdfast.store.postgres.hosts import quarantine_host, retire_host, write_faults
@@ -52,8 +53,8 @@ from holdfast.store.postgres.moves import (
 )
 
 
-class PostgresLeases(OnSession):
-    """`LeaseStore` on PostgreSQL."""
+class PostgresLeases(OnSession, LeaseStore):
+    """The reports of agents, and the consequences of their silence."""
 
     def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
         super().__init__(session)
@@ -96,6 +97,12 @@ class PostgresLeases(OnSession):
     async def submit_to_host(
         self, job: NewJob, taker: HostSync, terms: TakeTerms, *, now: Now = None
     ) -> tuple[Submitted, HostSynced] | None:
+        """Write one new job, and let a host fill its free room in the same transaction, as a sync
+        with `takes` does. The host's answer holds the offers, perhaps of jobs that came before.
+
+        Return None, and write nothing, where the job is not new or a quota is set; the caller then
+        uses `submit_jobs`.
+        """
         return await self.session.transact(
             lambda tx: submit_and_take(tx, job, taker, terms, self._alike, now), keep_plans=True
         )
@@ -118,6 +125,7 @@ class PostgresLeases(OnSession):
         return found.list_applied(written), answer_polls(builders, orders)
 
     async def list_live_tasks(self, host_id: str) -> list[LiveTask]:
+        """Return the host's live tasks, for watch settings that may have to be sent again."""
         return [
             msgspec.convert(
                 {
@@ -143,6 +151,8 @@ class PostgresLeases(OnSession):
         return lapsed
 
     async def settle_clock(self, *, now: Now = None) -> None:
+        """Set times that a wrong clock put into the future to now: heartbeats, and the begins of
+        reservations and drains. Let no lease end later than its TTL from now (LEASE-5)."""
         await self.session.transact(lambda tx: _settle_clock(tx, now))
 
 

@@ -13,6 +13,7 @@ from holdfast.moves.jobs.requests import no_job, refuse_retry
 from holdfast.moves.jobs.room import RoomCheck
 from holdfast.moves.values import DueMember
 from holdfast.store.port.clock import Now
+from holdfast.store.port.store import MemberStore
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Tx
 from holdfast.store.postgres.hosts import quarantine_host
@@ -29,12 +30,15 @@ def _as_arrays(keys: Sequence[TaskKey]) -> dict[str, list[Any]]:
     }
 
 
-class PostgresMembers(OnSession):
-    """`MemberStore` on PostgreSQL."""
+class PostgresMembers(OnSession, MemberStore):
+    """The falls and replacements of single members while the others run on, and the sections of
+    ranks of any gang, because these excuse the ranks that wait for them (EXCUSE-1)."""
 
     async def tell_sections(
         self, host_id: str, told: Sequence[tuple[TaskKey, float]], *, now: Now = None
     ) -> None:
+        """Write for how many seconds from now on the sections of ranks on this host excuse other
+        ranks; 0: not any more. A key that does not run there changes nothing."""
         given = {**_as_arrays([key for key, _ in told]), "seconds": [left for _, left in told]}
         await self.session.transact(
             lambda tx: tx.run("tell_sections", host=host_id, now=now, **given), relaxed=True
@@ -43,6 +47,8 @@ class PostgresMembers(OnSession):
     async def find_excuses(
         self, keys: Sequence[TaskKey], *, now: Now = None
     ) -> dict[TaskKey, float]:
+        """Return for how many seconds more other ranks' sections excuse these ranks; ranks without
+        an excuse are missing."""
         rows = await self.session.rows("find_excuses", now=now, **_as_arrays(keys))
         return {TaskKey(r["job_id"], r["rank"], r["epoch"]): r["seconds"] for r in rows}
 
@@ -86,6 +92,8 @@ class PostgresMembers(OnSession):
     async def unpark_members(
         self, tx: Tx, job_id: str, reason: str, *, now: Now = None
     ) -> JobRecord:
+        """Place parked members again, for a person's `retry` of a job that goes on (event
+        task.released). Raises Conflict where it has none, NotFound where there is no such job."""
         m = await load_moves(tx, [job_id], await tx.now(now))
         job = m.jobs.get(job_id)
         if job is None:

@@ -9,8 +9,8 @@ from holdfast.core.records import JobRecord
 from holdfast.core.states import TaskState
 from holdfast.errors import Conflict, NotFound
 from holdfast.moves.rows import NewEvent, clean_text
+from holdfast.moves.values import StoreValue
 from holdfast.store.port.clock import Now
-from holdfast.store.port.jobs.sessions import Visitor
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Tx, to_json
 from holdfast.store.postgres.moves import write_events
@@ -19,8 +19,17 @@ from holdfast.wire.sessions.messages import SessionEnd, SessionOrder, SessionRec
 _SHOWN_CHARS = 200
 
 
+class Visitor(StoreValue, frozen=True, kw_only=True):
+    """A user that comes in, by which token, and from where."""
+
+    user: str
+    token_id: str
+    token_name: str
+    address: str
+
+
 class PostgresSessions(OnSession):
-    """`SessionStore` on PostgreSQL."""
+    """Sessions and their links."""
 
     @transacts
     async def open_session(
@@ -34,6 +43,8 @@ class PostgresSessions(OnSession):
         *,
         now: Now = None,
     ) -> SessionRecord:
+        """Record a session in a running task, with its event (`session_started`). Raises Conflict
+        where the task does not run, and NotFound for a rank that the job does not have."""
         task = await tx.one("find_session_task", job_id=job.id, rank=asked.rank, now=now)
         _check_task(task, job, asked.rank)
         assert task is not None
@@ -71,6 +82,7 @@ class PostgresSessions(OnSession):
     async def ask_link(
         self, host_id: str, order: SessionOrder, replica: str, *, now: Now = None
     ) -> None:
+        """Order a host to dial a link; its ticket is good for one dial."""
         given = {
             "id": order.id,
             "session_id": order.session,
@@ -82,6 +94,7 @@ class PostgresSessions(OnSession):
         await self.session.single(lambda tx: tx.run("insert_session_link", **given, now=now))
 
     async def tell_links(self, host_id: str) -> list[SessionOrder]:
+        """Return the links that a host has still to dial; each again after two seconds."""
         rows = await self.session.rows("tell_session_links", host_id=host_id)
         return [msgspec.convert(row["order"], SessionOrder) for row in rows]
 
@@ -89,14 +102,18 @@ class PostgresSessions(OnSession):
     async def take_link(
         self, tx: Tx, host_id: str, link_id: str, ticket: str
     ) -> tuple[str, str] | None:
+        """Spend a ticket: return its session and the replica where its user waits; None for one
+        that is not good."""
         given = {"id": clean_text(link_id), "host_id": host_id, "ticket_hash": hash_ticket(ticket)}
         row = await tx.one("take_session_link", **given)
         return None if row is None else (row["session_id"], row["replica"])
 
     async def drop_link(self, link_id: str) -> None:
+        """Take the order for a link back."""
         await self.session.single(lambda tx: tx.run("drop_session_link", id=link_id))
 
     async def note_begun(self, session_id: str) -> None:
+        """Record that a session has its link."""
         await self.session.single(lambda tx: tx.run("note_session_begun", id=session_id))
 
     @transacts
@@ -109,16 +126,20 @@ class PostgresSessions(OnSession):
         host_id: str | None = None,
         now: Now = None,
     ) -> bool:
+        """Record the end of a session, with its event (`session_ended`). Return False where it was
+        recorded before. host_id: the host that reports it, which must be the session's."""
         return await _end(tx, session_id, end, host_id, now)
 
     @transacts
     async def end_lost_sessions(self, tx: Tx, *, now: Now = None) -> int:
+        """Record the ends of sessions whose attempts are over; return how many there were."""
         found = await tx.rows("find_lost_sessions", now=now)
         over = SessionEnd(reason="its attempt is over")
         return sum([await _end(tx, row["id"], over, None, now) for row in found])
 
     @reads
     async def get_session(self, tx: Tx, session_id: str) -> SessionRecord:
+        """Return a session. Raises NotFound."""
         row = await tx.one("read_session", id=clean_text(session_id))
         if row is None:
             raise NotFound(
@@ -129,6 +150,7 @@ class PostgresSessions(OnSession):
     async def list_sessions(
         self, job_id: str | None = None, *, also_over: bool = False, limit: int = 500
     ) -> list[SessionRecord]:
+        """Return sessions, the newest first."""
         given = {"job_id": job_id, "also_over": also_over, "limit": limit}
         rows = await self.session.rows("list_sessions", **given)
         return [msgspec.convert(row, SessionRecord) for row in rows]

@@ -86,8 +86,8 @@ with written as (
   from given g where s.n = any(%(sets)s)
   returning s.n, s.id, s.run, s.node, s.ended_at
 ), told as (
-  insert into workflow_outbox (run, node, kind, ref)
-  select run, node, 'call_set', id from counted where ended_at is not null and run is not null
+  insert into workflow_outbox (run, node, kind, ref, due_at)
+  select run, node, 'call_set', id, ended_at from counted where ended_at is not null and run is not null
 )
 select d.batches, d.touched, p.set_n, p.first, p.args
 from (select (select json_agg(json_build_array(m.job_id, m.id) order by m.id) from made m)::text as batches,

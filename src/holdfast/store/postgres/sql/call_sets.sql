@@ -94,8 +94,8 @@ with grown as (
     ended_at = case when coalesce(count, %(count)s) = succeeded + failed + cancelled then %(now)s::timestamptz end
   where n = %(n)s returning *
 ), told as (
-  insert into workflow_outbox (run, node, kind, ref)
-  select run, node, 'call_set', id from grown where ended_at is not null and run is not null
+  insert into workflow_outbox (run, node, kind, ref, due_at)
+  select run, node, 'call_set', id, ended_at from grown where ended_at is not null and run is not null
 )
 select * from grown;
 
@@ -135,8 +135,8 @@ with given as materialized (
   from given g where s.n = any(%(sets)s)
   returning s.n, s.id, s.run, s.node, s.ended_at
 ), told as (
-  insert into workflow_outbox (run, node, kind, ref)
-  select run, node, 'call_set', id from counted where ended_at is not null and run is not null
+  insert into workflow_outbox (run, node, kind, ref, due_at)
+  select run, node, 'call_set', id, ended_at from counted where ended_at is not null and run is not null
 )
 select id from counted;
 

@@ -10,12 +10,12 @@ create table leadership (
 insert into leadership (number, holder, expires_at) values (0, '', '-infinity');
 
 -- LEAD-3, called as the last statement of a leader's transaction. One that wrote nothing needs no lead.
-create function check_lead(held bigint) returns void language plpgsql as $$
+create function check_lead(held bigint, at timestamptz) returns void language plpgsql as $$
 begin
   if pg_current_xact_id_if_assigned() is null then
     return;
   end if;
-  perform 1 from leadership where number = held and expires_at > clock_timestamp() for key share;
+  perform 1 from leadership where number = held and expires_at > coalesce(at, clock_timestamp()) for key share;
   if not found then
     raise exception 'another replica leads';
   end if;

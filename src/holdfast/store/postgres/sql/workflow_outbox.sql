@@ -7,7 +7,7 @@ create table workflow_outbox (
   kind   text not null,
   ref    text not null,
   tries  smallint not null default 0,
-  due_at timestamptz not null default now(),
+  due_at timestamptz not null,
   error  text -- of the last try
 );
 create index workflow_outbox_run on workflow_outbox (run, due_at, n);

@@ -1,1 +1,0 @@
-"""The fleet in memory."""

@@ -1,1 +1,0 @@
-"""The ports of calls of Python functions."""

@@ -1,1 +1,0 @@
-"""The ports of pools, rentals and the health of hosts."""

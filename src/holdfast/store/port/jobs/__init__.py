@@ -1,1 +1,0 @@
-"""The ports of jobs: submitted, admitted, leased, drained."""
