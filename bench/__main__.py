@@ -30,6 +30,7 @@ NAMES = (
     "idle",
     "exit",
     "trip",
+    "code",
     "gangs",
     "gang-restart",
     "fleet-day",

@@ -34,6 +34,7 @@ BUDGETED = {
     "idle": 2,
     "exit": 1,
     "trip": 1,
+    "code": 4,
     "gangs": 2,
     "gang-restart": 1,
     "fleet-day": 0,

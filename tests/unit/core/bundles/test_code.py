@@ -1,0 +1,63 @@
+"""Which repositories hosts fetch from, and that a job has one kind of code."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.bundles.code import CodeRef, check_code, check_url
+from holdfast.core.spec import JobSpec, check_spec
+from holdfast.errors import ValidationError
+
+COMMIT = "a" * 40
+
+
+@pytest.mark.parametrize(
+    "url", ["https://example.org/a/b.git", "ssh://git@example.org/a/b", "git@example.org:a/b.git"]
+)
+def test_https_and_ssh_are_fetched(url: str) -> None:
+    check_url(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file:///etc", "/etc", "git://example.org/a", "http://example.org/a", "ext::sh -c true", "-uhttps://x/y",
+        "--upload-pack=touch", "https://x y", "fd::17", "a@b:-oProxyCommand=x", "ssh://-oProxyCommand=x/y", "",
+        "https://example.org/a\nb",
+    ],
+)  # fmt: skip
+def test_any_other_address_is_refused(url: str) -> None:
+    with pytest.raises(ValidationError, match="no repository that hosts fetch"):
+        check_url(url)
+
+
+def test_code_is_a_bundle_or_a_commit() -> None:
+    check_code(CodeRef(digest="0" * 64))
+    check_code(CodeRef(url="https://example.org/a", commit=COMMIT))
+    for code in (
+        CodeRef(),
+        CodeRef(digest="0" * 64, url="https://example.org/a", commit=COMMIT),
+        CodeRef(url="https://example.org/a"),
+    ):
+        with pytest.raises(ValidationError, match="code"):
+            check_code(code)
+
+
+def test_a_job_with_code_starts_where_its_code_is() -> None:
+    code = CodeRef(digest="0" * 64)
+    check_spec(JobSpec(argv=("x",), code=code))
+    with pytest.raises(ValidationError, match="leave cwd out"):
+        check_spec(JobSpec(argv=("x",), code=code, cwd="/tmp"))
+
+
+def test_setup_goes_with_no_image_and_reads_files_below_the_folder() -> None:
+    check_spec(JobSpec(argv=("x",), setup="pip install x", setup_files=("a/*.txt",)))
+    for wrong in (
+        JobSpec(argv=("x",), setup=" "),
+        JobSpec(argv=("x",), setup="x", image="python"),
+        JobSpec(argv=("x",), setup_files=("a",)),
+        JobSpec(argv=("x",), setup="x", setup_files=("../a",)),
+        JobSpec(argv=("x",), setup="x", setup_files=("/etc/passwd",)),
+    ):
+        with pytest.raises(ValidationError, match=r"setup|environment|pattern"):
+            check_spec(wrong)
