@@ -23,7 +23,7 @@ import msgspec
 
 from holdfast.client.data.arrive import Arrival, ArrivingFile
 from holdfast.client.data.channel import FilesChannel, FilesRefused, Pipe
-from holdfast.errors import NotFound, Unavailable
+from holdfast.errors import NotFound, Unavailable, ValidationError
 
 PIECE_BYTES = 256 << 10
 WINDOW_BYTES = 2 << 20
@@ -338,11 +338,16 @@ def _hash(fd: int, size: int) -> str:
 
 
 def _strip(path: str, base: str) -> bytes:
-    name = path.removeprefix("./")
-    base = base.removeprefix("./").rstrip("/")
+    """Return a name that arrived, without the folder that was asked for. Raises ValidationError for
+    a name that is not below that folder."""
+    name, base = path.removeprefix("./"), base.removeprefix("./").rstrip("/")
     if base not in ("", "."):
-        name = "" if name == base else name.removeprefix(f"{base}/")
-    return os.fsencode(name.lstrip("/"))
+        if name == base:
+            return b""
+        if not name.startswith(f"{base}/"):
+            raise ValidationError(f"{path!r} is no name below a folder {base!r}; it is not written")
+        name = name.removeprefix(f"{base}/")
+    return b"" if name == "." else os.fsencode(name)
 
 
 def _write_pattern(glob: str) -> str:

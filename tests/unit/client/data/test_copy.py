@@ -225,7 +225,7 @@ def outside(tmp_path: Path) -> Iterator[Path]:
     "name", ["out/../../outside/x", "/outside/x", "out/./x", "out//x", "out/\0"]
 )
 def test_no_name_that_arrives_leads_out(here: Path, outside: Path, name: str) -> None:
-    names = [entry("out", "folder"), entry(name.replace("/outside", f"/{outside}"))]
+    names = [entry("out", "folder"), entry(name)]
     with pytest.raises(ValidationError, match="no name below a folder"):
         Copier(lambda: Evil(names)).fetch(["out"], f"{here}/")
 
