@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "schedules": ("schedules.schedules", "Submit jobs at set times: cron and intervals."),
     "checkpoints": ("jobs.checkpoints", "List, fetch or forget a job's saved files."),
     "code": ("jobs.code", "Show what --workdir sends, or the code of a job."),
+    "cp": ("data.copy", "Copy files from a running task, or to it."),
     "outputs": ("data.outputs", "Show what a job left; list it, or fetch it."),
     "events": ("operate.events", "Show what happened; -f follows."),
     "hosts": ("operate.hosts", "List hosts; drain, quarantine or end them."),

@@ -47,6 +47,7 @@ from holdfast.http.blocking import BlockingHttp, BlockingReply
 from holdfast.http.courier import HttpRequest
 
 if TYPE_CHECKING:
+    from holdfast.client.data.copy import CopyProgress
     from holdfast.client.sessions.session import TaskSession
     from holdfast.wire.sessions.messages import Kind
 
@@ -127,6 +128,26 @@ class RestConnection(Blocking):
         return TaskSession(
             self.place, job_id, asked, on_lost=on_lost, linger_seconds=linger_seconds
         )
+
+    def copy_from(
+        self, job_id: str, paths: Sequence[str], to: str, *, rank: int = 0
+    ) -> CopyProgress:
+        """Copy files and folders of a running task below `to`, as `holdfast cp JOB:PATH… TO` does.
+        Raises HoldfastError, OSError; the same call then goes on."""
+        from holdfast.client.data.copy import Copier
+        from holdfast.client.data.session_pipe import CopySessions
+
+        return Copier(CopySessions(self, job_id, rank, ["cp", *paths]).open).fetch(paths, to)
+
+    def copy_to(
+        self, job_id: str, paths: Sequence[str], to: str = "", *, rank: int = 0
+    ) -> CopyProgress:
+        """Copy files and folders of this machine to a running task, as `holdfast cp PATH… JOB:TO`
+        does. Raises HoldfastError, OSError; the same call then goes on."""
+        from holdfast.client.data.copy import Copier
+        from holdfast.client.data.session_pipe import CopySessions
+
+        return Copier(CopySessions(self, job_id, rank, ["cp", *paths]).open).send(paths, to)
 
     def call(self, call: RestCall[T]) -> T:
         """Send one call, again where that is harmless, and return its answer."""

@@ -1,8 +1,9 @@
 """Serve the files of one folder over standard input and output, to Holdfast itself: for the outputs
 of a task, and for `holdfast cp`. Standard library only, and one process for each use.
 
-    python -P -m holdfast.work.files ROOT below     names stand below ROOT, and none leads out
-    python -P -m holdfast.work.files ROOT inside    names are as a process with the root ROOT has them
+    python -I -m holdfast.work.files below ROOT    names stand below ROOT, and none leads out
+    python -I -m holdfast.work.files task PID      names are those that process PID sees, 0: this one;
+                                                   one without a / in front is in its folder
 
 A request and an answer are each a head of two lengths (4 bytes each), a JSON object, and bytes.
 `{"do": "walk", "paths": […], "most": N}` answers with entries, 500 at a time, and then with what
@@ -47,17 +48,19 @@ class Refused(Exception):
 
 class Tree:
     """The files below one folder. beneath: nothing leads out of it (BELOW-1); otherwise links are
-    followed as a process would whose root this folder is."""
+    followed as a process would whose root this folder is. cwd: the folder of names without a / in
+    front, then."""
 
-    def __init__(self, root: str, *, beneath: bool = True) -> None:
+    def __init__(self, root: str, *, beneath: bool = True, cwd: str = "") -> None:
+        self._cwd = os.fsencode(cwd)
         self.root = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._resolve = _NO_MAGIC | (_BENEATH if beneath else _IN_ROOT)
 
     def open(self, path: str, flags: int, mode: int = 0) -> int:
         """Open a name. Raises OSError."""
         name = os.fsencode(path) or b"."
-        if not self._resolve & _BENEATH and not name.strip(b"/"):
-            name = b"/"
+        if not self._resolve & _BENEATH:
+            name = os.path.join(self._cwd, name)
         how = struct.pack("QQQ", flags | os.O_CLOEXEC, mode, self._resolve)
         for _ in range(16):  # a name that another process changes meanwhile is asked for again
             fd = int(_libc.syscall(_OPENAT2, self.root, name, how, len(how)))
@@ -222,7 +225,7 @@ class Tree:
         """Make a folder and those above it; a folder that is there stays as it is. Raises
         OSError."""
         done = "/" if path.startswith("/") else ""
-        for name in path.strip("/").split("/"):
+        for name in [part for part in path.split("/") if part not in ("", ".")]:
             parent = self.open(done, os.O_PATH | os.O_DIRECTORY)
             try:
                 with contextlib.suppress(FileExistsError):
@@ -347,7 +350,13 @@ _ANSWERS: dict[str, _Answer] = {
 
 def main() -> int:
     """Serve the folder that the command line names."""
-    tree = Tree(sys.argv[1], beneath=sys.argv[2] == "below")
+    if sys.argv[1] == "below":
+        tree = Tree(sys.argv[2])
+    elif sys.argv[2] == "0":
+        tree = Tree("/", beneath=False, cwd=os.getcwd())
+    else:
+        place = f"/proc/{int(sys.argv[2])}"
+        tree = Tree(f"{place}/root", beneath=False, cwd=os.readlink(f"{place}/cwd"))
     with contextlib.suppress(BrokenPipeError, EOFError):
         serve(tree, sys.stdin.buffer, sys.stdout.buffer)
     return 0

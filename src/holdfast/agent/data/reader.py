@@ -16,7 +16,7 @@ class FolderReader:
     agent, and a limit of this process is none of its."""
 
     def __init__(self, root: str) -> None:
-        argv = [sys.executable, "-P", "-m", "holdfast.work.files", root, "below"]
+        argv = [sys.executable, "-I", "-m", "holdfast.work.files", "below", root]
         self._process = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
         )

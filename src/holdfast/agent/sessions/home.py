@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import sys
 import uuid
 from collections.abc import Coroutine, Sequence
 from typing import Any
@@ -48,6 +49,12 @@ _REFUSED = SessionStatus(
     detail="sessions are switched off on this host, in its agent's configuration",
     status=403,
 )
+
+
+def serve_files(pid: int) -> list[str]:
+    """Return the command that serves a task's files for a copy. pid: of the first process of its
+    container, whose files and folder are meant; 0 without a container."""
+    return [sys.executable, "-I", "-m", "holdfast.work.files", "task", str(pid)]
 
 
 class Sessions:
@@ -150,11 +157,15 @@ class Sessions:
         env = {"HOLDFAST_SESSION": order.session}
         if order.tty:
             env |= {"TERM": order.term or "xterm-256color", "COLUMNS": "", "LINES": ""}
+        argv = order.argv or SHELL
+        if order.kind == "copy":  # the command is shown to people, and Holdfast's own runs
+            argv = serve_files(task.pid if task.in_container else 0)
+            env |= {"LD_PRELOAD": "", "LD_LIBRARY_PATH": ""}
         self._hand.say(
             StartSession(
                 id=order.session,
                 key=order.key,
-                argv=order.argv or SHELL,
+                argv=argv,
                 env=env,
                 tty=order.tty,
                 rows=order.rows or 24,

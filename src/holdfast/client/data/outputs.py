@@ -12,7 +12,7 @@ import msgspec
 from holdfast.client.data.arrive import Arrival
 from holdfast.client.rest import RestCall, path_of
 from holdfast.client.scripts import Script, take_answer
-from holdfast.core.bundles.manifest import FOLDER, LINK, Entry, decode_manifest, list_digests
+from holdfast.core.bundles.manifest import FILE, FOLDER, LINK, Entry, decode_manifest, list_digests
 from holdfast.core.bundles.packs import BundlePlan, decode_plan
 from holdfast.errors import HoldfastError
 
@@ -30,11 +30,19 @@ class Fetched(msgspec.Struct, kw_only=True):
 
 
 def fetch_outputs(
-    job_id: str, to: str | os.PathLike[str], attempt: int, rank: int, names: Sequence[str] = ()
+    job_id: str,
+    to: str | os.PathLike[str],
+    attempt: int,
+    rank: int,
+    names: Sequence[str] = (),
+    *,
+    strip: bool = False,
 ) -> Script[Fetched]:
     """Write the outputs of one rank below the folder `to` (ARRIVE-1…3).
 
-    names: only these files, or what stands below these folders; `*` stands for any letters.
+    names: only these files, or what stands below these folders; `*` stands for any letters. strip:
+    write them without the folders in front of the names, and one file under the name `to`, where
+    that is no folder.
     """
     where = path_of("jobs", job_id, "outputs", str(attempt), str(rank))
     data = yield from take_answer(RestCall("GET", f"{where}/plan", bytes))
@@ -42,6 +50,8 @@ def fetch_outputs(
     _, entries = decode_manifest(plan.manifest)
     packs = _Packs(where, plan, entries)
     wanted = [entry for entry in entries if _is_wanted(entry.path, names)]
+    if strip:
+        to, wanted = _strip_names(os.fspath(to), wanted, names)
     found = Fetched()
     with Arrival(to) as arrival:
         for entry in wanted:
@@ -67,6 +77,22 @@ def _is_wanted(path: bytes, names: Sequence[str]) -> bool:
         or fnmatchcase(text, name)
         for name in names
     )
+
+
+def _strip_names(to: str, wanted: Sequence[Entry], names: Sequence[str]) -> tuple[str, list[Entry]]:
+    """Return the folder and the entries as `cp` writes them."""
+    bases = [os.fsencode(os.path.dirname(name)) for name in names if name]
+    base = os.path.commonpath(bases) + b"/" if bases and all(bases) else b""
+    stripped = [
+        msgspec.structs.replace(entry, path=entry.path.removeprefix(base))
+        for entry in wanted
+        if entry.path.startswith(base) and entry.path != base.rstrip(b"/")
+    ]
+    one = len(stripped) == 1 and stripped[0].kind == FILE
+    if not one or os.path.isdir(to) or to.endswith("/"):
+        return to, stripped
+    name = os.fsencode(os.path.basename(to))
+    return os.path.dirname(to) or ".", [msgspec.structs.replace(stripped[0], path=name)]
 
 
 def _fetch_file(arrival: Arrival, entry: Entry, packs: _Packs, found: Fetched) -> Script[None]:

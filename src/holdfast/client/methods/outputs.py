@@ -55,9 +55,10 @@ class OutputMethods:
         attempt: int | None = None,
         rank: int = 0,
         names: Sequence[str] = (),
+        strip: bool = False,
     ) -> Script[fetching.Fetched]:
         """Write the outputs of one rank below the folder `to`, those of the last attempt that kept
-        some by default. names: only these.
+        some by default. names: only these. strip: without the folders in front of the names, as `cp`.
 
         Raises:
             NotFound: nothing is kept.
@@ -67,7 +68,7 @@ class OutputMethods:
             found = yield from take_answer(_list_of(job_id, None, rank))
             kept = [record.attempt for record in found if record.digest]
             attempt = max(kept or [record.attempt for record in found], default=1)
-        return (yield from fetching.fetch_outputs(job_id, to, attempt, rank, names))
+        return (yield from fetching.fetch_outputs(job_id, to, attempt, rank, names, strip=strip))
 
 
 def _list_of(job_id: str, attempt: int | None, rank: int | None) -> RestCall[list[OutputsRecord]]:

@@ -1,0 +1,144 @@
+"""`cp`: files from a task to this machine, or from this machine to a task."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.face import Face, talks
+from holdfast.cli.find.jobs import find_job
+from holdfast.cli.options import COUNT
+from holdfast.cli.output import note, size, span
+from holdfast.cli.watch.live_line import LiveLine
+from holdfast.client.data.session_pipe import CopySessions
+from holdfast.errors import Conflict, NotFound, ValidationError
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+    from holdfast.client.data.copy import Copier, CopyProgress
+
+_SHOWN = 20
+
+
+@click.command()
+@click.argument("words", nargs=-1, required=True, metavar="SOURCE... TARGET")
+@click.option("--rank", type=COUNT, help="The task of a gang. [default: 0]")
+@click.option("--attempt", type=click.IntRange(1), help="Kept outputs of this attempt.")
+@talks
+def cp(face: Face, words: tuple[str, ...], rank: int | None, attempt: int | None) -> int:
+    """Copy files and folders from a running task, or to it.
+
+    The side of the task is written JOB:PATH. A path without a / in front is below the task's folder;
+    `*` and `?` choose several names, `**` also below folders. The task's own user, container and
+    mounts decide what can be opened. What arrives here is written below TARGET alone.
+
+    A copy that breaks off goes on by itself, and so does the same command after it was killed. Each
+    file is compared by its SHA-256 before it gets its name. Of a job that is over, JOB:PATH stands
+    for its kept outputs. The exit code is 1 where a name was left out.
+
+    \b
+    Examples:
+      holdfast cp @last:out/model.pt .
+      holdfast cp "train-7:out/*.png" plots/
+      holdfast cp --rank 3 @last:/tmp/trace.json trace-3.json
+      holdfast cp data.csv config/ @last:inputs/
+    """
+    *sources, target = words
+    if not sources:
+        raise click.UsageError("give what to copy and where to, as in `holdfast cp @last:out .`")
+    there = [_split(word) for word in sources]
+    to_job, to_path = _split(target)
+    jobs = {job for job, _ in there}
+    fetches = len(jobs) == 1 and jobs != {""} and not to_job
+    if not fetches and not (jobs == {""} and to_job):
+        raise click.UsageError(
+            "one side is of one job, as JOB:PATH, and the other is of this machine"
+        )
+    line, began = LiveLine(wanted=not face.as_json), time.monotonic()
+    paths = [path for _, path in there]
+    with face.client() as client:
+        job_id = find_job(client, jobs.pop() if fetches else to_job)
+        copier = _make_copier(client, job_id, rank or 0, words, lambda p: line.show(_say(p, began)))
+        try:
+            if not fetches:
+                done = copier.send(paths, to_path)
+            elif attempt is not None:
+                return _fetch_kept(face, client, job_id, paths, target, attempt, rank or 0)
+            else:
+                try:
+                    done = copier.fetch(paths, target)
+                except (Conflict, NotFound) as error:
+                    if error.code == "no_file" or not client.job(job_id).spec.outputs:
+                        raise
+                    line.clear()
+                    note(f"{error}; its kept outputs are copied")
+                    return _fetch_kept(face, client, job_id, paths, target, None, rank or 0)
+        except OSError as error:
+            raise ValidationError(
+                f"{error.filename or target} cannot be read or written: {error.strerror}; what has "
+                "arrived stays, so the same command goes on",
+                field="target",
+            ) from error
+        finally:
+            line.clear()
+            copier.close()
+    for path, why in done.left[:_SHOWN]:
+        note(f"{path} is not copied: {why}")
+    if len(done.left) > _SHOWN:
+        note(f"{len(done.left) - _SHOWN} more are not copied; see --json")
+    face.show(done, f"{done.files} files, {size(done.done)} in {span(time.monotonic() - began)}")
+    return 1 if done.left else 0
+
+
+def _split(word: str) -> tuple[str, str]:
+    """Return the job and the path of JOB:PATH; no job for a path of this machine, which has a / in
+    front of any colon."""
+    job, colon, path = word.partition(":")
+    return (job, path) if colon and job and "/" not in job else ("", word)
+
+
+def _make_copier(
+    client: Client,
+    job_id: str,
+    rank: int,
+    words: Sequence[str],
+    tell: Callable[[CopyProgress], None],
+) -> Copier:
+    from holdfast.client.data.copy import Copier
+
+    return Copier(CopySessions(client, job_id, rank, ["cp", *words]).open, tell=tell)
+
+
+def _say(progress: CopyProgress, began: float) -> str:
+    seconds = max(0.001, time.monotonic() - began)
+    rate = progress.done / seconds
+    left = span((progress.whole - progress.done) / rate) if rate else "?"
+    part = f"{100 * progress.done / progress.whole:.0f} %" if progress.whole else ""
+    name = os.path.basename(progress.path)
+    return f"{name} {part} of {size(progress.whole)}, {size(int(rate))}/s, {left} left"
+
+
+def _fetch_kept(
+    face: Face,
+    client: Client,
+    job_id: str,
+    paths: Sequence[str],
+    to: str,
+    attempt: int | None,
+    rank: int,
+) -> int:
+    """Copy kept outputs of a job that is over."""
+    names = [os.path.normpath(path) if path else "" for path in paths]
+    found = client.get_outputs(
+        job_id, to, attempt=attempt, rank=rank, names=[n for n in names if n], strip=True
+    )
+    if not found.files:
+        raise NotFound(f"no kept output of job {job_id} is named {' or '.join(paths)}")
+    for path in found.refused:
+        note(f"{path} is not copied: it is a link that may lead out of {to}")
+    face.show(found, f"{found.files} files, {size(found.bytes)} came")
+    return 1 if found.refused else 0

@@ -1,0 +1,87 @@
+"""The line of a copy: a session of kind `copy`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.client.rest import get, path_of
+from holdfast.core.records import JobRecord
+from holdfast.core.states import JobState
+from holdfast.errors import Conflict, HoldfastError, NotFound, Unavailable
+
+if TYPE_CHECKING:
+    from holdfast.client.sessions.session import TaskSession
+    from holdfast.client.synchronous import RestConnection
+
+_MOST_SAID = 2000
+
+
+class SessionPipe:
+    """Carries the bytes of a copy over a session (`channel.Pipe`)."""
+
+    def __init__(self, session: TaskSession) -> None:
+        self._session = session
+        self._said = b""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes to the program. Raises Unavailable where the session is over."""
+        try:
+            self._session.write(data)
+        except (NotFound, Conflict) as error:
+            raise Unavailable(str(error)) from error  # a new session says whether the task lives
+        if self._session.over:
+            self._end()
+
+    def receive(self) -> bytes:
+        """Return the next bytes of the program. Raises Unavailable where the session was ended from
+        outside, HoldfastError where the program failed."""
+        try:
+            while (piece := self._session.read()) is not None:
+                if piece.stream == "stdout":
+                    return piece.data
+                self._said = (self._said + piece.data)[-_MOST_SAID:]
+        except (NotFound, Conflict) as error:
+            raise Unavailable(str(error)) from error
+        self._end()
+        return b""
+
+    def _end(self) -> None:
+        code = self._session.exit_code
+        if code is not None and 0 < code < 128:
+            said = self._said.decode(errors="replace").strip().rpartition("\n")[2]
+            raise HoldfastError(f"the program that serves the task's files failed ({code}): {said}")
+        raise Unavailable("the session of the copy was ended on its host")
+
+    def close(self) -> None:
+        """End the session."""
+        self._session.close()
+
+
+class CopySessions:
+    """Opens the sessions of a copy, one after the other. shown: the command as others see it."""
+
+    def __init__(
+        self, client: RestConnection, job_id: str, rank: int, shown: Sequence[str]
+    ) -> None:
+        self._client, self._job_id, self._rank = client, job_id, rank
+        self._shown = list(shown)[:64]
+        self._began = False
+
+    def open(self) -> SessionPipe:
+        """Open a session. Raises Conflict or NotFound where the task does not run, Unavailable
+        where it may be had later."""
+        try:
+            session = self._client.open_session(
+                self._job_id, self._shown, kind="copy", rank=self._rank, linger_seconds=0
+            )
+        except (Conflict, NotFound) as error:
+            if self._began and self._lives():
+                raise Unavailable(str(error)) from error  # its agent is being replaced
+            raise
+        self._began = True
+        return SessionPipe(session)
+
+    def _lives(self) -> bool:
+        call = get(path_of("jobs", self._job_id), JobRecord)
+        return self._client.call(call).state is JobState.RUNNING
