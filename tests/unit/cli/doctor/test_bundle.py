@@ -19,7 +19,7 @@ from tests.unit.cli.stub import Answer, Stub, host_record
 
 PLANTED = {
     "token": "hft_PlantedTokenOfTheVariable1", "context": "PlantedContextToken22",
-    "up": "hft_PlantedAdminToken333", "join": "hfj_PlantedJoin4444", "key": "hfk_PlantedHostKey55555",
+    "up": "hft_PlantedAdminToken333", "join": "hfj_PlantedJoin4444", "key": "PlantedHostKey55555",
     "dsn": "Planted%2FDsn666", "variable": "PlantedVariable777", "odd": "pLantedOdd888xyz",
     "log": "PlantedLogPassword999", "event": "PlantedEventKey1010", "url": "PlantedUrlWord1111",
 }  # fmt: skip

@@ -15,6 +15,7 @@ from holdfast.client.contexts.file import (
     check_name,
     find_contexts_file,
     read_contexts,
+    refuse_shared,
 )
 from holdfast.errors import Conflict, NotFound, ValidationError
 
@@ -116,15 +117,17 @@ def test_without_a_home_there_are_none_and_none_are_kept() -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
 def test_the_file_of_another_user_is_not_used(env: dict[str, str]) -> None:
     change_contexts(env, lambda before: before.put("prod", PROD))
-    os.chown(the_file(env), 12345, 12345)
+    path = the_file(env)
+    os.chown(path, 12345, 12345)
+    status = path.stat()
+    refuse_shared(path, status)  # root reads what is any user's
     pid = os.fork()
     if pid == 0:
         try:
-            os.chmod(the_file(env).parent, 0o755)
             os.setuid(12346)
-            read_contexts(env)
-        except ValidationError:
-            os._exit(7)
+            refuse_shared(path, status)
+        except ValidationError as error:
+            os._exit(7 if "belongs to uid 12345" in error.message else 8)
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
 
