@@ -35,8 +35,8 @@ from holdfast.errors import (
     Unavailable,
     ValidationError,
 )
+from holdfast.laying.lay import Laid, Layer, check_piece
 from holdfast.process.files import write_atomic
-from holdfast.process.laying.lay import Laid, Layer, check_piece
 from holdfast.wire.agent import LaunchOrder
 
 log = logging.getLogger("holdfast.agent.bundles")

@@ -12,7 +12,7 @@ from holdfast.client.scripts import Caller
 from holdfast.core.bundles.manifest import Entry, decode_manifest, list_digests
 from holdfast.core.bundles.packs import BundlePlan, decode_plan
 from holdfast.errors import HoldfastError, ValidationError
-from holdfast.process.laying.lay import Layer, check_piece
+from holdfast.laying.lay import Layer, check_piece
 
 
 class JobCode(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.core.bundles.manifest import FILE, FOLDER, LINK, Entry
 from holdfast.errors import ValidationError
-from holdfast.process.laying.lay import Layer, Mark, check_piece
+from holdfast.laying.lay import Layer, Mark, check_piece
 
 BYTES = {hashlib.sha256(d).digest(): d for d in (b"one", b"two", bytes(1 << 20) + b"end")}
 
