@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from holdfast.agent.folders import ORDER_FILE, TRIAL_FOLDER, WorkFolders
@@ -40,11 +40,14 @@ class Housekeeper:
     more."""
 
     def __init__(
-        self, table: TaskTable, works: WorkFolders, sweep_code: Callable[[], None] = lambda: None
+        self,
+        table: TaskTable,
+        works: WorkFolders,
+        sweep_code: Callable[[Collection[str], float], None] = lambda busy, now: None,
     ) -> None:
         self._table = table
         self._works = works
-        self._sweep_code = sweep_code  # deletes the records of work folders that are gone
+        self._sweep_code = sweep_code  # deletes code of jobs that are not here any more
         self._half_settled: set[AgentTask] = set()
         self._over: deque[TaskKey] = deque()  # tasks whose folders have to be deleted
         self._left = asyncio.Event()  # there is something to delete
@@ -153,6 +156,7 @@ class Housekeeper:
             while True:
                 self._table.remove_folder(self._over.popleft())
         self._works.sweep()
+        self._sweep_code({task.key.job_id for task in list(self._table)}, time.time())
 
     def clean(self, now: float) -> None:
         """Delete files of tasks that are over, once. `now` is Unix time, as the times of files
@@ -163,6 +167,7 @@ class Housekeeper:
                 break
             del self._kept[key]
             self._table.remove_folder(key)
+        self._left.set()  # code of jobs that are gone is looked at, too
         busy = {TRIAL_FOLDER, *(task.key.job_id for task in self._table)}
         try:
             folders = list(os.scandir(self._works.root))
@@ -183,7 +188,6 @@ class Housekeeper:
                 days = idle_seconds / 86_400
                 age = f"last seen {days:.1f} days ago"
                 log.info(f"removed the work folder of a job {age}: {folder.name}")
-        self._sweep_code()
 
 
 def _count_here(task: AgentTask, stream: str) -> int:

@@ -128,6 +128,27 @@ class Layer:
             os.close(fd)
 
 
+def remove_laid(folder: str, marks: dict[bytes, Mark]) -> None:
+    """Delete what was laid into a folder and is as it was laid, and the folders that are empty
+    then. Raises OSError."""
+    root = os.open(folder, _OPEN)
+    try:
+        for path, mark in marks.items():
+            with contextlib.suppress(OSError):
+                if _mark(os.stat(path, dir_fd=root, follow_symlinks=False)) == mark:
+                    os.unlink(path, dir_fd=root)
+        above = {path.rpartition(b"/")[0] for path in marks}
+        for path in sorted(above, reverse=True):
+            while path:
+                try:
+                    os.rmdir(path, dir_fd=root)
+                except OSError:
+                    break
+                path = path.rpartition(b"/")[0]
+    finally:
+        os.close(root)
+
+
 def _filled(data: bytes) -> Iterator[tuple[int, bytes | memoryview]]:
     """Yield the parts of a piece that are not all zeros, because a sparse file stays sparse."""
     if len(data) < len(_ZEROS) or not data.startswith(_ZEROS[:512]):

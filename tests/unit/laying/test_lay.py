@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.core.bundles.manifest import FILE, FOLDER, LINK, Entry
 from holdfast.errors import ValidationError
-from holdfast.laying.lay import Layer, Mark, check_piece
+from holdfast.laying.lay import Layer, Mark, check_piece, remove_laid
 
 BYTES = {hashlib.sha256(d).digest(): d for d in (b"one", b"two", bytes(1 << 20) + b"end")}
 
@@ -103,3 +103,13 @@ def test_other_bytes_are_never_laid(tmp_path: Path) -> None:
     with pytest.raises(ValidationError, match="other bytes"):
         layer.lay([file(b"x", b"one")])
     assert not (tmp_path / "x").exists()
+
+
+def test_what_is_as_it_was_laid_is_deleted_and_what_a_job_made_stays(tmp_path: Path) -> None:
+    marks, _ = lay(tmp_path)
+    (tmp_path / "a/b").chmod(0o755)
+    (tmp_path / "a/run").write_bytes(b"changed by the job")
+    (tmp_path / "out.pt").write_bytes(b"the job's")
+    remove_laid(str(tmp_path), marks)
+    assert sorted(os.listdir(tmp_path)) == ["a", "out.pt"]
+    assert os.listdir(tmp_path / "a") == ["run"]

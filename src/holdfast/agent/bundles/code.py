@@ -4,13 +4,18 @@ LAID-1  Every attempt gets the same code: the bundle that its job names, from th
         the last, also where the folder that it came from has changed since.
 LAID-2  One laying at a time for a folder, and one for an attempt: the ranks of a gang on one host
         share the folder, and those that run already are not disturbed.
+LAID-3  Code in the folders of jobs that are not here any more takes bounded room: after an hour,
+        and beyond the newest eight, what is as it was laid is deleted. What a job wrote or changed
+        stays.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import random
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -35,13 +40,14 @@ from holdfast.errors import (
     Unavailable,
     ValidationError,
 )
-from holdfast.laying.lay import Laid, Layer, check_piece
+from holdfast.laying.lay import Laid, Layer, check_piece, remove_laid
 from holdfast.process.files import write_atomic
 from holdfast.wire.agent import LaunchOrder
 
 log = logging.getLogger("holdfast.agent.bundles")
 
 FETCH_SECONDS = 120.0
+KEPT_FOLDERS, KEPT_SECONDS = 8, 3600.0
 _AGAIN_SECONDS = (0.2, 5.0)
 _FINAL = (NotFound, Forbidden, ValidationError, TooLarge, Conflict)
 _laid = msgspec.msgpack.Decoder(Laid)
@@ -56,6 +62,8 @@ class CodeLaying:
         self._transfers = transfers
         self._packs = KeptPacks(folder / "packs")
         self._locks: dict[str, asyncio.Lock] = {}
+        self._guard = threading.Lock()
+        self._laying: set[str] = set()  # folders that are being laid, which no sweep touches
 
     async def lay(self, task: AgentTask, order: LaunchOrder) -> str | None:
         """Lay the code of a task. Return None once it is there, or where the task has none;
@@ -97,6 +105,14 @@ class CodeLaying:
                 self._locks.pop(folder, None)
 
     def _lay(self, key: TaskKey, code: CodeRef, folder: str, attempt: int, wire: Wire) -> int:
+        with self._guard:
+            self._laying.add(folder)
+        try:
+            return self._lay_alone(key, code, folder, attempt, wire)
+        finally:
+            self._laying.discard(folder)
+
+    def _lay_alone(self, key: TaskKey, code: CodeRef, folder: str, attempt: int, wire: Wire) -> int:
         record, boot = self._record_of(folder), _read_boot()
         before = _read_laid(record)
         known = before is not None and (before.digest, before.boot) == (code.digest, boot)
@@ -129,15 +145,25 @@ class CodeLaying:
         name = os.path.relpath(folder, self._works.root).replace("/", "+")
         return self._folder / "laid" / name
 
-    def sweep(self) -> None:
-        """Delete the records of work folders that are gone. Called in a thread."""
-        try:
-            names = os.listdir(self._folder / "laid")
-        except OSError:
-            return
-        for name in names:
-            if not os.path.isdir(f"{self._works.root}/{name.replace('+', '/')}"):
-                (self._folder / "laid" / name).unlink(missing_ok=True)
+    def sweep(self, busy: Collection[str], now: float) -> None:
+        """Delete code of jobs that are not among `busy` (LAID-3), and the records of work folders
+        that are gone. Called in a thread. now: Unix time."""
+        found = []
+        with contextlib.suppress(OSError), os.scandir(self._folder / "laid") as entries:
+            for entry in entries:
+                if entry.name.partition("+")[0] not in busy:
+                    found.append((entry.stat().st_mtime, entry.name))
+        for number, (laid_at, name) in enumerate(sorted(found, reverse=True)):
+            folder = f"{self._works.root}/{name.replace('+', '/')}"
+            if os.path.isdir(folder) and number < KEPT_FOLDERS and laid_at >= now - KEPT_SECONDS:
+                continue
+            with self._guard, contextlib.suppress(OSError):
+                if folder not in self._laying:
+                    record = self._folder / "laid" / name
+                    laid = _read_laid(record)
+                    record.unlink()
+                    if laid is not None:
+                        remove_laid(folder, laid.marks)
 
 
 class _Pieces:

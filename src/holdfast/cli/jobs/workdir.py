@@ -130,9 +130,12 @@ def send_workdir(client: Client, spec: JobSpec, workdir: Workdir | None) -> JobS
 
 def send_folder(client: Client, workdir: Workdir, project: str) -> Sent:
     """Ask what has to be asked, and send a folder with its progress."""
+    import gc
+
     from holdfast.client.bundles.send import FolderSender
     from holdfast.client.bundles.walk import walk
 
+    gc.disable()  # a command is short, and to look through a hundred thousand paths takes a while
     found = walk(workdir.path)
     check_folder(found, workdir)
     line = ProgressLine(found)

@@ -58,7 +58,7 @@ class IgnoreRules:
             return reason
         if is_folder and name in _VERSIONED:
             return "it is a folder of version control"
-        for files in self._files_for(above):
+        for files in filter(None, self._files_for(above)):
             for rules in reversed(files):
                 found = rules.judge(path, is_folder=is_folder)
                 if found is not None:

@@ -13,7 +13,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -29,13 +29,17 @@ from holdfast.core.bundles.manifest import (
     PIECE_BYTES,
     WHOLE_BYTES,
     Entry,
-    encode_manifest,
+    compress_manifest,
     list_digests,
+    name_manifest,
     show_path,
 )
 from holdfast.core.bundles.packs import PACK_BYTES, head_of_pack
 from holdfast.errors import Conflict, HoldfastError, NotFound, ValidationError
 from holdfast.wire.bundles import BundleView, MissingAnswer, MissingRequest
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 AT_ONCE = 4
 MAX_PARTS = 2048
@@ -88,7 +92,7 @@ class FolderSender:
         self._place = find_place(walk.root)
         self._index = load_index(self._place)
         self._where = f"{address} {project}"
-        self._pool = ThreadPoolExecutor(AT_ONCE, "code")
+        self._pool: ThreadPoolExecutor | None = None
         self._flying: set[Future[int]] = set()
         self._asked: set[bytes] = set()
         self._changed: dict[bytes, None] = {}
@@ -99,7 +103,8 @@ class FolderSender:
         try:
             return self._send()
         finally:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+            if self._pool is not None:
+                self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _send(self) -> Sent:
         began = time.time_ns()
@@ -110,11 +115,11 @@ class FolderSender:
             known[path] = digests, status
         self._land(0)
         entries = self._make_entries(known)
-        digest, manifest = encode_manifest(entries)
-        fresh = len(manifest) if unread or self._index.kept.get(self._where) != digest else 0
+        digest, raw = name_manifest(entries)
+        fresh = bool(unread) or self._index.kept.get(self._where) != digest
         if fresh or not self._is_kept(digest):
-            entries, digest, manifest = self._make_bundle(entries, digest, manifest, known)
-        if unread or fresh:
+            digest = self._make_bundle(digest, raw, known)
+        if fresh:
             self._save(known, digest, began)
         checkout = self._walk.checkout or CodeRef()
         code = msgspec.structs.replace(checkout, digest=digest)
@@ -170,27 +175,23 @@ class FolderSender:
         return True
 
     def _make_bundle(
-        self,
-        entries: list[Entry],
-        digest: str,
-        manifest: bytes,
-        known: dict[bytes, tuple[bytes, os.stat_result]],
-    ) -> tuple[list[Entry], str, bytes]:
-        """Have the bundle made; send what the project has lost meanwhile, or never had."""
-        sure = self._where in self._index.kept
+        self, digest: str, raw: bytes, known: dict[bytes, tuple[bytes, os.stat_result]]
+    ) -> str:
+        """Have the bundle made; send what the project has lost meanwhile, or never had. Return its
+        digest."""
+        sure = self._where in self._index.kept or not self._index.files
         for _ in range(_TRIES):
             if not sure:
-                self._send_missing(entries, known)
-                entries = self._make_entries(known)
-                digest, manifest = encode_manifest(entries)
+                self._send_missing(self._make_entries(known), known)
+                digest, raw = name_manifest(self._make_entries(known))
             try:
-                self._post(manifest)
+                self._post(compress_manifest(raw))
             except Conflict as error:
                 if error.code != "bundle_incomplete":
                     raise
                 sure = False
                 continue
-            return entries, digest, manifest
+            return digest
         raise ValidationError(
             "the folder changes all the time, so that no bundle can be made of it"
         )
@@ -309,11 +310,14 @@ class FolderSender:
                 fresh[digest] = data
         if fresh:
             self._land(AT_ONCE - 1)
+            self._pool = self._pool or make_pool()
             self._flying.add(self._pool.submit(self._send_batch, list(fresh.items())))
 
     def _land(self, most: int) -> None:
         """Wait until at most so many batches are under way. Raises what one of them raised."""
         while len(self._flying) > most:
+            from concurrent.futures import FIRST_COMPLETED, wait
+
             done, self._flying = wait(self._flying, return_when=FIRST_COMPLETED)
             for one in done:
                 self._progress.sent += one.result()
@@ -335,6 +339,13 @@ class FolderSender:
         request = MissingRequest(project=self._project, digests=names)
         call = send("POST", "/v1/bundles/missing", MissingAnswer, request)
         return {bytes.fromhex(name) for name in self._caller.call(call).missing}
+
+
+def make_pool() -> ThreadPoolExecutor:
+    """Return the threads that send. Imported late, because most sendings have nothing to send."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    return ThreadPoolExecutor(AT_ONCE, "code")
 
 
 def _read_whole(fd: int, size: int) -> bytes:

@@ -72,9 +72,19 @@ def count_pieces(size: int) -> int:
 
 def encode_manifest(entries: Iterable[Entry]) -> tuple[str, bytes]:
     """Return the digest of a manifest and its bytes, compressed."""
-    whole = sorted(entries, key=lambda entry: entry.path)
-    raw = _encoder.encode(Manifest(_VERSION, whole))
-    return hashlib.sha256(raw).hexdigest(), zlib.compress(raw, 1)
+    digest, raw = name_manifest(sorted(entries, key=lambda entry: entry.path))
+    return digest, compress_manifest(raw)
+
+
+def name_manifest(entries: list[Entry]) -> tuple[str, bytes]:
+    """Return the digest of entries that are sorted by path, and the bytes that it is of."""
+    raw = _encoder.encode(Manifest(_VERSION, entries))
+    return hashlib.sha256(raw).hexdigest(), raw
+
+
+def compress_manifest(raw: bytes) -> bytes:
+    """Return the bytes of a manifest as they go over the wire and are kept."""
+    return zlib.compress(raw, 1)
 
 
 def decode_manifest(data: bytes) -> tuple[str, list[Entry]]:
