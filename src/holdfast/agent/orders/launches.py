@@ -109,6 +109,14 @@ def make_launch(
             env, cwd = dict(places.inherited), work
     except ValidationError as error:
         return str(error)
+    return _write_launch(task, order, argv, env, cwd)
+
+
+def _write_launch(
+    task: AgentTask, order: LaunchOrder, argv: list[str], env: dict[str, str], cwd: str
+) -> LaunchTask:
+    """Return the message to the guardian."""
+    boxed = order.image is not None
     return LaunchTask(
         key=order.key,
         argv=argv,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
@@ -58,34 +58,48 @@ def cp(face: Face, words: tuple[str, ...], rank: int | None, attempt: int | None
         raise click.UsageError(
             "one side is of one job, as JOB:PATH, and the other is of this machine"
         )
-    line, began = LiveLine(wanted=not face.as_json), time.monotonic()
-    paths = [path for _, path in there]
+    job_word = jobs.pop() if fetches else to_job
+    asked = _Asked(
+        [path for _, path in there], to_path if not fetches else target, rank or 0, attempt
+    )
     with face.client() as client:
-        job_id = find_job(client, jobs.pop() if fetches else to_job)
-        copier = _make_copier(client, job_id, rank or 0, words, lambda p: line.show(_say(p, began)))
-        try:
-            if not fetches:
-                done = copier.send(paths, to_path)
-            elif attempt is not None:
-                return _fetch_kept(face, client, job_id, paths, target, attempt, rank or 0)
-            else:
-                try:
-                    done = copier.fetch(paths, target)
-                except (Conflict, NotFound) as error:
-                    if error.code == "no_file" or not client.job(job_id).spec.outputs:
-                        raise
-                    line.clear()
-                    note(f"{error}; its kept outputs are copied")
-                    return _fetch_kept(face, client, job_id, paths, target, None, rank or 0)
-        except OSError as error:
-            raise ValidationError(
-                f"{error.filename or target} cannot be read or written: {error.strerror}; what has "
-                "arrived stays, so the same command goes on",
-                field="target",
-            ) from error
-        finally:
-            line.clear()
-            copier.close()
+        return _copy(face, client, find_job(client, job_word), asked, words, fetches=fetches)
+
+
+class _Asked(NamedTuple):
+    """What is to be copied, and where to."""
+
+    paths: list[str]
+    to: str
+    rank: int
+    attempt: int | None
+
+
+def _copy(
+    face: Face, client: Client, job_id: str, asked: _Asked, words: Sequence[str], *, fetches: bool
+) -> int:
+    if fetches and asked.attempt is not None:
+        return _fetch_kept(face, client, job_id, asked)
+    line, began = LiveLine(wanted=not face.as_json), time.monotonic()
+    copier = _make_copier(client, job_id, asked.rank, words, lambda p: line.show(_say(p, began)))
+    try:
+        done = (copier.fetch if fetches else copier.send)(asked.paths, asked.to)
+    except (Conflict, NotFound) as error:
+        job = client.job(job_id)
+        if error.code == "no_file" or not fetches or not job.spec.outputs or not job.state.terminal:
+            raise
+        line.clear()
+        note("the job is over, so its kept outputs are copied")
+        return _fetch_kept(face, client, job_id, asked)
+    except OSError as error:
+        raise ValidationError(
+            f"{error.filename or asked.to} cannot be read or written: {error.strerror}; what has "
+            "arrived stays, so the same command goes on",
+            field="target",
+        ) from error
+    finally:
+        line.clear()
+        copier.close()
     for path, why in done.left[:_SHOWN]:
         note(f"{path} is not copied: {why}")
     if len(done.left) > _SHOWN:
@@ -122,23 +136,15 @@ def _say(progress: CopyProgress, began: float) -> str:
     return f"{name} {part} of {size(progress.whole)}, {size(int(rate))}/s, {left} left"
 
 
-def _fetch_kept(
-    face: Face,
-    client: Client,
-    job_id: str,
-    paths: Sequence[str],
-    to: str,
-    attempt: int | None,
-    rank: int,
-) -> int:
+def _fetch_kept(face: Face, client: Client, job_id: str, asked: _Asked) -> int:
     """Copy kept outputs of a job that is over."""
-    names = [os.path.normpath(path) if path else "" for path in paths]
+    names = [os.path.normpath(path) for path in asked.paths if path]
     found = client.get_outputs(
-        job_id, to, attempt=attempt, rank=rank, names=[n for n in names if n], strip=True
+        job_id, asked.to, attempt=asked.attempt, rank=asked.rank, names=names, strip=True
     )
     if not found.files:
-        raise NotFound(f"no kept output of job {job_id} is named {' or '.join(paths)}")
+        raise NotFound(f"no kept output of job {job_id} is named {' or '.join(names)}")
     for path in found.refused:
-        note(f"{path} is not copied: it is a link that may lead out of {to}")
+        note(f"{path} is not copied: it is a link that may lead out of {asked.to}")
     face.show(found, f"{found.files} files, {size(found.bytes)} came")
     return 1 if found.refused else 0
