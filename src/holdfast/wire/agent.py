@@ -285,6 +285,7 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     stdin: Annotated[str, Meta(max_length=64)] = ""
 
     code: CodeRef | None = None
+    terminal: bool = False
 
     @property
     def fetches(self) -> bool:

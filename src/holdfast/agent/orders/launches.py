@@ -86,9 +86,7 @@ def make_launch(
         checkpoint_in=in_path(task) if order.checkpoint else None,
         controller=_name_controller(task, places.controller),
     )
-    if env.get("HOLDFAST_OUT_DIR"):
-        with contextlib.suppress(OSError):  # the program reports it when it fails to write there
-            Path(env["HOLDFAST_OUT_DIR"]).mkdir(parents=True, exist_ok=True)
+    _make_out_folder(env.get("HOLDFAST_OUT_DIR"))
     argv, cwd = make_command(order), order.cwd or work
     if order.executor:
         home = places.executors
@@ -116,7 +114,14 @@ def make_launch(
         contain=bool(order.gpus) and not boxed,
         grace_seconds=order.watch.grace_seconds,
         log_disk_bytes=int(order.watch.log_disk_mb * 1024 * 1024),
+        terminal=order.terminal,
     )
+
+
+def _make_out_folder(path: str | None) -> None:
+    if path:
+        with contextlib.suppress(OSError):  # the program reports it when it fails to write there
+            Path(path).mkdir(parents=True, exist_ok=True)
 
 
 def _open_folders(

@@ -147,6 +147,7 @@ def _make_order(
         fresh_workdir=spec.fresh_workdir,
         shell=spec.shell,
         stdin=spec.stdin or "",
+        terminal=spec.terminal,
         code=spec.code,
         gpus=list(task.devices),
         memory_bytes=job.memory_bytes,
