@@ -18,6 +18,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "attempts": ("jobs.attempts", "List a job's attempts, with cause and reason."),
     "exec": ("sessions.exec", "Run a command in a running task."),
     "shell": ("sessions.exec", "Open a shell in a running task."),
+    "attach": ("sessions.attach", "Come to the terminal of a job begun with `run -it`."),
+    "sessions": ("sessions.sessions", "List which users are in which tasks; end sessions."),
     "why": ("jobs.show", "Say what holds a job up, and what to do about it."),
     "cancel": ("jobs.cancel", "Cancel jobs."),
     "retry": ("jobs.cancel", "Queue failed or cancelled jobs again."),

@@ -2,10 +2,10 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
@@ -40,7 +40,12 @@ from holdfast.errors import ConnectionLost, HoldfastError, NeverConnected, Unava
 from holdfast.http.asynchronous import AsyncHttp
 from holdfast.http.courier import HttpRequest
 
+if TYPE_CHECKING:
+    from holdfast.client.sessions.asynchronous import AsyncTaskSession
+    from holdfast.wire.sessions.messages import Kind
+
 T = TypeVar("T")
+LINGER_SECONDS = 600.0  # as long as hosts keep a session whose user is gone
 
 
 class AsyncRestConnection(Awaited):
@@ -62,6 +67,7 @@ class AsyncRestConnection(Awaited):
         self.place = msgspec.structs.replace(place, ca_file=ca_file or place.ca_file)
         self._timeout_seconds = timeout_seconds
         self._retry_seconds = retry_seconds
+        self._ca_file = ca_file
         self.on_note: Callable[[str], None] = warn
         self._http = AsyncHttp(**http_options(self.place, timeout_seconds))
 
@@ -79,6 +85,50 @@ class AsyncRestConnection(Awaited):
     async def close(self) -> None:
         """Close the connections."""
         self._http.close()
+
+    async def open_session(
+        self,
+        job_id: str,
+        argv: Sequence[str] = (),
+        *,
+        kind: "Kind" = "exec",
+        rank: int = 0,
+        tty: bool = False,
+        rows: int = 0,
+        cols: int = 0,
+        term: str = "",
+        port: int = 0,
+        session: str = "",
+        watch: bool = False,
+        on_lost: Callable[[str], None] = lambda sentence: None,
+        linger_seconds: float = LINGER_SECONDS,
+    ) -> "AsyncTaskSession":
+        """Open a session in a running task, and return it once it has begun.
+
+        argv: the command; empty for the user's shell. tty: True for a terminal of `rows` × `cols`.
+        session: a session to link to, instead of a new one; watch: only to read along. on_lost:
+        called, in another thread, with a sentence where the
+        link breaks, and with an empty one where it works again.
+        linger_seconds: how long a link that broke is tried anew; 0: not at all.
+        """
+        from holdfast.client.sessions.asynchronous import AsyncTaskSession
+        from holdfast.client.sessions.session import TaskSession
+        from holdfast.wire.sessions.messages import SessionRequest
+
+        asked = SessionRequest(
+            kind=kind, rank=rank, argv=list(argv), tty=tty, rows=rows, cols=cols,
+            term=term, port=port, session=session, watch=watch,
+        )  # fmt: skip
+        opened = await asyncio.to_thread(
+            TaskSession,
+            self.place,
+            job_id,
+            asked,
+            ca_file=self._ca_file,
+            on_lost=on_lost,
+            linger_seconds=linger_seconds,
+        )
+        return AsyncTaskSession(opened)
 
     async def call(self, call: RestCall[T]) -> T:
         """Send one call, again where that is harmless, and return its answer."""

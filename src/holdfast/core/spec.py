@@ -76,7 +76,8 @@ class JobSpec(
     back for other jobs until then, and a short job may use such room. No job is stopped for it
     (`core.placement.holds`).
     retry: fields of the retry policy that this job sets. interactive: it runs once and is never
-    retried by itself.
+    retried by itself. terminal: its input, output and errors are a terminal, which `holdfast attach`
+    shows; such a job is interactive.
     image: run each task in a container of this image, by podman or docker, whichever the host has,
     or by `runtime`. pull: when the image is fetched. volumes: "host path:path inside[:ro]".
     caches, mounts: folders that stay on a host for the jobs of one project, and folders that an
@@ -136,6 +137,7 @@ class JobSpec(
     budget_reset_seconds: Annotated[float, Meta(ge=1, le=366 * 86_400)] | Off | None = None
     retry: RetryFields | None = None
     interactive: bool = False
+    terminal: bool = False
     image: Annotated[str, Meta(min_length=1, max_length=1024, pattern=IMAGE)] | None = None
     runtime: Literal["podman", "docker"] | None = None
     pull: Literal["missing", "always", "never"] = "missing"
@@ -234,6 +236,7 @@ def check_spec(spec: JobSpec) -> JobSpec:
             "max_retries"
         )
         _require(not (spec.interactive and spec.retry.max_retries), "retry", never)
+    _check_terminal(spec)
     limit, expected = spec.time_limit_seconds, spec.expected_seconds
     longer = (
         f"it is expected to take {expected or 0:g} s, and its own time limit of {limit} s would stop it "
@@ -273,6 +276,17 @@ def _check_setup(spec: JobSpec) -> None:
     for pattern in spec.setup_files:
         inside = pattern and not pattern.startswith("/") and ".." not in pattern.split("/")
         _require(bool(inside), "setup_files", f"{pattern!r} is no pattern below the job's folder")
+
+
+def _check_terminal(spec: JobSpec) -> None:
+    if not spec.terminal:
+        return
+    again = "a job with a terminal is never run again by itself, because a person sat at it: set interactive"
+    _require(spec.interactive, "interactive", again)
+    _require(spec.tasks == 1, "tasks", "a terminal is for a job of one task")
+    _require(spec.stdin is None, "stdin", "a job with a terminal reads keys; leave stdin out")
+    inside = "a container has no terminal of its own; `holdfast shell JOB` opens one inside"
+    _require(spec.image is None, "image", inside)
 
 
 def check_memory(memory_bytes: int) -> None:

@@ -290,6 +290,7 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     setup: str | None = None
     setup_files: list[str] = []
     python: str | None = None
+    terminal: bool = False
 
     @property
     def fetches(self) -> bool:

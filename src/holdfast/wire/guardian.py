@@ -56,7 +56,8 @@ class LaunchTask(GuardianMessage, frozen=True, kw_only=True, tag="launch"):
     so a short CPU task goes without. deadline: the time at which the guardian ends the task unless
     an `Extend` came. grace_seconds: time between TERM and KILL where the guardian itself stops the
     task. leads: its first process passes a TERM on (a container's runner), so only this process
-    gets the TERM; the KILL goes to the whole tree.
+    gets the TERM; the KILL goes to the whole tree. terminal: its three streams are a terminal, whose
+    master goes to the agent as that of a session, which appends what it reads to `stdout`.
     """
 
     key: TaskKey
@@ -72,6 +73,7 @@ class LaunchTask(GuardianMessage, frozen=True, kw_only=True, tag="launch"):
     leads: bool = False
     stdin: str = ""
     log_disk_bytes: Large = 256 << 20
+    terminal: bool = False
 
 
 class Extend(GuardianMessage, frozen=True, kw_only=True, tag="extend"):

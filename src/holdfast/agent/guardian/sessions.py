@@ -26,6 +26,7 @@ from functools import partial
 
 import msgspec
 
+from holdfast.agent.guardian.limits import make_limited_group
 from holdfast.bounds import UNREADABLE
 from holdfast.core.ids import TaskKey
 from holdfast.errors import ValidationError
@@ -47,6 +48,7 @@ from holdfast.wire.sessions.guardian import (
     StopSession,
     decode_hand_request,
     encode,
+    name_terminal,
 )
 
 MAX_SESSIONS = 512
@@ -68,16 +70,21 @@ class TaskPlace(msgspec.Struct, frozen=True):
 class _Session:
     """One session. fds: the guardian's ends: the master, or input, output and errors."""
 
-    __slots__ = ("fds", "group", "id", "input_open", "keeper", "key", "over", "run", "tty")
+    __slots__ = ("fds", "group", "id", "input_open", "keeper", "key", "over", "pid", "run", "tty")
 
     def __init__(self, asked: StartSession) -> None:
         self.id, self.key, self.tty = asked.id, asked.key, asked.tty
         self.fds: list[int] = []
         self.input_open = True
+        self.pid = 0
         self.run: ProgramRun | None = None
         self.keeper: Slot | None = None
         self.group: TaskGroup | None = None
         self.over: SessionOver | None = None
+
+    @property
+    def has_begun(self) -> bool:
+        return self.pid != 0 or (self.run is not None and self.run.runs)
 
     @property
     def lives(self) -> bool:
@@ -140,7 +147,7 @@ class GuardianSessions:
             raise
         self._line = ours
         for session in self._sessions.values():
-            if session.run is not None and session.run.runs and session.fds:
+            if session.has_begun and session.fds:
                 self._tell(_describe(session))
             if session.over is not None:
                 self._tell(session.over)
@@ -249,7 +256,8 @@ class GuardianSessions:
     def _start(
         self, session: _Session, asked: StartSession, place: TaskPlace, theirs: list[int]
     ) -> None:
-        session.group = self._make_group(place.memory_bytes)
+        self._full_groups = [group for group in self._full_groups if not group.remove()]
+        session.group = make_limited_group(self._group_home, place.memory_bytes, self._mishaps)
         session.keeper = self._keepers.take(place.deadline)
         env = {k: v for k, v in place.env.items() if k not in _NOT_GIVEN} | asked.env
         request = SpawnRequest(
@@ -275,18 +283,32 @@ class GuardianSessions:
             request, name, events, group=session.group, leftover_grace_seconds=_GRACE_SECONDS
         )
 
-    def _make_group(self, memory_bytes: int) -> TaskGroup | None:
-        self._full_groups = [group for group in self._full_groups if not group.remove()]
-        if self._group_home is None:
-            return None
-        try:
-            group = self._group_home.make_group()
-            if memory_bytes and self._group_home.memory:
-                group.set_limit(memory_bytes)
-            return group
-        except OSError as error:
-            self._mishaps.say_once(f"a session has no control group of its own: {error}")
-            return None
+    # ---- the terminal of a task itself
+
+    def open_terminal(self, key: TaskKey) -> int:
+        """Open a terminal for a task that is being started; return the task's end of it, which is
+        the caller's to close. Raises OSError."""
+        asked = StartSession(id=name_terminal(key), key=key, argv=[], tty=True)
+        session = self._sessions[asked.id] = _Session(asked)
+        return _open_ends(session, asked)[0]
+
+    def tell_terminal(self, key: TaskKey, run: ProgramRun) -> None:
+        """Pass a task's terminal on, now that its program runs."""
+        session = self._sessions.get(name_terminal(key))
+        if session is not None and session.fds:
+            session.pid = run.child.program_pid
+            self._tell(_describe(session))
+
+    def close_terminal(
+        self, key: TaskKey, exit_code: int | None, number: int | None, error: str = ""
+    ) -> None:
+        """Note the end of a task with a terminal."""
+        session = self._sessions.get(name_terminal(key))
+        if session is not None and session.over is None:
+            session.over = SessionOver(
+                id=session.id, key=key, exit_code=exit_code, signal=number, error=error
+            )
+            self._tell(session.over)
 
     # ---- its end
 
@@ -389,7 +411,7 @@ def _open_ends(session: _Session, asked: StartSession) -> list[int]:
 
 
 def _describe(session: _Session) -> SessionStarted:
-    pid = session.run.child.program_pid if session.run is not None else 0
+    pid = session.run.child.program_pid if session.run is not None else session.pid
     return SessionStarted(
         id=session.id, key=session.key, pid=pid, tty=session.tty, input_open=session.input_open
     )

@@ -14,10 +14,13 @@ GUARD-9  A task that dies of the signal that ends the host counts as stopped wit
 
 import heapq
 import math
+import os
 import signal
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
+from holdfast.agent.guardian.limits import make_limited_group
 from holdfast.agent.guardian.punch import Punched, punch_file
 from holdfast.agent.guardian.sessions import GuardianSessions, TaskPlace
 from holdfast.core.ids import TaskKey
@@ -38,8 +41,9 @@ from holdfast.wire.guardian import (
     TaskStatus,
 )
 
-# At 500 launches a second these are half a minute of keys; a repeat comes within milliseconds.
-MAX_TOMBSTONES = 16_384
+MAX_TOMBSTONES = (
+    16_384  # half a minute of keys at 500 launches a second; repeats come within milliseconds
+)
 _PUNCH_SECONDS = 1.0
 _FLOOD_SECONDS = 0.1  # if a log is over its limit: a task can write a gigabyte a second
 _TIDY_SECONDS = 0.5
@@ -197,12 +201,11 @@ class HostTasks:
     def find_place(self, key: TaskKey) -> TaskPlace | str:
         """Return the surroundings of a running task, or a sentence on why there are none."""
         task = self._tasks.get(key)
-        if task is None or task.run is None or not task.run.runs:
+        if task is None or task.run is None or not task.run.runs or task.run.exit is not None:
             return f"task {key} does not run on this host"
-        if task.run.exit is not None or task.stopped or self._closing:
+        if task.stopped or self._closing:
             return f"task {key} is ending"
-        env, cwd, memory_bytes = task.place
-        return TaskPlace(env, cwd, task.deadline, memory_bytes)
+        return TaskPlace(*task.place[:2], task.deadline, task.place[2])
 
     # ---- what the guardian itself asks
 
@@ -293,47 +296,39 @@ class HostTasks:
     def _start(self, task: _Task, launch: LaunchTask) -> None:
         heapq.heappush(self._deadlines, (task.deadline, task.key))
         if launch.contain or launch.memory_bytes:
-            task.group = self._make_group(launch.memory_bytes)
+            task.group = make_limited_group(self._group_home, launch.memory_bytes, self._mishaps)
         task.keeper = self.keepers.take(task.deadline)
+        slave = -1
+        if launch.terminal and self.sessions is not None:
+            slave = self.sessions.open_terminal(launch.key)
         request = SpawnRequest(
             argv=tuple(launch.argv),
             env=launch.env,
             cwd=launch.cwd,
-            stdin=launch.stdin or None,
-            stdout=launch.stdout,
-            stderr=launch.stderr,
+            **_name_streams(launch, slave),
             group_procs=task.group.procs_path if task.group else None,
             oom_score_adj=self._oom_score_adj,
             descriptor_limit=self._descriptor_limit,
             keeper=task.keeper,
         )
-        task.run = self._nursery.start(
-            request,
-            str(launch.key),
-            ProgramEvents(
-                running=lambda _: self._answer_known(task), ended=partial(self._take_end, task)
-            ),
-            group=task.group,
-            leads=launch.leads,
-        )
-
-    def _make_group(self, memory_bytes: int) -> TaskGroup | None:
-        home = self._group_home
-        if home is None:
-            return None
         try:
-            group = home.make_group()
-        except OSError as error:
-            self._mishaps.say_once(f"no control group could be made: {error}")
-            return None
-        if memory_bytes and home.memory:
-            try:
-                group.set_limit(memory_bytes)
-            except OSError as error:
-                self._mishaps.say_once(
-                    f"a memory limit was refused, so the agent watches over it: {error}"
-                )
-        return group
+            task.run = self._nursery.start(
+                request,
+                str(launch.key),
+                ProgramEvents(
+                    running=partial(self._take_start, task), ended=partial(self._take_end, task)
+                ),
+                group=task.group,
+                leads=launch.leads,
+            )
+        finally:
+            if slave >= 0:
+                os.close(slave)
+
+    def _take_start(self, task: _Task, run: ProgramRun) -> None:
+        self._answer_known(task)
+        if self.sessions is not None:
+            self.sessions.tell_terminal(task.key, run)
 
     def _answer_known(self, task: _Task) -> None:
         if task.ended is not None:
@@ -366,6 +361,8 @@ class HostTasks:
             lapsed=task.lapsed,
         )
         task.place = {}, "", 0
+        if self.sessions is not None:
+            self.sessions.close_terminal(task.key, code, None, sentence)
         self._drop_keeper(task)
         self._drop_group(task)
         self._tell(task.ended)
@@ -427,6 +424,8 @@ class HostTasks:
             left_running=[] if task.stopped else run.left_running,
         )
         task.place = {}, "", 0
+        if self.sessions is not None:
+            self.sessions.close_terminal(task.key, task.ended.exit_code, task.ended.signal)
         self._drop_keeper(task)
         self._tell(task.ended)
         self._punch_logs(task)  # its last output stays on disk as long as its logs
@@ -458,6 +457,13 @@ class HostTasks:
                 "lies"
             )
         return Punched.PUNCHED in found
+
+
+def _name_streams(launch: LaunchTask, slave: int) -> dict[str, Any]:
+    """Return the streams of a start: its files, or its terminal where `slave` is not -1."""
+    if slave < 0:
+        return {"stdin": launch.stdin or None, "stdout": launch.stdout, "stderr": launch.stderr}
+    return {"stdin_pipe": slave, "stdout_pipe": slave, "stderr_pipe": slave, "terminal": True}
 
 
 def _end_of(task: _Task) -> float:

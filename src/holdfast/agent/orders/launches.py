@@ -90,9 +90,7 @@ def make_launch(
         checkpoint_in=in_path(task) if order.checkpoint else None,
         controller=_name_controller(task, places.controller),
     )
-    if env.get("HOLDFAST_OUT_DIR"):
-        with contextlib.suppress(OSError):  # the program reports it when it fails to write there
-            Path(env["HOLDFAST_OUT_DIR"]).mkdir(parents=True, exist_ok=True)
+    _make_out_folder(env.get("HOLDFAST_OUT_DIR"))
     argv = wrap_command(
         task, order, places.works.root.parent / "code" / "envs", make_command(order)
     )
@@ -131,7 +129,14 @@ def _write_launch(
         contain=bool(order.gpus) and not boxed,
         grace_seconds=order.watch.grace_seconds,
         log_disk_bytes=int(order.watch.log_disk_mb * 1024 * 1024),
+        terminal=order.terminal,
     )
+
+
+def _make_out_folder(path: str | None) -> None:
+    if path:
+        with contextlib.suppress(OSError):  # the program reports it when it fails to write there
+            Path(path).mkdir(parents=True, exist_ok=True)
 
 
 def _open_folders(

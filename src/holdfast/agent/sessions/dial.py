@@ -23,9 +23,9 @@ _MAX_HEAD_BYTES = 1 << 16
 _HANDSHAKE_SECONDS = 10.0
 _SILENCE_SECONDS = 90.0  # the controller pings every 20 s
 _HIGH_WATER_BYTES = 2 << 20
-LEFT, LOST, REFUSED = 1000, 4001, 4003
-"""How the controller closes a link: its user left, its user's line was lost, its user may not stay
-any more."""
+LEFT, LOST, REPLACED, REFUSED = 1000, 4001, 4002, 4003
+"""How a link is closed: its user left, its user's line was lost, another link of the same session
+took its place, its user may not stay any more."""
 
 
 class Dialled(asyncio.Protocol):

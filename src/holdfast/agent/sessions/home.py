@@ -12,6 +12,7 @@ import os
 import sys
 import uuid
 from collections.abc import Coroutine, Sequence
+from pathlib import Path
 from typing import Any
 
 from holdfast.agent.journal import about
@@ -30,6 +31,7 @@ from holdfast.wire.sessions.guardian import (
     SessionStarted,
     StartSession,
     StopSession,
+    name_terminal,
 )
 from holdfast.wire.sessions.messages import LINGER_SECONDS, SessionEnd, SessionOrder, SessionStatus
 
@@ -116,6 +118,8 @@ class Sessions:
                 self._hand.say(StopSession(id=order.session, grace_seconds=0.0))
             return
         if isinstance(live, SessionStatus):
+            if order.new and order.kind != "attach":
+                self._run(self._report(order.session, SessionEnd(reason=live.detail)))
             wire.send(frame_json(STATUS, live))
             await _part(wire)
             return
@@ -130,7 +134,7 @@ class Sessions:
                     status=503,
                 )
             )
-        live.add_link(wire, seen=order.seen, watch=order.watch)
+        live.add_link(wire, order.session, seen=order.seen, watch=order.watch)
 
     def _name_link(self, order: SessionOrder) -> tuple[str, dict[str, str]]:
         headers = {"Authorization": f"Bearer {self._calls.token}", "Holdfast-Ticket": order.ticket}
@@ -138,9 +142,17 @@ class Sessions:
 
     def _find(self, order: SessionOrder) -> LiveSession | SessionStatus:
         """Return the session of an order, which is begun where it is new; or why there is none."""
-        known = self._live.get(order.session)
+        attach = order.kind == "attach"
+        known = self._live.get(name_terminal(order.key) if attach else order.session)
         if known is not None:
             return known
+        if attach:
+            return SessionStatus(
+                code="no_terminal",
+                detail=f"job {order.key.job_id} was begun without a terminal (`holdfast run -it`); "
+                "`holdfast shell` opens one inside",
+                status=409,
+            )
         if not order.new:
             gone = f"session {order.session} is over; its host knows nothing of it any more"
             return SessionStatus(code="not_found", detail=gone, status=404)
@@ -175,14 +187,17 @@ class Sessions:
         log.info(f"a session begins ({order.kind})", extra=about(order.key, session=order.session))
         return live
 
-    def _make(self, session_id: str) -> LiveSession:
+    def _make(self, session_id: str, log_path: Path | None = None) -> LiveSession:
+        """Make a session. log_path: the log of a task whose own terminal it is; the task's end
+        alone is its end."""
         live = self._live[session_id] = LiveSession(
             session_id,
             self._life,
             self._hand,
-            stop=lambda: self._hand.say(StopSession(id=session_id)),
+            stop=lambda: None if log_path else self._hand.say(StopSession(id=session_id)),
             gone=lambda: self._forget(session_id),
             linger_seconds=self._linger_seconds,
+            log_path=log_path,
         )
         return live
 
@@ -197,7 +212,11 @@ class Sessions:
                 live.take_ends(fds, tty=answer.tty, input_open=answer.input_open)
         else:
             assert isinstance(answer, SessionOver)
-            self._run(self._report(answer))
+            if answer.id != name_terminal(answer.key):
+                why = SessionEnd(
+                    exit_code=answer.exit_code, signal=answer.signal, reason=answer.error[:2048]
+                )
+                self._run(self._report(answer.id, why))
             if live is None:
                 self._hand.say(ForgetSession(id=answer.id))
             elif live.over is None:
@@ -206,6 +225,8 @@ class Sessions:
     def _take_over(self, started: SessionStarted, fds: list[int]) -> LiveSession | None:
         """Go on with a terminal of an earlier agent. A session without a terminal ends, because
         bytes of it may have been lost with that agent."""
+        if started.id == name_terminal(started.key):
+            return self._make(started.id, self._table.folder_of(started.key) / "stdout")
         if started.tty:
             return self._make(started.id)
         for fd in fds:
@@ -217,13 +238,12 @@ class Sessions:
         self._live.pop(session_id, None)
         self._hand.say(ForgetSession(id=session_id))
 
-    async def _report(self, over: SessionOver) -> None:
+    async def _report(self, session_id: str, end: SessionEnd) -> None:
         """Tell the controller that a session is over. The leader's sweep ends those of which no
         report arrives."""
-        end = SessionEnd(exit_code=over.exit_code, signal=over.signal, reason=over.error[:2048])
         for number in range(_TRIES):
             try:
-                await self._calls.end_session(over.id, end)
+                await self._calls.end_session(session_id, end)
                 return
             except Unavailable:
                 await asyncio.sleep(2.0**number)

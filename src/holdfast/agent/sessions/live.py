@@ -19,10 +19,11 @@ import struct
 import termios
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
-from holdfast.agent.sessions.dial import LEFT, LOST, REFUSED, Dialled
+from holdfast.agent.sessions.dial import LEFT, LOST, REFUSED, REPLACED, Dialled
 from holdfast.agent.sessions.hand import HandLine
 from holdfast.bounds import UNREADABLE
 from holdfast.wire.sessions.frames import (
@@ -57,10 +58,12 @@ _SIGNALS = frozenset(
 
 
 class UserLink:
-    """One user's link to a session. sent, acked: offsets of the output."""
+    """One user's link to a session. user: the id of the user's session, which differs from this
+    one where it is attached. sent, acked: offsets of the output."""
 
-    def __init__(self, wire: Dialled, *, watch: bool, at: int) -> None:
+    def __init__(self, wire: Dialled, user: str, *, watch: bool, at: int) -> None:
         self.wire = wire
+        self.user = user
         self.watch = watch
         self.sent = self.acked = at
         self.told = False  # its status was sent
@@ -69,6 +72,8 @@ class UserLink:
 class LiveSession:
     """One session at work. life: a word that differs where an earlier agent counted the bytes.
     gone: called once, when the session may be forgotten; stop: has the guardian end its process.
+    log_path: of the terminal of a task itself: the log to which what it prints is appended, also
+    where no user is linked.
     """
 
     def __init__(
@@ -80,6 +85,7 @@ class LiveSession:
         stop: Callable[[], None],
         gone: Callable[[], None],
         linger_seconds: float,
+        log_path: Path | None = None,
     ) -> None:
         self.id = session_id
         self.life = life
@@ -92,6 +98,8 @@ class LiveSession:
         self._stop = stop
         self._gone = gone
         self._linger_seconds = linger_seconds
+        self._log_path = log_path
+        self._log_fd = -1
         self._links: list[UserLink] = []
         self._outputs: dict[int, int] = {}  # descriptor → channel
         self._paused = False
@@ -122,6 +130,10 @@ class LiveSession:
             self._outputs = dict(zip(outputs, (STDOUT, STDERR), strict=False))
         for fd in fds:
             os.set_blocking(fd, False)
+        if self._log_path is not None:
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+            with contextlib.suppress(OSError):  # its users see what it prints all the same
+                self._log_fd = os.open(self._log_path, flags, 0o600)
         self._read_on()
         self.begun.set()
         if not self._links:
@@ -173,6 +185,9 @@ class LiveSession:
         if not data:
             self._drop_output(fd)
             return
+        if self._log_fd >= 0:
+            with contextlib.suppress(OSError):  # a full disk
+                os.write(self._log_fd, data)
         self._kept.append((self._made, self._outputs[fd], data))
         self._made += len(data)
         while self._kept and self._made - self._kept[0][0] - len(self._kept[0][2]) > self._keep():
@@ -281,18 +296,21 @@ class LiveSession:
 
     # ---- its links
 
-    def add_link(self, wire: Dialled, *, seen: int, watch: bool) -> None:
-        """Begin to serve a link. A user's own link takes the place of an earlier one."""
+    def add_link(self, wire: Dialled, user: str, *, seen: int, watch: bool) -> None:
+        """Begin to serve a link of the session `user`. A user's own link takes the place of an
+        earlier one; another user's reads along."""
+        main = [link for link in self._links if not link.watch and link.user != user]
+        watch = watch or bool(main)
         first = self._kept[0][0] if self._kept else self._made
         start = min(max(seen, first), self._made)
         if watch or seen > self._made:
             start = first
-        link = UserLink(wire, watch=watch, at=start)
+        link = UserLink(wire, user, watch=watch, at=start)
         if not watch:
             for old in [link for link in self._links if not link.watch]:
                 self._links.remove(old)
                 old.wire.over = lambda code: None
-                old.wire.close(LEFT)
+                old.wire.close(REPLACED)
             self._acked = max(self._acked, start)
         self._links.append(link)
         wire.hear = lambda data: self._hear(link, data)
@@ -302,7 +320,12 @@ class LiveSession:
             self._lingering.cancel()
             self._lingering = None
         told = SessionBegun(
-            session=self.id, start=start, taken=self._received, tty=self.tty, life=self.life
+            session=user,
+            start=start,
+            taken=self._received,
+            tty=self.tty,
+            life=self.life,
+            watch=watch,
         )
         wire.send(frame_json(BEGUN, told))
         self._pump_link(link)
@@ -373,7 +396,7 @@ class LiveSession:
 
     def _linger(self) -> None:
         loop = asyncio.get_running_loop()
-        if self._lingering is None:
+        if self._lingering is None and (self._log_path is None or self.is_done):
             self._lingering = loop.call_later(self._linger_seconds, self._give_up)
 
     def _give_up(self) -> None:
@@ -397,6 +420,8 @@ class LiveSession:
         for fd in list(self._outputs):
             self._drop_output(fd)
         self._close_input()
+        if self._log_fd >= 0:
+            os.close(self._log_fd)
         for link in self._links:
             link.wire.over = lambda code: None
             link.wire.close(LEFT)

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -21,12 +22,17 @@ from holdfast.cli.jobs.narrator import Narrator
 from holdfast.cli.jobs.submit import check_piped_input, submit_spec, takes_spec
 from holdfast.cli.options import COUNT
 from holdfast.cli.output import note, size
+from holdfast.cli.sessions.attach import come_to
 from holdfast.cli.watch.progress import ProgressLine
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from holdfast.client import Client
     from holdfast.core.records import JobRecord
+
+
+_LOOK_SECONDS = 0.25
+_LOOKS = 8
 
 
 class Interrupts:
@@ -78,9 +84,11 @@ class Interrupts:
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option("--detach", "-d", is_flag=True, help="Only submit, and print the id.")
 @click.option("--rank", type=COUNT, help="With --tasks: only this rank's output.")
+@click.option("-i", "--keys", is_flag=True, help="With -t: give it what is typed here.")
+@click.option("-t", "--tty", is_flag=True, help="Give it a terminal, and come to it: -it.")
 @takes_spec
 @talks
-def run(face: Face, detach: bool, rank: int | None, **options: Any) -> None:
+def run(face: Face, detach: bool, rank: int | None, keys: bool, tty: bool, **options: Any) -> None:
     """Run a command as a job, show its output, and exit with its code.
 
     The command may run as long as it needs: it has a time limit only where --time-limit, its queue or its
@@ -96,6 +104,9 @@ def run(face: Face, detach: bool, rank: int | None, **options: Any) -> None:
     A job's standard input is empty, so input that is piped into this command is refused, unless
     --stdin gives it to the job. Each attempt, and each rank of a gang, reads it from its start.
 
+    With -it the job has a terminal, which is this one. It is never run again by itself; Ctrl-P Ctrl-Q
+    leaves it to go on, and `holdfast attach` comes back.
+
     \b
     Examples:
       holdfast run -- python train.py
@@ -103,7 +114,13 @@ def run(face: Face, detach: bool, rank: int | None, **options: Any) -> None:
       holdfast run --tasks 8 --gpus 1 -- python train_ddp.py
       cat words | holdfast run --stdin - -- sort
       holdfast run --shell "echo $HOME | tr a-z A-Z"
+      holdfast run -it --gpus 1 -- bash
     """
+    options["terminal"] = keys or tty
+    if options["terminal"]:
+        with face.client() as client:
+            sit_at(face, client, lambda: submit_spec(client, options), detach=detach)
+        return
     check_piped_input(options["stdin"])
     with face.client() as client:
         follow_job(face, client, lambda: submit_spec(client, options, rank), rank, detach=detach)
@@ -158,6 +175,46 @@ def wait_outputs(client: Client, job: JobRecord) -> None:
         note(f"outputs{rank} {one.state}: {one.files} files, {size(one.bytes)}{out}{why}")
     if any(one.digest for one in found):
         note(f"fetch them: holdfast outputs {job.id} --get DIR")
+
+
+def sit_at(face: Face, client: Client, submit: Callable[[], JobRecord], *, detach: bool) -> None:
+    """Submit a job with a terminal, come to it once it runs, and exit with the job's code."""
+    with Interrupts(face) as interrupts:
+        job = submit()
+        if detach:
+            face.show(job, job.id)
+            return
+        interrupts.arm(job.id)
+        job = _wait_to_run(client, job)
+    if not job.state.terminal:
+        come_to(client, job.id)
+        job = client.job(job.id)
+        if not job.state.terminal and not _is_ending(client, job):
+            _leave(0)  # the person left, and the job goes on
+        job = client.wait(job.id)
+    tell_end(job)
+    _leave(exit_code_of_job(job, interrupts.signal))
+
+
+def _wait_to_run(client: Client, job: JobRecord) -> JobRecord:
+    """Wait until the job runs or is over, and show what it waits for."""
+    shown = ""
+    while job.state.value != "running" and not job.state.terminal:
+        if job.reason and job.reason != shown:
+            shown = job.reason
+            note(f"{job.state.value}: {shown}")
+        time.sleep(_LOOK_SECONDS)
+        job = client.job(job.id)
+    return job
+
+
+def _is_ending(client: Client, job: JobRecord) -> bool:
+    """Return whether a job whose terminal has closed comes to its end in a moment."""
+    for _ in range(_LOOKS):
+        if client.job(job.id).state.value != "running":
+            return True
+        time.sleep(_LOOK_SECONDS)
+    return False
 
 
 def _job_json(job: JobRecord) -> str:

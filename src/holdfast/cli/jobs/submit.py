@@ -191,6 +191,9 @@ def read_spec(
             fields[name] = options[name]
     if options.get("detached"):
         fields["detached"] = True
+    if options.get("terminal"):
+        fields |= {"terminal": True, "interactive": True}
+        fields["env"] = {"TERM": environ.get("TERM", "xterm")} | dict(fields.get("env") or {})
     for name in _LIMITS:
         if options[name] is not None:
             for other in (f"{name}_seconds", f"{name}_bytes"):

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from holdfast.errors import HoldfastError
+
 if TYPE_CHECKING:
     from holdfast.client.sessions.session import TaskSession
 
@@ -39,22 +41,45 @@ def tell_lost(sentence: str) -> None:
     sys.stderr.flush()
 
 
-def carry(session: TaskSession, *, reads: bool = True) -> int:
-    """Copy a session's output here, and this program's input there; return the exit code."""
+DETACH_KEYS = b"\x10\x11"
+"""Ctrl-P Ctrl-Q, as in container engines."""
+
+
+class Detached(Exception):
+    """The person at the terminal has left the session to itself."""
+
+
+def carry(session: TaskSession, *, reads: bool = True, detaches: bool = False) -> int:
+    """Copy a session's output here, and this program's input there; return the exit code.
+
+    detaches: raise Detached where the person types `DETACH_KEYS`.
+    """
     wake, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     raw = session.tty and reads and os.isatty(0)
     try:
         with _raw_mode() if raw else contextlib.nullcontext(), _signals(session, waker, raw):
             if reads:
-                copier = threading.Thread(
-                    target=_copy_input, args=(session, wake), daemon=True, name="input"
-                )
-                copier.start()
-            for stream, data in session:
-                _write_all(2 if stream == "stderr" else 1, data)
+                left = threading.Event()
+                keys = DETACH_KEYS if detaches else b""
+                given = (session, wake, keys, left)
+                threading.Thread(target=_copy_input, args=given, daemon=True, name="input").start()
+                if session.tty:
+                    session.resize(*read_size())
+            _copy_output(session, left if reads else threading.Event())
     finally:
         os.set_blocking(waker, False)
     return session.exit_code or 0
+
+
+def _copy_output(session: TaskSession, left: threading.Event) -> None:
+    try:
+        for stream, data in session:
+            _write_all(2 if stream == "stderr" else 1, data)
+    except HoldfastError:
+        if not left.is_set():
+            raise
+    if left.is_set():
+        raise Detached
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -66,9 +91,10 @@ def _write_all(fd: int, data: bytes) -> None:
             select.select([], [fd], [])
 
 
-def _copy_input(session: TaskSession, wake: int) -> None:
-    """Send what is read here until its end; and the size whenever it changes."""
-    inputs = [0, wake]
+def _copy_input(session: TaskSession, wake: int, keys: bytes, left: threading.Event) -> None:
+    """Send what is read here until its end; and the size whenever it changes. Leave the session at
+    `keys`."""
+    inputs, last = [0, wake], b""
     while not session.over:
         try:
             ready, _, _ = select.select(inputs, [], [])
@@ -83,6 +109,11 @@ def _copy_input(session: TaskSession, wake: int) -> None:
             except OSError:
                 data = b""
             if data:
+                if keys and keys in last + data:
+                    left.set()
+                    session.close()
+                    return
+                last = data[-1:]
                 session.write(data)
             else:
                 session.close_stdin()

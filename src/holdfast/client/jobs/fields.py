@@ -62,6 +62,7 @@ class SubmitFields(TypedDict, total=False):
     budget_reset_seconds: Duration | None
     retry: RetryPolicy | RetryFields | Mapping[str, Any] | None
     interactive: bool
+    terminal: bool
     image: str | None
     runtime: Literal["podman", "docker"] | None
     pull: Literal["missing", "always", "never"]

@@ -20,6 +20,7 @@ from holdfast.client.rest import (
 from holdfast.client.scripts import Script, gives_list, gives_one, runs, take_answer
 from holdfast.core.records import HostCheckRecord, ProjectRecord, QueueRecord, TokenRecord
 from holdfast.core.settings.resolve import Effective, Value
+from holdfast.wire.sessions.messages import SessionRecord
 
 if TYPE_CHECKING:
     from holdfast.wire import api as wire
@@ -201,6 +202,21 @@ class OperateMethods:
         end: the fields of `wire.api.RulesTrial`: exit_code, signal, log, text, …
         """
         return send("POST", path_of("rules", "try"), wire.RulesFinding, wire.RulesTrial(**end))
+
+    # ---- sessions
+    @gives_list
+    def sessions(
+        self, job_id: str | None = None, *, also_over: bool = False
+    ) -> PageCall[SessionRecord]:
+        """Return the sessions of a job's tasks, or of all; those that ended, too, where `also_over`
+        is set."""
+        path = path_of("sessions") if job_id is None else path_of("jobs", job_id, "sessions")
+        return get_pages(path, SessionRecord, all="yes" if also_over else None)
+
+    @gives_one
+    def end_session(self, session_id: str) -> RestCall[None]:
+        """End a session."""
+        return delete(path_of("sessions", session_id))
 
     # ---- tokens
     @gives_list

@@ -49,6 +49,8 @@ from holdfast.wire.sessions.messages import (
 _ACK_BYTES = 64 << 10
 _AGAIN_SECONDS = (0.1, 2.0)
 _BEGIN_SECONDS = 40.0
+_TURN_SECONDS = 0.2
+_REPLACED = 4002  # the code of a link whose place another one took
 _KINDS: dict[int, type[HoldfastError]] = {
     401: Unauthorized,
     403: Forbidden,
@@ -96,6 +98,7 @@ class TaskSession:
         self._wire: WebSocket
         self._reading = threading.RLock()
         self._writing = threading.RLock()
+        self._room = threading.Condition()
         self._found: deque[Printed] = deque()
         self._ended = False
         self._life = ""
@@ -107,6 +110,7 @@ class TaskSession:
         self.status: SessionStatus | None = None
         self.id = request.session
         self.tty = request.tty
+        self.watches = request.watch
         self._open()
 
     # ---- what a caller reads
@@ -169,16 +173,28 @@ class TaskSession:
         """Send input. Returns once it is sent, or the session is over."""
         for at in range(0, len(data), PIECE_BYTES):
             piece = data[at : at + PIECE_BYTES]
-            while self._sent - self._taken + len(piece) > STDIN_WINDOW_BYTES and not self.over:
-                with self._reading:
-                    if self._sent - self._taken + len(piece) > STDIN_WINDOW_BYTES:
-                        self._pump(None)
+            while not self._has_room(len(piece)):
+                self._await_room()
             if self.over:
                 return
             with self._writing:
                 self._unsent.append((self._sent, piece))
                 self._sent += len(piece)
                 self._send(frame(STDIN, piece))
+
+    def _has_room(self, count: int) -> bool:
+        return self.over or self._sent - self._taken + count <= STDIN_WINDOW_BYTES
+
+    def _await_room(self) -> None:
+        """Read ahead until the command has read more; where another thread reads, wait for it."""
+        if self._reading.acquire(blocking=False):
+            try:
+                self._pump(_TURN_SECONDS)
+            finally:
+                self._reading.release()
+        else:
+            with self._room:
+                self._room.wait(_TURN_SECONDS)
 
     def close_stdin(self) -> None:
         """Send the end of the input: the command reads it, and may go on printing."""
@@ -245,7 +261,7 @@ class TaskSession:
 
     def _go_on(self, begun: SessionBegun) -> None:
         """Take up where the last link broke; after another agent's start, count anew."""
-        self.id, self.tty = begun.session, begun.tty
+        self.id, self.tty, self.watches = begun.session, begun.tty, begun.watch
         if begun.life != self._life:
             self._life = begun.life
             self._seen = self._seen_told = begun.start
@@ -274,6 +290,8 @@ class TaskSession:
     def _link_anew(self, lost: LinkLost) -> None:
         if self._ended:
             raise Unavailable("the session was closed here") from lost
+        if lost.code == _REPLACED:
+            raise Conflict(f"session {self.id} goes on at another place", code="session_replaced")
         until = time.monotonic() + self._linger_seconds
         pause, most = _AGAIN_SECONDS
         if not self._linger_seconds or not self.id:
@@ -299,6 +317,8 @@ class TaskSession:
         elif channel == STATUS:
             self.status = _decode_status(payload)
             self._wire.close()
+            with self._room:
+                self._room.notify_all()
         elif channel == TAKEN:
             self._note_taken(_decode_taken(payload).bytes)
 
@@ -306,6 +326,8 @@ class TaskSession:
         self._taken = max(self._taken, count)
         while self._unsent and self._unsent[0][0] + len(self._unsent[0][1]) <= self._taken:
             self._unsent.popleft()
+        with self._room:
+            self._room.notify_all()
 
     def _take(self, count: int) -> None:
         """Acknowledge output that the caller has."""

@@ -24,12 +24,12 @@ from starlette.responses import Response
 
 from holdfast.bounds import UNREADABLE
 from holdfast.controller.http.endpoints import ApiCall
-from holdfast.controller.http.sockets import LEFT, LOST, REFUSED, Socket, SocketClosed
+from holdfast.controller.http.sockets import LEFT, LOST, REFUSED, REPLACED, Socket, SocketClosed
 from holdfast.controller.http.sse import CHECK_SECONDS, LET_IN
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.core.ids import ID_PATTERN, TaskKey
 from holdfast.core.records import JobRecord, JobTokenRecord
-from holdfast.core.sessions.rights import Entry, find_refusal
+from holdfast.core.sessions.rights import WishToEnter, find_refusal
 from holdfast.errors import (
     Conflict,
     Forbidden,
@@ -89,7 +89,7 @@ async def check_entry(call: ApiCall, job: JobRecord) -> None:
     """Raise Forbidden where the caller may not come into the job (REACH-1)."""
     settings, token = await call.controller.settings.recent(), call.caller
     effective = settings.effective(project=job.project)
-    entry = Entry(
+    entry = WishToEnter(
         user=call.user,
         may_submit=token.role in ("submit", "admin"),
         reach=token.reach,
@@ -148,7 +148,9 @@ async def _serve(call: ApiCall, socket: Socket, job: JobRecord) -> None:
             raise Unavailable(f"{silent}; `holdfast hosts` shows whether it is alive") from None
         if new:
             controller.background.start(call.store.sessions.note_begun(record.id))
-        await relay(socket, host_end, lambda: _stay(call, job))
+        how = await relay(socket, host_end, lambda: _stay(call, job, record.id))
+        if asked.kind == "attach" and how != LOST:  # the terminal goes on
+            await end_session(call, record.id, SessionEnd(reason="its user left"))
 
 
 def _check_request(asked: SessionRequest) -> None:
@@ -198,7 +200,7 @@ async def end_session(call: ApiCall, session_id: str, end: SessionEnd) -> None:
         call.controller.poke("events")
 
 
-async def _stay(call: ApiCall, job: JobRecord) -> HoldfastError:
+async def _stay(call: ApiCall, job: JobRecord, session_id: str) -> HoldfastError:
     """Wait until the user may not stay any more; return the refusal."""
     let_in: Callable[[], Awaitable[None]] = call.scope[LET_IN]
     while True:
@@ -206,14 +208,18 @@ async def _stay(call: ApiCall, job: JobRecord) -> HoldfastError:
         try:
             await let_in()
             await check_entry(call, job)
+            record = await call.store.sessions.get_session(session_id)
+            if record.state == "ended" and record.exit_code is None:
+                return Conflict(f"session {session_id} is over: {record.reason}")
         except (Unauthorized, Forbidden) as error:
             return error
         except HoldfastError:
             pass  # the store cannot be asked now
 
 
-async def relay(user: Socket, host: Socket, stay: Callable[[], Awaitable[HoldfastError]]) -> None:
-    """Pass messages on both ways until one end is gone, or the user may not stay."""
+async def relay(user: Socket, host: Socket, stay: Callable[[], Awaitable[HoldfastError]]) -> int:
+    """Pass messages on both ways until one end is gone, or the user may not stay. Returns how it
+    ended: LEFT, LOST, REPLACED or REFUSED."""
     refused = asyncio.ensure_future(stay())
     down = asyncio.ensure_future(_pass_on(host, user))
     up = asyncio.ensure_future(_pass_on(user, host))
@@ -226,11 +232,16 @@ async def relay(user: Socket, host: Socket, stay: Callable[[], Awaitable[Holdfas
         if _has_ended(refused):
             await host.close(REFUSED)
             await _tell(user, refused.result())
-        elif _has_ended(up):
-            await host.close(LEFT if up.result() == LEFT else LOST)
+            return REFUSED
+        if _has_ended(up):
+            code = LEFT if up.result() == LEFT else LOST
+            await host.close(code)
         else:
-            await user.close(LEFT if _has_ended(down) and down.result() == LEFT else LOST)
+            code = down.result() if _has_ended(down) else LOST
+            code = code if code in (LEFT, REPLACED) else LOST
+            await user.close(code)
             await host.close(LOST)
+        return code
     finally:
         for task in tasks:
             task.cancel()

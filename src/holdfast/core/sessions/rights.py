@@ -12,7 +12,7 @@ import msgspec
 ANY_PROJECT = "*"
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class WishToEnter(msgspec.Struct, frozen=True, kw_only=True):
     """A wish to come in. may_submit: the token's role is submit or admin. of_a_job: it is the token
     of a running job. shared_process: the job runs calls of many users. switched_on: the setting
     `sessions` of the project."""
@@ -28,7 +28,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     switched_on: bool
 
 
-def find_refusal(entry: Entry) -> tuple[str, str] | None:
+def find_refusal(entry: WishToEnter) -> tuple[str, str] | None:
     """Return the code and the sentence of a refusal; None where the user may come in (REACH-1)."""
     if entry.of_a_job:
         return "job_token", "a job's own token opens no sessions; use the token of its user"

@@ -89,3 +89,8 @@ MAX_PACKET_BYTES = 160 << 10
 encode = msgspec.msgpack.Encoder().encode
 decode_hand_request = msgspec.msgpack.Decoder(HandRequest).decode
 decode_hand_answer = msgspec.msgpack.Decoder(HandAnswer).decode
+
+
+def name_terminal(key: TaskKey) -> str:
+    """Return the id under which the guardian keeps the terminal of a task itself."""
+    return f"terminal of {key}"

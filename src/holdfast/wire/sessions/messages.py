@@ -74,13 +74,15 @@ class SessionBegun(SessionMessage, frozen=True, kw_only=True):
     """The news that a link works. session: its id. start: the offset of the output that follows;
     over what the client has where older output is lost. taken: how many bytes of its input the
     session has had. tty: True if it has a terminal. life: a word that changes where both are counted
-    anew, because the agent was replaced."""
+    anew, because the agent was replaced. watch: the link reads along, because another user is
+    there."""
 
     session: str
     start: Large = 0
     taken: Large = 0
     tty: bool = False
     life: str = ""
+    watch: bool = False
 
 
 class SessionStatus(SessionMessage, frozen=True, kw_only=True):

@@ -148,6 +148,7 @@ def _make_order(
         fresh_workdir=spec.fresh_workdir,
         shell=spec.shell,
         stdin=spec.stdin or "",
+        terminal=spec.terminal,
         code=spec.code,
         setup=spec.setup,
         setup_files=list(spec.setup_files),
