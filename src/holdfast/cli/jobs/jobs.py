@@ -18,7 +18,7 @@ from holdfast.cli.find.arrays import find_array, say_counts, say_parameters, say
 from holdfast.cli.find.jobs import find_job
 from holdfast.cli.options import COUNT, OWNER, POSITIVE, choose_owner, read_pairs
 from holdfast.cli.output import age, columns, count_columns, shorten, span, table, unstyle
-from holdfast.cli.watch.progress import find_estimate, say_left, say_rate
+from holdfast.cli.watch.progress import find_estimate, say_left, say_rate, take_beat
 from holdfast.client.specs import parse_start
 from holdfast.core.arrays.records import ArrayRecord
 from holdfast.core.progress.pace import Estimate, Pace
@@ -27,6 +27,7 @@ from holdfast.core.states import JobState
 from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
+    from holdfast.client import Client
     from holdfast.core.records import JobRecord
 
 # The least room in which a reason is read easily beside the other columns; else it goes under them.
@@ -67,6 +68,7 @@ REASON_COLUMNS, UNDER_COLUMNS, RATE_COLUMNS = 30, 5, 100
 @click.option("--all", "everything", is_flag=True, help="List all of them, executors too.")
 @click.option("--executors", is_flag=True, help="Only the jobs that run calls of functions.")
 @click.option("--wide", is_flag=True, help="One line for each job, with nothing cut or wrapped.")
+@click.option("--watch", "watches", is_flag=True, help="Draw it anew every two seconds; q leaves.")
 @talks
 def jobs(
     face: Face,
@@ -76,6 +78,7 @@ def jobs(
     everything: bool,
     executors: bool,
     wide: bool,
+    watches: bool,
     array: str | None,
     indices: bool,
     since: str | None,
@@ -90,7 +93,7 @@ def jobs(
     \b
     Examples:
       holdfast jobs --state running --state queued
-      holdfast jobs --mine
+      holdfast jobs --mine --watch
       holdfast jobs --cause oom_killed --min-retries 2
       holdfast jobs --match train --since 1d --sort time
       holdfast jobs --label team=vision --json | jq -r '.[].id'
@@ -99,21 +102,18 @@ def jobs(
     only["since"] = None if since is None else read_since(since, time.time())
     only["owner"] = choose_owner(only["owner"], mine)
     only["executors"] = "only" if executors else "show" if everything else None
-    with face.client() as client:
-        paging: dict[str, Any] = {"page_size": 500 if everything else min(limit, 500)}
+    # Other filters are about jobs, and an array that has some such members is not one of them.
+    apart = not (
+        array or indices or pairs or executors or any(only[n] is not None for n in _OF_JOBS)
+    )
+    paging: dict[str, Any] = {"page_size": 500 if everything else min(limit, 500)}
+
+    def look(client: Client) -> list[JobRecord | ArrayRecord]:
         if only["parent"] is not None:
             only["parent"] = find_job(client, only["parent"])
         if array is not None:
             named = find_array(client, array)
             only["array"] = array if named is None else named.id
-        # Other filters are about jobs, and an array that has some such members is not one of them.
-        apart = not (
-            array
-            or indices
-            or pairs
-            or executors
-            or any(only[name] is not None for name in _OF_JOBS)
-        )
         chosen = {"states": states, **paging, **only}
         found: Iterator[JobRecord | ArrayRecord] = iter(
             client.jobs(**chosen | ({"array": "none"} if apart else {}), labels=pairs)
@@ -123,9 +123,30 @@ def jobs(
             arrays = client.arrays(states=states, **paging, **about)
             found = heapq.merge(found, arrays, key=lambda row: row.id, reverse=True)
         rows = list(found if everything else itertools.islice(found, min(limit, sys.maxsize)))
-    if sort != "age":
-        rows.sort(key=_SORTS[sort])
+        return rows if sort == "age" else sorted(rows, key=_SORTS[sort])
+
+    if watches and not face.as_json and sys.stdin.isatty() and sys.stdout.isatty():
+        _watch(face, look, wide)
+        return
+    with face.client() as client:
+        rows = look(client)
     face.show(rows, jobs_table(rows, wide=wide) if rows else "no jobs")
+
+
+def _watch(face: Face, look: Callable[[Client], list[JobRecord | ArrayRecord]], wide: bool) -> None:
+    """Draw the table anew every two seconds, with the rates that the looks so far show."""
+    from holdfast.cli.watch.again import watch
+
+    paces: dict[str, Pace] = {}
+
+    def make(client: Client) -> str:
+        rows = look(client)
+        for job in rows:
+            if not isinstance(job, ArrayRecord):
+                paces[job.id] = take_beat(paces.get(job.id, Pace()), job)
+        return jobs_table(rows, wide=wide, paces=paces) if rows else "no jobs"
+
+    watch(face, make)
 
 
 def jobs_table(

@@ -19,7 +19,7 @@ from holdfast.cli.jobs.jobs import read_since
 from holdfast.cli.jobs.ranks_output import Excerpt, RankPrefixer, find_last_lines
 from holdfast.cli.options import COUNT, JOB, POSITIVE
 from holdfast.cli.output import count_of, note, say_state, write_stream
-from holdfast.cli.watch.progress import ProgressLine
+from holdfast.cli.watch.progress import StepLine
 from holdfast.core.records import JobRecord
 from holdfast.wire.api import LogLine
 
@@ -91,7 +91,7 @@ def copy_output(
     narrator: Narrator | None,
     excerpt: Excerpt | None = None,
     *,
-    progress: ProgressLine,
+    progress: StepLine,
     **which: Any,
 ) -> tuple[JobRecord, Gaps]:
     """Write the job's output to stdout and stderr until it has ended, with its progress below, and
@@ -279,7 +279,7 @@ def _follow(
                 item = msgspec.structs.replace(item, data=excerpt.take(item))
             face.show_json_line(item)
     else:
-        with ProgressLine(face, job.id, wanted=which["wait"]) as progress:
+        with StepLine(face, job.id, wanted=which["wait"]) as progress:
             job, gaps = copy_output(client, job, None, excerpt, progress=progress, **which)
         missing = gaps.exit_code
     if not which["wait"] or which["attempt"] is not None or not job.state.terminal:

@@ -23,7 +23,7 @@ from holdfast.cli.jobs.submit import check_piped_input, submit_spec, takes_spec
 from holdfast.cli.options import COUNT
 from holdfast.cli.output import note, size
 from holdfast.cli.sessions.attach import come_to
-from holdfast.cli.watch.progress import ProgressLine
+from holdfast.cli.watch.progress import StepLine
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def follow_job(
             return
         interrupts.arm(job.id)
         try:
-            with Narrator(face, job) as narrator, ProgressLine(face, job.id) as progress:
+            with Narrator(face, job) as narrator, StepLine(face, job.id) as progress:
                 whole = not (sys.stdout.isatty() and sys.stderr.isatty())
                 which: dict[str, Any] = {"rank": rank, "since": 1, "full": whole}
                 job, gaps = copy_output(client, job, narrator, progress=progress, **which)

@@ -62,7 +62,7 @@ def say_estimate(found: Estimate) -> str:
     return ", ".join(filter(None, parts))
 
 
-class ProgressLine:
+class StepLine:
     """Shows a running job's progress on the last line of a terminal while nothing is printed there.
 
     A thread asks for the job now and then. The line is shown only below a whole line of output,
@@ -76,7 +76,7 @@ class ProgressLine:
         self._over = threading.Event()
         self._whole, self._pace = True, Pace()
 
-    def __enter__(self) -> ProgressLine:
+    def __enter__(self) -> StepLine:
         if self._line.is_shown:
             threading.Thread(target=self._look, daemon=True).start()
         return self

@@ -1,0 +1,206 @@
+"""`top`: hosts, GPUs and jobs as they are now, with keys to look into a job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from holdfast.cli.face import Face, talks
+from holdfast.cli.output import columns, print_text
+from holdfast.cli.watch.draw import (
+    Ask,
+    Focus,
+    View,
+    draw_hosts,
+    draw_jobs,
+    draw_top,
+    press,
+    settle,
+    sort_jobs,
+)
+from holdfast.cli.watch.progress import take_beat
+from holdfast.cli.watch.screen import Screen, ScreenEnded
+from holdfast.core.progress.pace import Pace
+from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.client import Client
+
+LOOK_SECONDS = 2.0
+MAX_JOBS = 500
+MAX_HOSTS_READ = 16
+"""The most hosts whose devices are read at each look, one call for each."""
+_STATES = ("running", "draining", "reserved", "queued", "waiting")
+
+
+@click.command()
+@click.option("--queue", help="Only the jobs of this queue.")
+@click.option("--project", help="Only the jobs of this project.")
+@talks
+def top(face: Face, queue: str | None, project: str | None) -> None:
+    """Show hosts, GPUs and unfinished jobs, drawn anew every two seconds.
+
+    Keys: j and k (or arrows) choose a job; f follows its output, until Ctrl-C; w says why it is in its
+    state; c cancels it, after y; s opens a shell in it; q leaves. Into a pipe, and with --json, one look
+    is printed.
+
+    \b
+    Examples:
+      holdfast top
+      holdfast top --queue gpu
+      holdfast top | cat
+    """
+    chosen = {"queue": queue, "project": project}
+    if face.as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        with face.client() as client:
+            view = look(client, {}, chosen)
+        found = {"hosts": view.hosts, "jobs": sort_jobs(view.jobs)}
+        width = min(columns(), 1000)
+        lines = [*draw_hosts(view, width), "", *draw_jobs(view, "", width, len(view.jobs) + 1)]
+        face.show(found, "\n".join(line.rstrip() for line in lines))
+        return
+    try:
+        with Screen() as screen, LookThread(face, screen, chosen) as looks:
+            _run(face, screen, looks)
+    except ScreenEnded as end:
+        sys.exit(128 + end.number)
+
+
+def look(client: Client, paces: dict[str, Pace], only: dict[str, Any]) -> View:
+    """Look at the cluster once. paces: what earlier looks saw of each job; it is brought up to date."""
+    hosts = tuple(client.hosts())
+    jobs = []
+    for job in client.jobs(states=_STATES, page_size=MAX_JOBS, **only):
+        jobs.append(job)
+        if len(jobs) == MAX_JOBS:
+            break
+    for job in jobs:
+        paces[job.id] = take_beat(paces.get(job.id, Pace()), job)
+    gpus = {}
+    for host in [host for host in hosts if host.gpus and not host.dead][:MAX_HOSTS_READ]:
+        with contextlib.suppress(HoldfastError):
+            latest = client.host_telemetry(host.id, seconds=60).latest
+            if latest is not None:
+                gpus[host.id] = latest.gpus
+    return View(
+        at=datetime.now(UTC),
+        place=client.place.url,
+        hosts=hosts,
+        jobs=tuple(sort_jobs(jobs)),
+        gpus=gpus,
+        paces={job.id: paces[job.id] for job in jobs},
+    )
+
+
+class LookThread:
+    """A thread that looks every two seconds, so that keys act while an answer is awaited."""
+
+    def __init__(self, face: Face, screen: Screen, only: dict[str, Any]) -> None:
+        self._face, self._screen, self._only = face, screen, only
+        self.view = View(at=datetime.now(UTC), place="", error="looking…")
+        self._over = threading.Event()
+        self._soon = threading.Event()
+
+    def __enter__(self) -> LookThread:
+        threading.Thread(target=self._look, daemon=True).start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._over.set()
+        self._soon.set()
+
+    def hurry(self) -> None:
+        """Look again at once."""
+        self._soon.set()
+
+    def _look(self) -> None:
+        paces: dict[str, Pace] = {}
+        while not self._over.is_set():
+            try:
+                with self._face.client() as client:
+                    while not self._over.is_set():
+                        self.view = look(client, paces, self._only)
+                        self._screen.wake()
+                        self._pause()
+            except (HoldfastError, OSError) as error:
+                self.view = msgspec.structs.replace(self.view, error=str(error))
+                self._screen.wake()
+                self._pause()
+
+    def _pause(self) -> None:
+        self._soon.wait(LOOK_SECONDS)
+        self._soon.clear()
+
+
+def _run(face: Face, screen: Screen, looks: LookThread) -> None:
+    place = Focus()
+    while True:
+        size, view = screen.size, looks.view
+        place = settle(place, view.jobs)
+        screen.draw(draw_top(view, place, size.columns, size.lines))
+        key = screen.read_key(LOOK_SECONDS)
+        place, ask, job_id = press(key, place, view.jobs, max(1, size.lines // 2))
+        if ask is Ask.QUIT:
+            return
+        if ask in (Ask.FOLLOW, Ask.SHELL):
+            words = ("logs", "-f", job_id) if ask is Ask.FOLLOW else ("shell", job_id)
+            said = _lend(face, screen, words)
+            place = msgspec.structs.replace(place, said=said)
+            looks.hurry()
+        elif ask is Ask.WHY:
+            text = _ask(face, partial(_say_why, job_id=job_id, width=size.columns))
+            place = msgspec.structs.replace(place, text=tuple(text.splitlines()))
+        elif ask is Ask.CANCEL:
+            said = _ask(face, partial(_cancel, job_id=job_id))
+            place = msgspec.structs.replace(place, said=said)
+            looks.hurry()
+
+
+def _ask(face: Face, ask: Callable[[Client], str]) -> str:
+    try:
+        with face.client() as client:
+            return ask(client)
+    except (HoldfastError, OSError) as error:
+        return f"! {error}"
+
+
+def _say_why(client: Client, job_id: str, width: int) -> str:
+    from holdfast.cli.jobs.show import why_text
+
+    wrapped = (
+        textwrap.wrap(line, width) or [""] for line in why_text(client.why(job_id)).splitlines()
+    )
+    return "\n".join([job_id, "", *(part for parts in wrapped for part in parts)])
+
+
+def _cancel(client: Client, job_id: str) -> str:
+    job = client.cancel(job_id, "`holdfast top`")
+    return f"{job_id} is {job.state.value}"
+
+
+def _lend(face: Face, screen: Screen, words: tuple[str, ...]) -> str:
+    """Run another command of ours in the terminal, and return what is to be said after it."""
+    environment = dict(os.environ)
+    more = [] if face.url is None else ["--url", face.url]
+    more += [] if face.token_file is None else ["--token-file", face.token_file]
+    command = [sys.executable, "-P", "-m", "holdfast", words[0], *more, *words[1:]]
+    with screen.lent():
+        done = subprocess.run(command, env=environment)
+        if done.returncode not in (0, 130):
+            print_text(
+                f"`holdfast {' '.join(words)}` ended with code {done.returncode}. Enter goes back."
+            )
+            with contextlib.suppress(OSError, KeyboardInterrupt):
+                sys.stdin.readline()
+    return ""
