@@ -67,7 +67,6 @@ class AsyncRestConnection(Awaited):
         self.place = msgspec.structs.replace(place, ca_file=ca_file or place.ca_file)
         self._timeout_seconds = timeout_seconds
         self._retry_seconds = retry_seconds
-        self._ca_file = ca_file
         self.on_note: Callable[[str], None] = warn
         self._http = AsyncHttp(**http_options(self.place, timeout_seconds))
 
@@ -120,13 +119,7 @@ class AsyncRestConnection(Awaited):
             term=term, port=port, session=session, watch=watch,
         )  # fmt: skip
         opened = await asyncio.to_thread(
-            TaskSession,
-            self.place,
-            job_id,
-            asked,
-            ca_file=self._ca_file,
-            on_lost=on_lost,
-            linger_seconds=linger_seconds,
+            TaskSession, self.place, job_id, asked, on_lost=on_lost, linger_seconds=linger_seconds
         )
         return AsyncTaskSession(opened)
 
