@@ -106,58 +106,12 @@ def of_intent(machines: tuple[Machine, ...], intent: str) -> list[Machine]:
     return [m for m in machines if m.intent == intent and m.state is not MachineState.GONE]
 
 
-class LocalRig:
-    """Stubs as agents of this machine."""
-
-    kind = "local"
-    offer = Offer(name="small", gpus=2, cpu_slots=3)
+class StubRig:
+    """What rigs share whose agents are `write_stub`'s programs, and whose creation hangs while the
+    file `hanging` is there."""
 
     def __init__(self, folder: Path) -> None:
-        self._stubs, self._folder = folder / "stubs", folder / "machines"
-        stub = write_stub(self._stubs)
-        self.config: dict[str, Any] = {"folder": str(self._folder), "python": str(stub)}
-        self.bad_config: dict[str, Any] = {"python": "/nowhere/python"}
-
-    def env_of(self, machine: Machine) -> Mapping[str, str]:
-        return read_env(self._stubs / f"{machine.intent}.env")
-
-    def count_starts(self, intent: str) -> int:
-        return count_starts(self._stubs, intent)
-
-    @contextlib.contextmanager
-    def hang(self, order: CreateOrder) -> Iterator[None]:
-        import fcntl
-
-        folder = self._folder / "here" / order.intent
-        folder.mkdir(parents=True)
-        with (folder / "lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
-        lock.close()
-
-    def leftovers(self) -> list[str]:
-        return []
-
-
-class CommandRig:
-    """The toys of examples/fleet."""
-
-    kind = "command"
-    offer = Offer(name="toy")
-
-    def __init__(self, folder: Path) -> None:
-        self._stubs = folder / "stubs"
-        toy = [sys.executable, str(ROOT / "examples" / "fleet" / "toy.py")]
-        self._hanging = folder / "hanging"
-        create = ["sh", "-c", f'test -e {self._hanging} && sleep 600; exec "$@"', "sh", *toy]
-        self.config: dict[str, Any] = {
-            "create": create,
-            "list": toy,
-            "terminate": toy,
-            "quote": toy,
-            "env": {"TOY_FOLDER": str(folder / "toys"), "TOY_AGENT": str(write_stub(self._stubs))},
-        }
-        self.bad_config: dict[str, Any] = {"settings": {"size": "large"}}
+        self._stubs, self._hanging = folder / "stubs", folder / "hanging"
 
     def env_of(self, machine: Machine) -> Mapping[str, str]:
         return read_env(self._stubs / f"{machine.intent}.env")
@@ -173,3 +127,48 @@ class CommandRig:
 
     def leftovers(self) -> list[str]:
         return []
+
+
+class LocalRig(StubRig):
+    """Stubs as agents of this machine."""
+
+    kind = "local"
+    offer = Offer(name="small", gpus=2, cpu_slots=3)
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._folder = folder / "machines"
+        stub = write_stub(self._stubs)
+        self.config: dict[str, Any] = {"folder": str(self._folder), "python": str(stub)}
+        self.bad_config: dict[str, Any] = {"python": "/nowhere/python"}
+
+    @contextlib.contextmanager
+    def hang(self, order: CreateOrder) -> Iterator[None]:
+        import fcntl
+
+        folder = self._folder / "here" / order.intent
+        folder.mkdir(parents=True)
+        with (folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        lock.close()
+
+
+class CommandRig(StubRig):
+    """The toys of examples/fleet."""
+
+    kind = "command"
+    offer = Offer(name="toy")
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        toy = [sys.executable, str(ROOT / "examples" / "fleet" / "toy.py")]
+        create = ["sh", "-c", f'test -e {self._hanging} && sleep 600; exec "$@"', "sh", *toy]
+        self.config: dict[str, Any] = {
+            "create": create,
+            "list": toy,
+            "terminate": toy,
+            "quote": toy,
+            "env": {"TOY_FOLDER": str(folder / "toys"), "TOY_AGENT": str(write_stub(self._stubs))},
+        }
+        self.bad_config: dict[str, Any] = {"settings": {"size": "large"}}

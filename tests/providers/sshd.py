@@ -7,12 +7,12 @@ import getpass
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.fleet.instances import CreateOrder, Machine, Offer
-from tests.providers.rig import count_starts, read_env, write_stub
+from holdfast.core.fleet.instances import Offer
+from tests.providers.rig import StubRig, write_stub
 from tests.waits import free_port, wait_exit, wait_until
 
 SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/local/sbin")
@@ -94,15 +94,14 @@ def serve_ssh(folder: Path) -> Iterator[Sshd]:
         server.stop()
 
 
-class SshRig:
+class SshRig(StubRig):
     """Two boxes: folders behind one sshd."""
 
     kind = "ssh"
     offer = Offer(name="box")
 
     def __init__(self, folder: Path, server: Sshd) -> None:
-        self._stubs = folder / "stubs"
-        self._hanging = folder / "hanging"
+        super().__init__(folder)
         wrapper = folder / "ssh"
         wrapper.write_text(f'#!/bin/sh\ntest -e {self._hanging} && sleep 600\nexec ssh "$@"\n')
         wrapper.chmod(0o700)
@@ -115,18 +114,3 @@ class SshRig:
             "boxes": boxes, "python": stub, "ssh": str(wrapper), "grace_seconds": 5
         }  # fmt: skip
         self.bad_config: dict[str, Any] = {"python": "/nowhere/python"}
-
-    def env_of(self, machine: Machine) -> Mapping[str, str]:
-        return read_env(self._stubs / f"{machine.intent}.env")
-
-    def count_starts(self, intent: str) -> int:
-        return count_starts(self._stubs, intent)
-
-    @contextlib.contextmanager
-    def hang(self, order: CreateOrder) -> Iterator[None]:
-        self._hanging.touch()
-        yield
-        self._hanging.unlink()
-
-    def leftovers(self) -> list[str]:
-        return []

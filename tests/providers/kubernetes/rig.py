@@ -8,12 +8,12 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.fleet.instances import CreateOrder, Machine, Offer
-from tests.providers.rig import ROOT, count_starts, read_env, write_stub
+from holdfast.core.fleet.instances import CreateOrder, Offer
+from tests.providers.rig import ROOT, StubRig, write_stub
 from tests.waits import run_patiently
 
 SCRIPTS = ROOT / "tests" / "system" / "kubernetes"
@@ -61,7 +61,7 @@ def serve_kubernetes(folder: Path) -> Iterator[Kubernetes]:
         made.stop()
 
 
-class KubernetesRig:
+class KubernetesRig(StubRig):
     """Pods whose program is a stub, in an image of empty folders into which this machine's are
     mounted."""
 
@@ -69,7 +69,7 @@ class KubernetesRig:
     offer = Offer(name="pod", cpu_slots=0)
 
     def __init__(self, folder: Path, kubernetes: Kubernetes) -> None:
-        self._stubs = folder / "stubs"
+        super().__init__(folder)
         self._kubeconfig = folder / "kubeconfig"
         shutil.copy(kubernetes.kubeconfig, self._kubeconfig)
         stub = write_stub(self._stubs)
@@ -101,12 +101,6 @@ class KubernetesRig:
         }
         self.bad_config: dict[str, Any] = {"pod": {"spec": {"containers": [{"name": "no name"}]}}}
 
-    def env_of(self, machine: Machine) -> Mapping[str, str]:
-        return read_env(self._stubs / f"{machine.intent}.env")
-
-    def count_starts(self, intent: str) -> int:
-        return count_starts(self._stubs, intent)
-
     @contextlib.contextmanager
     def hang(self, order: CreateOrder) -> Iterator[None]:
         """A server that takes calls and never answers."""
@@ -122,6 +116,3 @@ class KubernetesRig:
             self._kubeconfig.write_text("\n".join(lines))
             yield
         self._kubeconfig.write_text(whole)
-
-    def leftovers(self) -> list[str]:
-        return []

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.fleet.instances import CreateOrder, Machine, Offer
-from tests.providers.rig import count_starts, read_env, write_stub
+from holdfast.core.fleet.instances import Offer
+from tests.providers.rig import StubRig, write_stub
 from tests.system.slurm.cluster import Cluster
 
 # Cards that are files, and a partition whose jobs push others out.
@@ -35,15 +35,14 @@ def serve_slurm(folder: Path) -> Iterator[Cluster]:
         made.end()
 
 
-class SlurmRig:
+class SlurmRig(StubRig):
     """Stubs as agents in batch jobs."""
 
     kind = "slurm"
     offer = Offer(name="node", cpu_slots=1)
 
     def __init__(self, folder: Path, cluster: Cluster) -> None:
-        self._stubs = folder / "stubs"
-        self._hanging = folder / "hanging"
+        super().__init__(folder)
         tools = folder / "tools"
         tools.mkdir()
         path = cluster.env["PATH"]
@@ -58,18 +57,3 @@ class SlurmRig:
             "workdir": str(folder),
         }
         self.bad_config: dict[str, Any] = {"partition": "nowhere"}
-
-    def env_of(self, machine: Machine) -> Mapping[str, str]:
-        return read_env(self._stubs / f"{machine.intent}.env")
-
-    def count_starts(self, intent: str) -> int:
-        return count_starts(self._stubs, intent)
-
-    @contextlib.contextmanager
-    def hang(self, order: CreateOrder) -> Iterator[None]:
-        self._hanging.touch()
-        yield
-        self._hanging.unlink()
-
-    def leftovers(self) -> list[str]:
-        return []

@@ -137,3 +137,9 @@ def is_gone(path: str) -> Callable[[], bool]:
 
 def each(iterator: Iterator[Any]) -> list[Any]:
     return list(iterator)
+
+
+def find_warden(manager: subprocess.Popen[bytes]) -> int:
+    """The pid of a manager's warden, its only child."""
+    (warden,) = [entry.pid for entry in table.read_table().values() if entry.ppid == manager.pid]
+    return warden

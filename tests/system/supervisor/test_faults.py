@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ import pytest
 
 from holdfast.errors import Conflict, ValidationError
 from holdfast.process import table
-from holdfast.supervisor import Context, ContextClosed, Future, HostLost, as_completed, wait
+from holdfast.supervisor import Context, ContextClosed, Future, Host, HostLost, as_completed, wait
 from holdfast.supervisor.host.host_manager import EXIT_WARDEN_DIED
 from holdfast.supervisor.host.warden import FROZEN_SECONDS
 from holdfast.supervisor.line.session_host import EXIT_NO_SUPERVISOR, EXIT_ORPHANED
@@ -27,6 +28,7 @@ from tests.system.supervisor.rig import (
     Managers,
     attach,
     find_descendants,
+    find_warden,
     local_context,
     python,
     start_family,
@@ -195,22 +197,27 @@ from holdfast.cli.main import main; sys.argv[0] = 'holdfast'; main()
 """
 
 
+@contextlib.contextmanager
+def impatient_manager(
+    managers: Managers,
+) -> Iterator[tuple[Context, Host, subprocess.Popen[bytes]]]:
+    """A context with one host, whose manager runs `IMPATIENT`."""
+    with local_context() as ctx:
+        (host,) = ctx.request_hosts(1)
+        words = [sys.executable, "-c", IMPATIENT, *ctx.manager_command()[3:]]
+        yield ctx, host, managers.start_command(words)
+
+
 @pytest.mark.slow
 def test_a_frozen_managers_processes_end_on_a_machine_where_nothing_turns_as_it_should(
     managers: Managers,
 ) -> None:
     """WARDEN-2: a warden that has a core for a moment now and then, and never long enough to turn
     twice."""
-    with local_context() as ctx:
-        (host,) = ctx.request_hosts(1)
-        manager = managers.start_command(
-            [sys.executable, "-c", IMPATIENT, *ctx.manager_command()[3:]]
-        )
+    with impatient_manager(managers) as (ctx, host, manager):
         (process,) = ctx.create_process_group([host], ["sleep", "6000"])
         pid = process.pid().result(PATIENCE)
-        (warden,) = [
-            entry.pid for entry in table.read_table().values() if entry.ppid == manager.pid
-        ]
+        warden = find_warden(manager)
         os.kill(manager.pid, signal.SIGSTOP)
         try:
             for _ in range(10):
@@ -231,16 +238,10 @@ def test_a_frozen_managers_processes_end_on_a_machine_where_nothing_turns_as_it_
 @pytest.mark.slow
 def test_a_warden_that_was_away_hears_its_manager_first(managers: Managers) -> None:
     """WARDEN-2: what was said meanwhile waits on the line."""
-    with local_context() as ctx:
-        (host,) = ctx.request_hosts(1)
-        manager = managers.start_command(
-            [sys.executable, "-c", IMPATIENT, *ctx.manager_command()[3:]]
-        )
+    with impatient_manager(managers) as (ctx, host, manager):
         (process,) = ctx.create_process_group([host], ["sleep", "6000"])
         pid = process.pid().result(PATIENCE)
-        (warden,) = [
-            entry.pid for entry in table.read_table().values() if entry.ppid == manager.pid
-        ]
+        warden = find_warden(manager)
         for _ in range(3):
             os.kill(warden, signal.SIGSTOP)
             time.sleep(2.5)
@@ -252,11 +253,7 @@ def test_a_warden_that_was_away_hears_its_manager_first(managers: Managers) -> N
 @pytest.mark.slow
 def test_a_manager_that_stays_frozen_keeps_no_processes(managers: Managers, tmp_path: Path) -> None:
     """WARDEN-2: its ranks may run elsewhere long since."""
-    with local_context() as ctx:
-        (host,) = ctx.request_hosts(1)
-        manager = managers.start_command(
-            [sys.executable, "-c", IMPATIENT, *ctx.manager_command()[3:]]
-        )
+    with impatient_manager(managers) as (ctx, host, manager):
         _, family = start_family(ctx, host, tmp_path)
         os.kill(manager.pid, signal.SIGSTOP)
         wait_gone(family, "the family of the frozen manager")
@@ -267,11 +264,7 @@ def test_a_manager_that_stays_frozen_keeps_no_processes(managers: Managers, tmp_
 
 @pytest.mark.slow
 def test_an_idle_manager_that_stays_frozen_ends(managers: Managers) -> None:
-    with local_context() as ctx:
-        (host,) = ctx.request_hosts(1)
-        manager = managers.start_command(
-            [sys.executable, "-c", IMPATIENT, *ctx.manager_command()[3:]]
-        )
+    with impatient_manager(managers) as (_, host, manager):
         host.hostname().result(PATIENCE)
         os.kill(manager.pid, signal.SIGSTOP)
         assert wait_exit(manager, PATIENCE) == -signal.SIGKILL

@@ -25,6 +25,7 @@ from tests.system.supervisor.rig import (
     PATIENCE,
     Managers,
     attach,
+    find_warden,
     local_context,
     python,
     start_family,
@@ -41,11 +42,6 @@ def own_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TMPDIR", str(folder))
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     return folder
-
-
-def find_warden(manager: subprocess.Popen[bytes]) -> int:
-    (warden,) = [entry.pid for entry in table.read_table().values() if entry.ppid == manager.pid]
-    return warden
 
 
 def kill_both(manager: subprocess.Popen[bytes]) -> None:

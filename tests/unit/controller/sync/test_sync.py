@@ -35,11 +35,22 @@ async def never(*_: Any, **__: Any) -> Any:
     raise AssertionError("this was not to be asked")
 
 
-async def waits(poll: asyncio.Task[wire.SyncAnswer], served: Served) -> None:
+async def waits(poll: asyncio.Task[Any], served: Served) -> None:
     async with within(5):
         while not served.controller.wakes.waiting_polls:
             await asyncio.sleep(0.005)
     assert not poll.done()
+
+
+async def hang_up(poll: asyncio.Task[Any], served: Served) -> None:
+    """Have the client of a poll that waits go away, and wait until the server knows."""
+    await waits(poll, served)
+    poll.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await poll
+    async with within(5):
+        while served.controller.wakes.waiting_polls:
+            await asyncio.sleep(0.005)
 
 
 async def test_a_poll_with_nothing_to_say_waits_for_its_time(
@@ -85,15 +96,7 @@ async def test_an_older_call_that_comes_late_does_not_wait(
 async def test_a_client_that_hangs_up_is_offered_nothing(served: Served, agent: FakeAgent) -> None:
     await let_wait(served)
     poll = asyncio.create_task(agent.post_sync(wait=LONG_SECONDS))
-    async with within(5):
-        while not served.controller.wakes.waiting_polls:
-            await asyncio.sleep(0.005)
-    poll.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await poll
-    async with within(5):
-        while served.controller.wakes.waiting_polls:
-            await asyncio.sleep(0.005)
+    await hang_up(poll, served)
     job = await served.submit()
     await served.until(job["id"], "reserved")
     tasks = await served.store.jobs.list_tasks(job["id"])
@@ -115,15 +118,8 @@ async def test_a_rented_host_that_hangs_up_with_work_has_its_provider_asked(
     await let_wait(served)
     reports = [agent.running(order)] if works else []
     poll = asyncio.create_task(agent.post_sync(*reports, wait=LONG_SECONDS))
+    await hang_up(poll, served)
     async with within(5):
-        while not served.controller.wakes.waiting_polls:
-            await asyncio.sleep(0.005)
-    poll.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await poll
-    async with within(5):
-        while served.controller.wakes.waiting_polls:
-            await asyncio.sleep(0.005)
         while pool and works and not doubted:
             await asyncio.sleep(0.005)
     assert doubted == ([(agent.host_id, "p")] if pool and works else [])
@@ -452,9 +448,7 @@ async def test_a_store_that_is_away_is_503_with_retry_after(
 async def test_a_stop_answers_waiting_polls(served: Served, agent: FakeAgent) -> None:
     await let_wait(served)
     poll = asyncio.create_task(agent.post_sync(wait=LONG_SECONDS))
-    async with within(5):
-        while not served.controller.wakes.waiting_polls:
-            await asyncio.sleep(0.005)
+    await waits(poll, served)
     async with within(5):
         await served.running.stop()
         assert (await poll).status_code == 200
