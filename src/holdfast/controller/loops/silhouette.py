@@ -89,7 +89,8 @@ async def keep_running(controller: Controller, loop: Loop) -> None:
         if failures:
             # Hints are not heard here, because they would turn a failing loop into a busy one.
             delay = min(0.25 * 2 ** min(failures, 10), MAX_BACK_OFF_SECONDS)
-            await controller.wakes.topic(f"back-off:{loop.name}").wait(0, delay)
+            pause = controller.wakes.topic(f"back-off:{loop.name}")
+            await pause.wait(pause.version, delay)
         else:
             await wait_any(seen, loop.interval_seconds)
 

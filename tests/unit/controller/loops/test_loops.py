@@ -65,6 +65,27 @@ async def test_a_loop_goes_on_where_what_it_waits_for_is_cancelled(store: Postgr
         await task
 
 
+async def test_a_loop_that_fails_while_the_server_stops_leaves_the_others_their_turn(
+    store: PostgresStore,
+) -> None:
+    """LOOP-2: the close wakes every waiter, and a loop that fails must not take that for a hint."""
+
+    def act(run: int) -> None:
+        assert run < 50, "it spins"
+        raise Unavailable("the store is away")
+
+    controller, loop = Controller(store), Counting(act)
+    task = asyncio.create_task(keep_running(controller, loop))
+    await until(lambda: loop.runs == 1)
+    controller.wakes.close()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert loop.runs <= 2
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 async def test_a_hint_wakes_a_loop_long_before_its_interval(store: PostgresStore) -> None:
     controller, loop = Controller(store), Counting()
     leader = asyncio.create_task(Leader(controller, [loop]).run())
