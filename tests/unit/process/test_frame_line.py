@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from holdfast.errors import ValidationError
-from holdfast.process.frame_line import FrameLine
+from holdfast.process.loop import FrameLine
 
 
 def test_frames_come_whole_and_in_order_also_where_the_other_end_reads_late() -> None:

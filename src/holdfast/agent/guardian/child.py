@@ -22,8 +22,7 @@ from collections.abc import Callable, Mapping
 from holdfast.agent.guardian.config import GuardianConfig
 from holdfast.bounds import UNREADABLE
 from holdfast.errors import ValidationError
-from holdfast.process.frame_line import FrameLine
-from holdfast.process.loop import Poller
+from holdfast.process.loop import FrameLine, Poller
 from holdfast.process.nursery import Nursery, ProgramEvents, ProgramRun
 from holdfast.process.spawn import SpawnRequest
 from holdfast.wire.frames import MAX_FRAME_BYTES

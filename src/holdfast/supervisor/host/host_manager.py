@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import Unavailable, ValidationError
 from holdfast.process.ending import KILL_POLL_SECONDS
-from holdfast.process.frame_line import FrameLine
-from holdfast.process.loop import catch_signals, write_note
+from holdfast.process.loop import FrameLine, catch_signals, write_note
 from holdfast.process.sweep import sweep
 from holdfast.process.syscalls import become_subreaper
 from holdfast.supervisor.host.config import ManagerConfig

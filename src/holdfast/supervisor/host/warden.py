@@ -34,8 +34,7 @@ from pathlib import Path
 from holdfast.bounds import UNREADABLE
 from holdfast.errors import ValidationError
 from holdfast.process.ending import KILL_POLL_SECONDS
-from holdfast.process.frame_line import FrameLine
-from holdfast.process.loop import Mishaps, Poller, write_note
+from holdfast.process.loop import FrameLine, Mishaps, Poller, write_note
 from holdfast.process.nursery import Nursery, ProgramEvents, ProgramRun
 from holdfast.process.spawn import SpawnRequest, signal_group
 from holdfast.process.syscalls import become_subreaper, read_boottime
