@@ -37,6 +37,8 @@ def make_order(places: Places, *, host: bool, dsn: str | None) -> ProbeOrder:
     contexts = find_contexts_file(os.environ)
     if contexts is not None:
         files[str(contexts)] = "tokens of contexts"
+    if os.environ.get("HOLDFAST_TOKEN_FILE"):
+        files[os.path.abspath(os.environ["HOLDFAST_TOKEN_FILE"])] = "HOLDFAST_TOKEN_FILE"
     if places.data is not None:
         folders[str(places.data)] = "the data of `up`"
         files |= {

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli.doctor import doctor, probe
+from holdfast.cli.doctor.places import Places
 from holdfast.cli.doctor.probe import ProbeOrder
 from holdfast.core.doctor.findings import Level
 from holdfast.core.doctor.machine import JUDGES
@@ -49,6 +50,19 @@ def test_a_laptop_is_looked_at_without_what_tasks_need(
     assert {"controller", "token", "versions", "system", "disk", "ports"} <= parts
     assert not {"gpu", "cgroups", "containers"} & parts
     assert done.exit_code == (1 if found["gravest"] == "problem" else 0)
+
+
+def test_every_file_of_tokens_that_is_used_is_looked_at(
+    somewhere: dict[str, str | None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.setenv("HOLDFAST_TOKEN_FILE", str(tmp_path / "token"))
+    places = Places(data=tmp_path / "data", state=tmp_path / "host")
+    looked_at = doctor.make_order(places, host=True, dsn=None).files
+    for name in (
+        "token", "holdfast/contexts.json", "data", "data/token", "host", "host/host.json",
+    ):  # fmt: skip
+        assert str(tmp_path / name) in looked_at
 
 
 @pytest.mark.slow
