@@ -116,13 +116,14 @@ class AsyncHttp:
             body = await reply.read(most_bytes)
         return HttpAnswer(reply.status, body, reply.headers)
 
-    async def connect(self, protocol: asyncio.Protocol) -> HttpAddress:
-        """Connect another protocol with a controller, through proxy and TLS. Raises
+    async def connect(self, protocol: asyncio.Protocol) -> tuple[AsyncStream, HttpAddress]:
+        """Connect another protocol with a controller, through proxy and TLS. The protocol must hold
+        the stream, because asyncio closes a connection whose stream is forgotten. Raises
         NeverConnected."""
         stream, address = await self._courier.connect()
         assert isinstance(stream, AsyncStream), "the dialer makes no others"
         stream.hand_over(protocol)
-        return address
+        return stream, address
 
     def close(self) -> None:
         """Close the connections."""

@@ -3,6 +3,9 @@ the SDK over real sockets."""
 
 from __future__ import annotations
 
+import asyncio
+import gc
+import socket
 import ssl
 from base64 import b64encode
 from collections.abc import Iterator
@@ -12,7 +15,9 @@ import pytest
 
 from holdfast.client import AsyncClient, Client
 from holdfast.errors import Unavailable
-from holdfast.http.addresses import read_address
+from holdfast.http.addresses import read_address, read_addresses
+from holdfast.http.asynchronous import AsyncHttp, AsyncStream
+from holdfast.http.blocking import BlockingHttp
 from holdfast.http.proxies import find_proxy
 from tests.unit.cli.stub import JOB, Answer, Stub, job_record, serve_stub
 from tests.unit.http.ways import NAME, ConnectProxy, make_chain, read_job, serving
@@ -117,3 +122,55 @@ def test_which_proxy_stands_on_the_way(
         monkeypatch.setenv(name, value)
     found = find_proxy(read_address(url))
     assert (found and found.authority) == proxy
+
+
+class Echoed(asyncio.Protocol):
+    """Hears what comes back. stream: what carries it."""
+
+    def __init__(self) -> None:
+        self.heard: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.transport: asyncio.BaseTransport | None = None
+        self.stream: AsyncStream | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.heard.set_result(data)
+
+
+def echo(wire: socket.socket) -> None:
+    while data := wire.recv(100):
+        wire.sendall(data)
+
+
+@pytest.mark.parametrize("proxied", [False, True])
+def test_another_protocol_is_connected_the_same_way(
+    proxied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also plain http goes through a proxy by CONNECT then; and the connection stays."""
+
+    async def talk(http: AsyncHttp) -> bytes:
+        protocol = Echoed()
+        protocol.stream, _ = await http.connect(protocol)
+        gc.collect()
+        assert isinstance(protocol.transport, asyncio.WriteTransport)
+        protocol.transport.write(b"hi")
+        async with asyncio.timeout(60):
+            heard = await protocol.heard
+        protocol.stream.close()
+        return heard
+
+    with serving(echo) as far, serving(ConnectProxy(far.port).turn) as proxy:
+        url = far.url
+        if proxied:
+            monkeypatch.setenv("HTTP_PROXY", proxy.url)
+            url = f"http://{NAME}:7878"
+        addresses = read_addresses(url)
+        assert asyncio.run(talk(AsyncHttp(addresses))) == b"hi"
+        wire, address = BlockingHttp(addresses).connect()
+        with wire:
+            wire.sendall(b"ho")
+            assert wire.recv(10) == b"ho"
+        assert address.url == url
+        assert bool(proxy.taken) is proxied

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from holdfast.errors import ConnectionLost, HoldfastError, Unavailable, ValidationError
 from holdfast.http.answers import write_head
-from holdfast.http.asynchronous import AsyncHttp
+from holdfast.http.asynchronous import AsyncHttp, AsyncStream
 from holdfast.wire.sessions.frames import MAX_MESSAGE_BYTES, PROTOCOL
 from holdfast.wire.sessions.websocket import (
     BINARY,
@@ -36,6 +36,7 @@ class Dialled(asyncio.Protocol):
     """
 
     def __init__(self) -> None:
+        self.stream: AsyncStream | None = None
         self.hear: Callable[[bytes], None] = lambda data: None
         self.over: Callable[[int], None] = lambda code: None
         self.ready: Callable[[], None] = lambda: None
@@ -177,7 +178,7 @@ async def dial(http: AsyncHttp, path: str, headers: dict[str, str]) -> Dialled:
     link = Dialled()
     try:
         async with asyncio.timeout(_HANDSHAKE_SECONDS):
-            address = await http.connect(link)
+            link.stream, address = await http.connect(link)
     except (ConnectionLost, TimeoutError) as error:
         raise Unavailable(f"no link to the controller: {error}") from error
     await link.shake_hands(f"{address.prefix}{path}", address.authority, headers)

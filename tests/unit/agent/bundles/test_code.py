@@ -11,6 +11,8 @@ from holdfast.process.laying.lay import Laid
 from holdfast.agent.bundles.code import KEPT_FOLDERS, KEPT_SECONDS, CodeLaying
 from holdfast.agent.folders import WorkFolders
 from holdfast.agent.uplink.transfers import Transfers
+from holdfast.http.addresses import read_addresses
+from holdfast.http.blocking import BlockingHttp
 
 NOW = 1_800_000_000.0
 
@@ -33,7 +35,9 @@ def make(tmp_path: Path, job: str, age_seconds: float) -> Path:
 def test_code_of_jobs_that_are_gone_goes_after_a_while_and_beyond_the_newest(
     tmp_path: Path,
 ) -> None:
-    transfers = Transfers("http://127.0.0.1:9", ca_file=None, incarnation="i" * 8, token=str)
+    transfers = Transfers(
+        BlockingHttp(read_addresses("http://127.0.0.1:9")), incarnation="i" * 8, token=str
+    )
     laying = CodeLaying(tmp_path / "code", WorkFolders(tmp_path / "work"), transfers)
     here = make(tmp_path, "here", 10 * KEPT_SECONDS)
     old = make(tmp_path, "old", KEPT_SECONDS + 1)

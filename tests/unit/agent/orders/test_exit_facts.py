@@ -198,7 +198,9 @@ def commands(table: TaskTable, line: Line, tmp_path: Path) -> Commands:
         code=CodeLaying(
             tmp_path / "code",
             places.works,
-            Transfers("http://127.0.0.1:9", ca_file=None, incarnation="i" * 8, token=str),
+            Transfers(
+                BlockingHttp(read_addresses("http://127.0.0.1:9")), incarnation="i" * 8, token=str
+            ),
         ),
         shipper=LogShipper(calls, keeper.settle),
         hindrances=Hindrances(news),
