@@ -1,0 +1,1 @@
+"""Commands about the code of jobs, and the sending of a folder."""
