@@ -129,18 +129,15 @@ class PostgresCalls(PostgresCallReads):
             raise no_set(set_id)
         return await _grow(tx, rows[0], there, first, args, count, _read_clock(clock), cut)
 
+    @transacts_by_index
     async def close_absent(
-        self, silent_seconds: float, *, limit: int = 1000, now: Now = None
+        self, tx: Tx, silent_seconds: float, *, limit: int = 1000, now: Now = None
     ) -> list[str]:
         """Close the sets, except those of workflows, whose client has been silent for so long and
         has not given the total number of calls. All but sets of single calls count as cut short.
         Return their ids."""
-
-        async def work(tx: Tx) -> list[str]:
-            given = {"seconds": silent_seconds, "cut": ABSENT, "limit": limit, "now": now}
-            return [row["id"] for row in await tx.rows("close_absent_call_sets", **given)]
-
-        return await self.session.transact(work, by_index=True)
+        given = {"seconds": silent_seconds, "cut": ABSENT, "limit": limit, "now": now}
+        return [row["id"] for row in await tx.rows("close_absent_call_sets", **given)]
 
     async def exchange(
         self,
@@ -287,19 +284,18 @@ class PostgresCalls(PostgresCallReads):
             await tx.many(*again, *list_writes(moves), *list_counts(moves))
         return await show_set(tx, set_id)
 
-    async def prune_sets(self, history_days: float, *, limit: int = 1000, now: Now = None) -> int:
+    @transacts_by_index
+    async def prune_sets(
+        self, tx: Tx, history_days: float, *, limit: int = 1000, now: Now = None
+    ) -> int:
         """Delete sets that ended longer ago, with their calls; sets of a workflow run go after the
         run (HISTORY-1). Return how many sets."""
-
-        async def work(tx: Tx) -> int:
-            before = await tx.now(now) - timedelta(days=history_days)
-            rows = await tx.rows("find_old_sets", before=before, limit=limit)
-            if rows:
-                sets = [row["n"] for row in rows]
-                await tx.many(*((f"prune_call_{what}", {"sets": sets}) for what in _PRUNED))
-            return len(rows)
-
-        return await self.session.transact(work, by_index=True)
+        before = await tx.now(now) - timedelta(days=history_days)
+        rows = await tx.rows("find_old_sets", before=before, limit=limit)
+        if rows:
+            sets = [row["n"] for row in rows]
+            await tx.many(*((f"prune_call_{what}", {"sets": sets}) for what in _PRUNED))
+        return len(rows)
 
 
 _PRUNED = ("pages", "results", "charges", "failures", "sets")
