@@ -22,9 +22,6 @@ MUTANTS = {
     "an earlier incarnation is heard": (
         "touch_hosts", "b.incarnation = g.incarnation as same", "true as same"
     ),
-    "a job is reserved by a plan of an earlier epoch": (
-        "reserve_jobs", " and j.epoch = g.epoch", ""
-    ),
     "a lease is not renewed": ("renew_tasks", TTL, "lease_until = t.lease_until"),
     "a lease is shorter in the store": (
         "renew_tasks", TTL, TTL.replace("greatest(t.lease_until, ", "(").replace("interval '1", "interval '0.5")
