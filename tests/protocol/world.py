@@ -589,7 +589,10 @@ class World:
         starts = [p for p in placements if not p.member]
         polls = self._list_polls()
         write = self.store.leases.reserve_and_offer(starts, ttls, polls, now=self.now())
-        answers = self.run(write)[1]
+        seen = {job.id: job.epoch for job in self.rows[0]} if self.rows else {}
+        applied, answers = self.run(write)
+        stale = [p for p in starts if p.job_id in applied and seen.get(p.job_id) != p.epoch]
+        assert not stale, f"RESERVE-1: {stale} were planned under an earlier epoch"
         self.check("loop: admit")  # an answer may launch what was reserved just now
         for answer in answers:
             poll = self.polls[answer.host_id]

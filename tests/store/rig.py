@@ -139,7 +139,13 @@ class Rig:
             [p for p in plan.placements if p.member], ttls, now=self.now
         )
         starts = [p for p in plan.placements if not p.member]
-        return [*seated, *await self.store.admission.reserve(starts, ttls, now=self.now)]
+        return [*seated, *await self.reserve(starts, ttls, now=self.now)]
+
+    async def reserve(
+        self, placements: Sequence[JobPlacement], ttls: Any, *, now: Any
+    ) -> list[str]:
+        """Write placements; no host waits for an answer."""
+        return (await self.store.leases.reserve_and_offer(placements, ttls, (), now=now))[0]
 
     async def replace(self, **policy: Any) -> list[str]:
         """What the leader does with fallen members: the sentence of each decision that was carried

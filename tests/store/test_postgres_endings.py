@@ -445,7 +445,7 @@ async def test_a_change_of_leader_waits_for_the_old_ones_commit(rig: Rig, dsn: s
         assert row is not None
         with psycopg.connect(dsn) as conn:
             conn.execute("create temporary table wrote_something as select 1")
-            conn.execute("select check_lead(%s)", row)
+            conn.execute("select check_lead(%s, null)", row)
             await asyncio.sleep(3.1)  # its time is over
             assert await rig.store.leadership.try_lead() is False
         assert await rig.store.leadership.try_lead() is True

@@ -109,7 +109,7 @@ async def test_two_leaders_dispatch_each_retry_once(rigs: tuple[Rig, Rig], pg_em
     plan = plan_admission(snapshot.candidates, snapshot.hosts, snapshot.headroom)
     ttls = {p.job_id: 300.0 for p in plan.placements}
     applied = await asyncio.gather(
-        *(rig.store.admission.reserve(plan.placements[:800], ttls, now=rig.now) for rig in rigs)
+        *(rig.reserve(plan.placements[:800], ttls, now=rig.now) for rig in rigs)
     )
     assert sum(map(len, applied)) == 800
     assert await ask(pg_emptied, "select count(*) from attempts where number = 2") == 800

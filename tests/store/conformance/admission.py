@@ -53,25 +53,18 @@ async def test_reserve_is_guarded(rig: Rig) -> None:
         return rig.plan(job_id, task, epoch=epoch)
 
     ttls = {first: 300.0, second: 300.0, "none": 300.0}
-    assert await rig.store.admission.reserve([place(first, epoch=5)], ttls, now=rig.now) == []
-    assert (
-        await rig.store.admission.reserve(
-            [place(first, incarnation="inc-00009")], ttls, now=rig.now
-        )
-        == []
-    )
-    assert await rig.store.admission.reserve([place("none")], ttls, now=rig.now) == []
+    assert await rig.reserve([place(first, epoch=5)], ttls, now=rig.now) == []
+    assert await rig.reserve([place(first, incarnation="inc-00009")], ttls, now=rig.now) == []
+    assert await rig.reserve([place("none")], ttls, now=rig.now) == []
     # One slot, two placements: two leaders for a moment must not give it twice.
-    assert await rig.store.admission.reserve([place(first), place(second)], ttls, now=rig.now) == [
-        first
-    ]
-    assert await rig.store.admission.reserve([place(second)], ttls, now=rig.now) == []
-    assert await rig.store.admission.reserve([place(first)], ttls, now=rig.now) == []
+    assert await rig.reserve([place(first), place(second)], ttls, now=rig.now) == [first]
+    assert await rig.reserve([place(second)], ttls, now=rig.now) == []
+    assert await rig.reserve([place(first)], ttls, now=rig.now) == []
     assert (await rig.job(second)).epoch == 0
     await rig.store.hosts.move_host("h1", "drain", "", now=rig.now)
     await rig.sync()
     await rig.sync(ended=[(await rig.key(first), OK)])
-    assert await rig.store.admission.reserve([place(second)], ttls, now=rig.now) == []
+    assert await rig.reserve([place(second)], ttls, now=rig.now) == []
 
 
 async def test_one_device_is_never_given_twice(rig: Rig) -> None:
@@ -83,13 +76,11 @@ async def test_one_device_is_never_given_twice(rig: Rig) -> None:
         return rig.plan(job_id, task, gpus=1)
 
     ttls = dict.fromkeys(ids, 300.0)
-    assert await rig.store.admission.reserve(
-        [place(ids[0], 1), place(ids[1], 1)], ttls, now=rig.now
-    ) == [ids[0]]
+    assert await rig.reserve([place(ids[0], 1), place(ids[1], 1)], ttls, now=rig.now) == [ids[0]]
     refused = [place(ids[1], 1), place(ids[1], 7), place(ids[1]), place(ids[1], 0, 1)]
     for placement in refused:
-        assert await rig.store.admission.reserve([placement], ttls, now=rig.now) == []
-    assert await rig.store.admission.reserve([place(ids[1], 0)], ttls, now=rig.now) == [ids[1]]
+        assert await rig.reserve([placement], ttls, now=rig.now) == []
+    assert await rig.reserve([place(ids[1], 0)], ttls, now=rig.now) == [ids[1]]
 
 
 async def test_only_queues_with_hosts_headroom_and_no_pause_are_read(rig: Rig) -> None:
@@ -115,7 +106,7 @@ async def test_only_queues_with_hosts_headroom_and_no_pause_are_read(rig: Rig) -
     assert await seen() == []
     task = TaskPlacement(rank=0, host_id="h1", incarnation="inc-00001", devices=())
     forced = rig.plan(in_gpu[1], task, queue="gpu")
-    assert await rig.store.admission.reserve([forced], {in_gpu[1]: 300.0}, now=rig.now) == []
+    assert await rig.reserve([forced], {in_gpu[1]: 300.0}, now=rig.now) == []
     await rig.store.settings.resume_queue("gpu", now=rig.now)
     assert await seen() == in_gpu[1:]
     assert (await rig.job(in_video)).state is JobState.QUEUED
@@ -184,11 +175,11 @@ async def test_a_gang_is_reserved_whole_or_not_at_all(rig: Rig) -> None:
     together = [msgspec.structs.replace(seats[0], count=count) for count in (2, 3)]
     for given in (seats, seats[:2], together[:1], together[1:]):
         part = rig.plan(gang, *given)
-        assert await rig.store.admission.reserve([part], {gang: 300.0}, now=rig.now) == []
+        assert await rig.reserve([part], {gang: 300.0}, now=rig.now) == []
     assert await rig.store.jobs.list_tasks(gang) == []
     await rig.host("h2", slots=2)
     part = rig.plan(gang, together[0], msgspec.structs.replace(seats[2], host_id="h2"))
-    assert await rig.store.admission.reserve([part], {gang: 300.0}, now=rig.now) == [gang]
+    assert await rig.reserve([part], {gang: 300.0}, now=rig.now) == [gang]
     ranks = await rig.store.jobs.list_tasks(gang)
     assert [(t.key.rank, t.host_id) for t in ranks] == [(0, "h1"), (1, "h1"), (2, "h2")]
 

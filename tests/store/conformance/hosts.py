@@ -72,7 +72,7 @@ async def test_a_plan_that_a_fault_overtook_is_refused(rig: Rig) -> None:
     snap = await rig.store.admission.read_admission(10, now=rig.now)
     plan = plan_admission(snap.candidates, snap.hosts, snap.headroom)
     await rig.sync(faults=[FULL])
-    assert await rig.store.admission.reserve(plan.placements, {job_id: 300.0}, now=rig.now) == []
+    assert await rig.reserve(plan.placements, {job_id: 300.0}, now=rig.now) == []
 
 
 async def test_without_its_engine_a_host_takes_everything_but_images(rig: Rig) -> None:
@@ -278,16 +278,3 @@ async def test_a_key_under_another_boot_is_refused_while_its_host_lives(rig: Rig
     rig.tick(registration.BOOT_SECONDS)
     host = await register("h1", None, "incarnation-4", clone, now=rig.now)
     assert host.incarnation == "incarnation-4"
-
-
-async def test_the_caches_of_a_host_are_those_that_its_present_agent_told(rig: Rig) -> None:
-    """CACHE-2."""
-    await rig.host()
-    incarnation = rig.incarnations["h1"]
-    await rig.store.hosts.note_caches("h1", incarnation, ["p/hf", "p/pip"])
-    await rig.host()
-    await rig.store.hosts.note_caches("h1", incarnation, ["p/old"])
-    await rig.submit(caches=["hf"])
-    snap = await rig.store.admission.read_admission(10, now=rig.now)
-    assert [host.caches for host in snap.hosts] == [{"p/hf", "p/pip"}]
-    assert [job.caches for job in snap.candidates] == [("hf",)]

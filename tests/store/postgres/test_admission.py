@@ -127,8 +127,8 @@ async def test_placements_from_an_old_snapshot_do_not_exceed_a_quota(rig: Rig) -
         return rig.plan(jobs[number], task, project="p", gpus=1)
 
     ttls = dict.fromkeys(jobs, 300.0)
-    one = rig.store.admission.reserve([place(i) for i in (0, 1, 2)], ttls, now=rig.now)
-    two = rig.store.admission.reserve([place(i) for i in (3, 4, 5)], ttls, now=rig.now)
+    one = rig.reserve([place(i) for i in (0, 1, 2)], ttls, now=rig.now)
+    two = rig.reserve([place(i) for i in (3, 4, 5)], ttls, now=rig.now)
     applied = await asyncio.gather(one, two)
     assert sorted(map(len, applied)) == [0, 3]
     assert (await rig.store.settings.get_project("p")).running == 3

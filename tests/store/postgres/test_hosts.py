@@ -76,3 +76,16 @@ async def test_a_key_that_was_revoked_opens_nothing(rig: Rig, way: str) -> None:
         await rig.store.hosts.revoke_key("nobody", "", now=rig.now)
     await rig.host("h1")
     assert (await rig.sync("h1")).status == "ok", "it joined again"
+
+
+async def test_the_caches_of_a_host_are_those_that_its_present_agent_told(rig: Rig) -> None:
+    """CACHE-2."""
+    await rig.host()
+    incarnation = rig.incarnations["h1"]
+    await rig.store.hosts.note_caches("h1", incarnation, ["p/hf", "p/pip"])
+    await rig.host()
+    await rig.store.hosts.note_caches("h1", incarnation, ["p/old"])
+    await rig.submit(caches=["hf"])
+    snap = await rig.store.admission.read_admission(10, now=rig.now)
+    assert [host.caches for host in snap.hosts] == [{"p/hf", "p/pip"}]
+    assert [job.caches for job in snap.candidates] == [("hf",)]

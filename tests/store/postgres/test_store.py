@@ -1,7 +1,11 @@
-"""What every store shows of itself."""
+"""What the store shows of itself, and by which clock it goes."""
 
 from __future__ import annotations
 
+import pytest
+
+from holdfast.errors import Stale
+from holdfast.store.postgres.connection.leadership import LEAD_SECONDS
 from tests.store.rig import Rig
 
 
@@ -16,3 +20,16 @@ async def test_gauges(rig: Rig) -> None:
         0,
         7.0,
     )
+
+
+async def test_a_store_that_is_told_the_time_goes_by_no_other_clock(told_rig: Rig) -> None:
+    """STORE-5, LEAD-3: the told time is months from the database's."""
+    store = told_rig.store
+    assert await store.now() == told_rig.now
+    assert await store.leadership.try_lead()
+    with store.leadership.fenced():
+        await store.settings.put_project("early", {})
+        told_rig.tick(LEAD_SECONDS + 1)
+        with pytest.raises(Stale):
+            await store.settings.put_project("late", {})
+    assert [project.name for project in await store.settings.list_projects()] == ["early"]

@@ -113,7 +113,7 @@ async def test_a_hook_is_made_changed_and_deleted(rig: Rig, hooks: Hooks) -> Non
     assert [r.id for r in await rig.store.webhooks.list_webhooks()] == ["hook-a"]
     await rig.store.webhooks.delete_webhook("hook-a", now=rig.now)
     assert await rig.store.webhooks.list_webhooks() == []
-    assert dict(await rig.store.webhooks.count_deliveries()) == {"pending": 0, "dead": 0}
+    assert dict((await rig.store.read_gauges()).webhook_deliveries) == {"pending": 0, "dead": 0}
     for call in (
         rig.store.webhooks.get_webhook("hook-a"),
         rig.store.webhooks.get_webhook_target("hook-a"),
@@ -333,7 +333,7 @@ async def test_a_dead_letter_lets_the_next_go_and_may_be_sent_again(rig: Rig, ho
     assert (dead.id, dead.next_at, dead.error) == (first.id, None, "the receiver answered 500")
     (second,) = [d for d in await hooks.due() if d.webhook_id == "hook-a"]
     assert msgspec.json.decode(second.body, type=Payload).event.kind == "job.reserved"
-    assert dict(await rig.store.webhooks.count_deliveries())["dead"] == 1
+    assert dict((await rig.store.read_gauges()).webhook_deliveries)["dead"] == 1
     await hooks.answer(second, DeliveryAnswer(status=500), tries=1)
     # A watcher learns of it, and its own dead letter makes no event (HOOK-3).
     await hooks.collect()

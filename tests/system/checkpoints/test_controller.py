@@ -33,7 +33,6 @@ from tests.unit.controller.conftest import FakeAgent, Served, bearer, store
 from tests.waits import in_time, within
 
 __all__ = ["store"]
-pytestmark = pytest.mark.parametrize("store", ["memory", "postgres"], indirect=True)
 
 
 class MoodyBlobs(FolderBlobs):

@@ -155,16 +155,6 @@ class AdmissionStore(Protocol):
     ) -> list[Reserved]:
         """Return jobs that are reserved and do not run yet: all, or those of `ids`."""
 
-    async def reserve(
-        self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], *, now: Now = None
-    ) -> list[str]:
-        """Apply placements whose job is still queued under its epoch, its queue not paused and its
-        hosts active under the same incarnation. Writes tasks, the attempt's row, the new epoch and
-        the event. Returns the ids applied.
-
-        ttls: job id → lease TTL in seconds.
-        """
-
     async def expire_reservations(
         self, reservation_seconds: float, *, now: Now = None
     ) -> list[str]:
@@ -215,10 +205,15 @@ class LeaseStore(Protocol):
         *,
         now: Now = None,
     ) -> tuple[list[str], list[HostSynced]]:
-        """Reserve as `AdmissionStore.reserve` does, and in the same transaction answer the waiting
-        syncs of hosts with their new offers and claims. polls: these syncs. Return the ids applied,
-        and an answer for each host that has one. The next sync repeats an answer that never
-        arrived, like any offer."""
+        """Apply placements whose job is still queued under its epoch, its queue not paused and its
+        hosts active under the same incarnation. Write tasks, the attempt's row, the new epoch and
+        the event, and in the same transaction answer the waiting syncs of hosts with their new
+        offers and claims.
+
+        ttls: job id → lease TTL in seconds. polls: the waiting syncs. Return the ids applied, and
+        an answer for each host that has one. The next sync repeats an answer that never arrived,
+        like any offer.
+        """
 
     async def lapse_leases(self, leading_since: datetime, *, now: Now = None) -> list[str]:
         """End tasks whose lease ended more than its margin ago, and for which leading_since + TTL

@@ -1,6 +1,6 @@
 """Webhooks in PostgreSQL."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -298,11 +298,6 @@ class PostgresWebhooks(OnSession):
         rows = await tx.rows("redeliver_dead", webhook_id=webhook_id)
         await _settle_sequences(tx, webhook_id, rows, await tx.now(now))
         return len(rows)
-
-    async def count_deliveries(self) -> Mapping[str, int]:
-        """Return the number of deliveries over all hooks, by the keys "pending" and "dead"."""
-        (row,) = await self.session.rows("count_deliveries")
-        return row
 
     @transacts
     async def prune_deliveries(

@@ -239,14 +239,13 @@ class PostgresWorkflows(OnSession):
         await write_events(tx, [moves.set_aside_event(post, project, error)], at)
         return run
 
-    async def prune_runs(self, history_days: float, *, limit: int = 100, now: Now = None) -> int:
+    @transacts
+    async def prune_runs(
+        self, tx: Tx, history_days: float, *, limit: int = 100, now: Now = None
+    ) -> int:
         """Delete runs that ended longer ago than that. Returns how many."""
-
-        async def work(tx: Tx) -> int:
-            before = await tx.now(now) - timedelta(days=history_days)
-            return len(await tx.rows("prune_runs", before=before, limit=limit))
-
-        return await self.session.transact(work)
+        before = await tx.now(now) - timedelta(days=history_days)
+        return len(await tx.rows("prune_runs", before=before, limit=limit))
 
 
 async def _record(

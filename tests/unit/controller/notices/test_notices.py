@@ -21,7 +21,7 @@ from tests.unit.controller.conftest import FakeAgent, Served
 from tests.unit.controller.webhooks.receiver import OK, Receiver, hang, receive, status
 from tests.waits import within
 
-pytestmark = [pytest.mark.parametrize("store", ["postgres"], indirect=True), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 SECRET_TOPIC = "topic-nobody-guesses"
 
 

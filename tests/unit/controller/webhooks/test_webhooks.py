@@ -106,7 +106,8 @@ class Leader:
                 behind = [
                     h for h in hooks if await self.store.events.read_events(h.cursor, limit=1)
                 ]
-                if not behind and not (await self.store.webhooks.count_deliveries())["pending"]:
+                found = (await self.store.read_gauges()).webhook_deliveries
+                if not behind and not found["pending"]:
                     return
                 await asyncio.sleep(0.02)
 

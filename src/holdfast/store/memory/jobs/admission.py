@@ -221,10 +221,11 @@ class MemoryAdmission(InMemory, AdmissionStore):
             if ids is None or i in ids
         ]
 
-    async def reserve(
-        self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], *, now: Now = None
+    def reserve(
+        self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], at: datetime
     ) -> list[str]:
-        s, at = self.state, self.state.at(now)
+        """Write the placements that are still right; return their jobs' ids."""
+        s = self.state
         ids = {t.host_id for p in placements for t in p.tasks}
         room = RoomCheck(s.capacity(h) for h in s.hosts.values() if h.id in ids and h.takes_work)
         allotment = Allotment(

@@ -221,7 +221,7 @@ class MemoryLeases(InMemory, LeaseStore):
         now: Now = None,
     ) -> tuple[list[str], list[HostSynced]]:
         at = self.state.at(now)
-        applied = await self._admission.reserve(placements, ttls, now=at)
+        applied = self._admission.reserve(placements, ttls, at)
         here = {task.host_id for placement in placements for task in placement.tasks}
         builders = [AnswerBuilder(p, "ok") for p in polls if p.host_id in here and applied]
         for d in builders:

@@ -53,7 +53,7 @@ from holdfast.store.postgres.calls.values import (
     ExecutorTurn,
     ExecutorTurned,
 )
-from holdfast.store.postgres.connection.ports import transacts_by_index
+from holdfast.store.postgres.connection.ports import transacts_planned
 from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
 from holdfast.wire.calls import CallSetView
 
@@ -65,7 +65,7 @@ class PostgresCalls(PostgresCallReads):
         super().__init__(session)
         self._exchanges = CallExchanges()
 
-    @transacts_by_index
+    @transacts_planned
     async def create_set(
         self,
         tx: Tx,
@@ -106,7 +106,7 @@ class PostgresCalls(PostgresCallReads):
         check_same_owner(set_id, row["owner"], owner)
         return await _grow(tx, row, there, 0, args, count, at)
 
-    @transacts_by_index
+    @transacts_planned
     async def append_calls(
         self,
         tx: Tx,
@@ -129,18 +129,15 @@ class PostgresCalls(PostgresCallReads):
             raise no_set(set_id)
         return await _grow(tx, rows[0], there, first, args, count, _read_clock(clock), cut)
 
+    @transacts_planned
     async def close_absent(
-        self, silent_seconds: float, *, limit: int = 1000, now: Now = None
+        self, tx: Tx, silent_seconds: float, *, limit: int = 1000, now: Now = None
     ) -> list[str]:
         """Close the sets, except those of workflows, whose client has been silent for so long and
         has not given the total number of calls. All but sets of single calls count as cut short.
         Return their ids."""
-
-        async def work(tx: Tx) -> list[str]:
-            given = {"seconds": silent_seconds, "cut": ABSENT, "limit": limit, "now": now}
-            return [row["id"] for row in await tx.rows("close_absent_call_sets", **given)]
-
-        return await self.session.transact(work, by_index=True)
+        given = {"seconds": silent_seconds, "cut": ABSENT, "limit": limit, "now": now}
+        return [row["id"] for row in await tx.rows("close_absent_call_sets", **given)]
 
     async def exchange(
         self,
@@ -163,10 +160,10 @@ class PostgresCalls(PostgresCallReads):
             lambda tx: self._exchanges.run(
                 tx, turns, make_judge(policy_of, rules), cold_wait_of, now
             ),
-            by_index=True,
+            keep_plans=True,
         )
 
-    @transacts_by_index
+    @transacts_planned
     async def return_batches(
         self,
         tx: Tx,
@@ -196,7 +193,7 @@ class PostgresCalls(PostgresCallReads):
             await tx.many(*steps)
         return len(rows)
 
-    @transacts_by_index
+    @transacts_planned
     async def release_due(
         self, tx: Tx, *, limit: int = 10_000, policy_of: PolicyOf | None = None, now: Now = None
     ) -> int:
@@ -222,14 +219,14 @@ class PostgresCalls(PostgresCallReads):
         await tx.many(*steps, *list_writes(moves), *list_counts(moves))
         return len(free)
 
-    @transacts_by_index
+    @transacts_planned
     async def find_due(self, tx: Tx) -> datetime | None:
         """Return the next time at which `release_due` has something to do."""
         ((row,),) = await tx.last(("find_due_call", None))
         due: datetime | None = row["due_at"]
         return due
 
-    @transacts_by_index
+    @transacts_planned
     async def cancel_calls(
         self,
         tx: Tx,
@@ -263,7 +260,7 @@ class PostgresCalls(PostgresCallReads):
         await tx.many(*steps, *list_writes(moves), *list_counts(moves, also=n))
         return await show_set(tx, set_id)
 
-    @transacts_by_index
+    @transacts_planned
     async def retry_calls(
         self, tx: Tx, set_id: str, indices: Sequence[int] | None = None, *, now: Now = None
     ) -> CallSetView:
@@ -287,19 +284,18 @@ class PostgresCalls(PostgresCallReads):
             await tx.many(*again, *list_writes(moves), *list_counts(moves))
         return await show_set(tx, set_id)
 
-    async def prune_sets(self, history_days: float, *, limit: int = 1000, now: Now = None) -> int:
+    @transacts_planned
+    async def prune_sets(
+        self, tx: Tx, history_days: float, *, limit: int = 1000, now: Now = None
+    ) -> int:
         """Delete sets that ended longer ago, with their calls; sets of a workflow run go after the
         run (HISTORY-1). Return how many sets."""
-
-        async def work(tx: Tx) -> int:
-            before = await tx.now(now) - timedelta(days=history_days)
-            rows = await tx.rows("find_old_sets", before=before, limit=limit)
-            if rows:
-                sets = [row["n"] for row in rows]
-                await tx.many(*((f"prune_call_{what}", {"sets": sets}) for what in _PRUNED))
-            return len(rows)
-
-        return await self.session.transact(work, by_index=True)
+        before = await tx.now(now) - timedelta(days=history_days)
+        rows = await tx.rows("find_old_sets", before=before, limit=limit)
+        if rows:
+            sets = [row["n"] for row in rows]
+            await tx.many(*((f"prune_call_{what}", {"sets": sets}) for what in _PRUNED))
+        return len(rows)
 
 
 _PRUNED = ("pages", "results", "charges", "failures", "sets")

@@ -32,14 +32,14 @@ def transacts(work: Work[S, P, T]) -> Method[S, P, T]:
     return method
 
 
-def transacts_by_index(work: Work[S, P, T]) -> Method[S, P, T]:
-    """Turn `work` into a port's method that runs in one transaction, whose statements are planned
-    to use indexes only."""
+def transacts_planned(work: Work[S, P, T]) -> Method[S, P, T]:
+    """Turn `work` into a port's method that runs in one transaction, whose statements keep one
+    plan for all parameters (`keep_plans`)."""
 
     @wraps(work)
     async def method(port: S, /, *given: P.args, **named: P.kwargs) -> T:
         return await port.session.transact(
-            lambda tx: work(port, tx, *given, **named), by_index=True
+            lambda tx: work(port, tx, *given, **named), keep_plans=True
         )
 
     return method

@@ -71,7 +71,6 @@ _RELAXED = b"set local synchronous_commit = off"
 # the cost of a plan for an array of unknown length; planning took as long as running them.
 KEEP_PLANS = QUERIES["keep_plans"]
 _BOTH = KEEP_PLANS + b", set_config('synchronous_commit', 'off', true)"
-BY_INDEX = QUERIES["plan_by_index"]
 
 
 def to_json(value: object) -> str:
@@ -289,16 +288,14 @@ class Session:
         *,
         relaxed: bool = False,
         keep_plans: bool = False,
-        by_index: bool = False,
         seconds: float | None = None,
     ) -> T:
         """Run `work` in one transaction, committed when it returns.
 
         `work` may run more than once; an earlier run that failed has changed nothing.
         relaxed: a crash of the server may lose the transaction. keep_plans: the server keeps one
-        plan of each statement for all parameters. by_index: the same, and its plans use indexes
-        only, so its statements must never be sent without this flag. seconds: longest time, in
-        place of `call_seconds`.
+        plan of each statement for all parameters, so its statements must never be sent without
+        this flag. seconds: longest time, in place of `call_seconds`.
 
         Raises:
             Unavailable: the server cannot be reached, or it is not known whether it committed.
@@ -307,7 +304,6 @@ class Session:
         settings = {(True, False): _RELAXED, (False, True): KEEP_PLANS, (True, True): _BOTH}.get(
             (relaxed, keep_plans)
         )
-        settings = BY_INDEX if by_index else settings
         begin = _BEGIN if settings is None else (*_BEGIN, settings)
         return await self._attempt(
             lambda conn, mark: self._transact_once(conn, work, begin, mark), seconds=seconds

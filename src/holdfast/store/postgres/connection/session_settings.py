@@ -10,7 +10,7 @@ _SETTINGS = (
     "lock_timeout = 0",
     "idle_in_transaction_session_timeout = '5s'",
     "idle_session_timeout = 0",  # the connections of the lead and of notifications rest for long
-    # `keep_plans` and `plan_by_index` forbid kinds of plans by giving them costs of 1e10, at which a
+    # `keep_plans` forbids kinds of plans by giving them costs of 1e10, at which a
     # stock server compiles a statement at each execution, or starts workers for it: 100 ms and more
     # in place of one.
     "jit = off",

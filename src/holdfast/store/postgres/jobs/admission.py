@@ -212,21 +212,6 @@ class PostgresAdmission(OnSession, AdmissionStore):
         ]
 
     @transacts
-    async def reserve(
-        self,
-        tx: Tx,
-        placements: Sequence[JobPlacement],
-        ttls: Mapping[str, float],
-        *,
-        now: Now = None,
-    ) -> list[str]:
-        found = await plan_reservation(tx, self.environment, placements, ttls, now)
-        if found is None:
-            return []
-        _, written = await tx.last(("keep_plans", None), found.ask())
-        return found.list_applied(written)
-
-    @transacts
     async def expire_reservations(
         self, tx: Tx, reservation_seconds: float, *, now: Now = None
     ) -> list[str]:

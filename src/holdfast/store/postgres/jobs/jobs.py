@@ -87,15 +87,12 @@ class PostgresJobs(OnSession, JobStore):
         """Return jobs by id."""
         return await self.session.single(lambda tx: read_jobs(tx, list(job_ids)))
 
-    async def list_jobs(self, filter: JobFilter) -> list[JobRecord]:
+    @reads
+    async def list_jobs(self, tx: Tx, filter: JobFilter) -> list[JobRecord]:
         """Return the jobs that pass the filter, newest first."""
-
-        async def work(tx: Tx) -> list[JobRecord]:
-            ids = await find_listed(tx, filter)
-            found = await read_jobs(tx, ids)
-            return [found[job_id] for job_id in ids if job_id in found]
-
-        return await self.session.single(work)
+        ids = await find_listed(tx, filter)
+        found = await read_jobs(tx, ids)
+        return [found[job_id] for job_id in ids if job_id in found]
 
     async def count_children(self, job_id: str) -> int:
         """Return how many unfinished jobs the job has submitted with its own token."""

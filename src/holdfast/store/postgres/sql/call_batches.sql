@@ -38,11 +38,8 @@ with written as (
     set_n bigint, first integer, last integer, state smallint, attempts smallint, results text, reason text)
 ), changed as (
   update call_batches b set ended = g.ended, busy = g.busy
-  from (
-    select x.ended, x.busy, t.at from json_to_recordset(%(changed)s::json) as x(id bigint, ended jsonb, busy text)
-    cross join lateral (select ctid as at from call_batches where id = x.id limit 1) t
-  ) g
-  where b.ctid = g.at
+  from json_to_recordset(%(changed)s::json) as g(id bigint, ended jsonb, busy text)
+  where b.id = any(array(select id from json_to_recordset(%(changed)s::json) as x(id bigint))) and b.id = g.id
 ), over as (
   delete from call_batches where id = any(%(gone)s)
 ), taken as (
@@ -52,17 +49,16 @@ with written as (
       select ctid from call_ready r
       where r.feed = g.feed and r.rank = g.rank and r.ord = g.ord and r.set_n = g.set_n and r.last = g.last limit 1
     ) t))
+), places as materialized (
+  select x.first, t.at from json_to_recordset(%(cut)s::json) as x(
+    feed bigint, rank smallint, ord bigint, set_n bigint, last integer, first integer)
+  cross join lateral (
+    select ctid as at from call_ready r
+    where r.feed = x.feed and r.rank = x.rank and r.ord = x.ord and r.set_n = x.set_n and r.last = x.last limit 1
+  ) t
 ), cut as (
-  update call_ready c set first = g.first
-  from (
-    select x.first, t.at from json_to_recordset(%(cut)s::json) as x(
-      feed bigint, rank smallint, ord bigint, set_n bigint, last integer, first integer)
-    cross join lateral (
-      select ctid as at from call_ready r
-      where r.feed = x.feed and r.rank = x.rank and r.ord = x.ord and r.set_n = x.set_n and r.last = x.last limit 1
-    ) t
-  ) g
-  where c.ctid = g.at
+  update call_ready c set first = g.first from places g
+  where c.ctid = any(array(select at from places)) and c.ctid = g.at
 ), stale as (
   select id from call_feeds where id = any(%(served)s)
     and (served_at is null or served_at < %(now)s::timestamptz - interval '1 second')

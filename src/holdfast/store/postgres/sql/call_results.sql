@@ -21,11 +21,8 @@ with written as (
     set_n bigint, first integer, last integer, state smallint, attempts smallint, results text, reason text)
 ), changed as (
   update call_batches b set ended = g.ended, busy = g.busy
-  from (
-    select x.ended, x.busy, t.at from json_to_recordset(%(changed)s::json) as x(id bigint, ended jsonb, busy text)
-    cross join lateral (select ctid as at from call_batches where id = x.id limit 1) t
-  ) g
-  where b.ctid = g.at
+  from json_to_recordset(%(changed)s::json) as g(id bigint, ended jsonb, busy text)
+  where b.id = any(array(select id from json_to_recordset(%(changed)s::json) as x(id bigint))) and b.id = g.id
 )
 delete from call_batches where id = any(%(gone)s);
 

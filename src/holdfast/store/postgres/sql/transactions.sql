@@ -5,9 +5,11 @@
 -- the statistics say. tests/store/test_plans.py holds it.
 
 -- name: keep_plans
--- For the rest of the transaction. Planning anew takes as long as running. Without these, 26 to 34 of the 38 statements
+-- For the rest of the transaction. Planning anew takes as long as running. Without these, 28 to 52 of the 60 statements
 -- that tests/store/test_plans.py looks at read whole tables, because nothing is known of tables that were never analysed,
 -- or were when they were empty. What is forbidden has a cost of 1e10, so sessions compile nothing (`session_settings`).
+-- A key of several columns is looked up for each row of a set by a lateral look-up with a limit, which no plan turns round;
+-- it gives the places (ctid) of rows that the transaction has locked.
 select set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_nestloop', 'off', true),
        set_config('enable_seqscan', 'off', true);
 
@@ -21,16 +23,6 @@ set local synchronous_commit to off;
 
 -- name: read_now
 select coalesce(%(now)s::timestamptz, clock_timestamp()) as now;
-
--- name: plan_by_index
--- For the rest of the transaction: rows are found by key and in the order of an index, whatever the tables' sizes. A plan
--- that was made while a table was empty would read all of it, or sort it, when it is full: 26 of the 30 statements that
--- tests/store/test_plans.py looks at do without these settings.
--- Where a key is looked up for each row of a set, it is in a lateral look-up with a limit, which no plan turns round; of
--- rows that this transaction has locked the look-up gives the place (ctid), which the change is then made at.
-select set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
-       set_config('enable_bitmapscan', 'off', true), set_config('enable_hashjoin', 'off', true),
-       set_config('enable_mergejoin', 'off', true);
 
 -- name: begin_snapshot
 select coalesce(%(now)s::timestamptz, clock_timestamp()) as now;
