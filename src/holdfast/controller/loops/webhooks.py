@@ -56,6 +56,7 @@ class WebhooksLoop(Loop):
         self._policy = policy or BackOff()
         self._windows: dict[str, int] = {}
         self._pause_seconds = PAUSE_SECONDS
+        self._moments_at = -math.inf
 
     async def run_once(self) -> Summary:
         tally: Counter[str] = Counter()
@@ -124,7 +125,9 @@ class WebhooksLoop(Loop):
             if events:
                 written += await self._write(together, events)
             more = more or len(events) == PAGE
-        if not more:
+        now = self._controller.clock()
+        if not more and now - self._moments_at >= self.interval_seconds:
+            self._moments_at = now
             written += await self._write_moments([hook for hook in hooks if hook.service])
         return written, more
 

@@ -16,7 +16,7 @@ from holdfast.core.webhooks.notices import Notice
 from holdfast.core.webhooks.values import DeliveryAnswer
 
 IDLE_SECONDS = 300.0
-START_SECONDS = 10.0  # more for the first message of a process, whose library is loaded then
+START_SECONDS = 30.0  # more for the first message of a process, whose library is loaded then
 _KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR")
 
 

@@ -46,6 +46,12 @@ class Terminal:
         """Wait until the program has written this."""
         wait_until(lambda: text in self.read(), seconds, what=f"{text!r} on the screen")
 
+    def frame(self) -> list[str]:
+        """Return the lines of the last screen that was drawn whole."""
+        whole = [one for one in self.read().split(b"\x1b[H") if b"\x1b[J" in one]
+        text = re.sub(rb"\x1b\[[?0-9;]*[a-zA-Z]", b"", whole[-1].partition(b"\x1b[J")[0])
+        return text.decode().split("\r\n")
+
     def forget(self) -> None:
         """Look at nothing that came so far."""
         self.read()
@@ -156,11 +162,10 @@ def test_top_draws_and_its_keys_act(busy: Stub) -> None:
         screen.press(b"y")
         screen.until(b"is draining")
         assert len(asked(busy, "/cancel")) == 1
-        screen.forget()
         screen.resize(60, 10)
-        screen.until(b"train")
-        text = re.sub(rb"\x1b\[[?0-9;]*[a-zA-Z]", b"", screen.read())
-        assert max(len(line.decode()) for line in text.split(b"\r\n")) <= 60
+        wait_until(lambda: len(screen.frame()) == 10, 20, what="a screen of the new size")
+        assert max(len(line) for line in screen.frame()) <= 60
+        assert any("train" in line for line in screen.frame())
         screen.press(b"q")
         wait_exit(screen.process, 10)
         assert screen.process.returncode == 0
