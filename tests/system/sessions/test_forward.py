@@ -75,9 +75,9 @@ def test_the_databases_port_is_not_reached(shared: Cluster, job: str) -> None:
 def test_a_stuck_connection_stops_no_other(shared: Cluster, job: str) -> None:
     with shared.client.forward_port(job, PORT) as forward:
         stuck = socket.create_connection(("127.0.0.1", forward.port), 30)
-        stuck.settimeout(1.0)
+        stuck.settimeout(2.0)
         with pytest.raises(TimeoutError):  # it never reads what comes back
-            stuck.sendall(b"x" * (64 << 20))
+            stuck.sendall(b"x" * (512 << 20))
         for _ in range(10):
             assert ask(forward.port, b"y") == b"1:Y"
         stuck.close()
