@@ -18,6 +18,7 @@ from typing import Any
 
 from holdfast.agent.journal import about
 from holdfast.agent.offload import run_aside
+from holdfast.agent.sessions.boxes import enter
 from holdfast.agent.sessions.dial import LEFT, Dialled, dial
 from holdfast.agent.sessions.forwards import ForwardedConnection, connect_inside, find_target
 from holdfast.agent.sessions.hand import HandLine
@@ -196,20 +197,28 @@ class Sessions:
         if not self._hand.works:
             old = "the guardian of this host is of a version without sessions; start the host anew"
             return SessionStatus(code="conflict", detail=old, status=409)
-        live = self._make(order.session)
         env = {"HOLDFAST_SESSION": order.session}
         if order.tty:
             env |= {"TERM": order.term or "xterm-256color", "COLUMNS": "", "LINES": ""}
-        argv = order.argv or SHELL
+        argv, bare = order.argv or SHELL, False
         if order.kind == "copy":  # the command is shown to people, and Holdfast's own runs
             argv = serve_files(task.pid if task.in_container else 0)
             env |= {"LD_PRELOAD": "", "LD_LIBRARY_PATH": ""}
+        elif task.in_container:
+            try:
+                argv, inside = enter(task.pid, argv)
+            except OSError as error:
+                why = f"the container of task {order.key} cannot be entered: {error}"
+                return SessionStatus(code="conflict", detail=why, status=409)
+            env, bare = inside | env, True
+        live = self._make(order.session)
         self._hand.say(
             StartSession(
                 id=order.session,
                 key=order.key,
                 argv=argv,
                 env=env,
+                bare=bare,
                 tty=order.tty,
                 rows=order.rows or 24,
                 cols=order.cols or 80,
