@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -81,6 +82,17 @@ def test_a_stuck_connection_stops_no_other(shared: Cluster, job: str) -> None:
         for _ in range(10):
             assert ask(forward.port, b"y") == b"1:Y"
         stuck.close()
+
+
+def test_a_hundred_connections_at_once_are_all_made(shared: Cluster, job: str) -> None:
+    refused: list[str] = []
+    with (
+        shared.client.forward_port(job, PORT, on_refused=refused.append) as forward,
+        ThreadPoolExecutor(100) as together,
+    ):
+        found = list(together.map(lambda _: ask(forward.port, b"z"), range(100)))
+    assert refused == []
+    assert found == [b"1:Z"] * 100
 
 
 def test_a_forward_follows_its_job_to_the_next_attempt(shared: Cluster, job: str) -> None:

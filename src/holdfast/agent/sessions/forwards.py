@@ -14,6 +14,7 @@ from holdfast.agent.probes.tree import find_trees
 from holdfast.agent.sessions.dial import LEFT, Dialled
 from holdfast.agent.sessions.listeners import ListeningAt, find_listener
 from holdfast.agent.tasks import AgentTask
+from holdfast.core.ids import TaskKey
 from holdfast.wire.sessions.frames import (
     BEGUN,
     CLOSE,
@@ -27,12 +28,36 @@ from holdfast.wire.sessions.frames import (
 from holdfast.wire.sessions.messages import SessionBegun, SessionStatus
 
 _CONNECT_SECONDS = 5.0
+_LOOK_SECONDS = 10.0
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 _HIGH_WATER_BYTES = 1 << 20
 
 
+class ListenerLooks:
+    """Looks for listeners, one look at a time: connections that come while one is made share the
+    next, which begins after they came. A look reads every process of the host."""
+
+    def __init__(self, guardian_pid: int) -> None:
+        self._guardian_pid = guardian_pid
+        self._turn = asyncio.Lock()
+        self._next: dict[tuple[TaskKey, int], asyncio.Task[ListeningAt | SessionStatus]] = {}
+
+    async def find(self, task: AgentTask, port: int) -> ListeningAt | SessionStatus:
+        """Return where the task listens on the port, or the problem (FORWARD-1)."""
+        asked = (task.key, port)
+        look = self._next.get(asked)
+        if look is None:
+            look = self._next[asked] = asyncio.create_task(self._look(task, port))
+        return await asyncio.shield(look)
+
+    async def _look(self, task: AgentTask, port: int) -> ListeningAt | SessionStatus:
+        async with self._turn:
+            del self._next[task.key, port]
+            return await find_target(task, self._guardian_pid, port)
+
+
 async def find_target(task: AgentTask, guardian_pid: int, port: int) -> ListeningAt | SessionStatus:
-    """Return where the task listens on the port, or the problem (FORWARD-1)."""
+    """Look where the task listens on the port; return that, or the problem."""
     nothing = SessionStatus(
         code="nothing_listens",
         detail=f"nothing of this job listens on {port} (job {task.key.job_id}, rank {task.key.rank})",
@@ -44,9 +69,12 @@ async def find_target(task: AgentTask, guardian_pid: int, port: int) -> Listenin
         return find_listener(task.pid, [entry.pid for entry in tree], port)
 
     try:
-        async with asyncio.timeout(_CONNECT_SECONDS):
+        async with asyncio.timeout(_LOOK_SECONDS):
             return await run_aside(look) or nothing
-    except (OSError, TimeoutError):
+    except TimeoutError:
+        slow = f"the processes of the host were not read within {_LOOK_SECONDS:g} s; try again"
+        return SessionStatus(code="unavailable", detail=slow, status=503)
+    except OSError:  # its first process is gone
         return nothing
 
 

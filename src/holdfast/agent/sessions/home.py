@@ -20,7 +20,7 @@ from holdfast.agent.journal import about
 from holdfast.agent.offload import run_aside
 from holdfast.agent.sessions.boxes import enter
 from holdfast.agent.sessions.dial import LEFT, Dialled, dial
-from holdfast.agent.sessions.forwards import ForwardedConnection, connect_inside, find_target
+from holdfast.agent.sessions.forwards import ForwardedConnection, ListenerLooks, connect_inside
 from holdfast.agent.sessions.hand import HandLine
 from holdfast.agent.sessions.listeners import ListeningAt
 from holdfast.agent.sessions.live import LiveSession
@@ -85,7 +85,7 @@ class Sessions:
         self._hand = hand
         self._http = http
         self._calls = calls
-        self._guardian_pid = guardian_pid
+        self._looks = ListenerLooks(guardian_pid)
         self._allowed = allowed
         self._linger_seconds = linger_seconds
         self._life = uuid.uuid4().hex[:12]
@@ -151,7 +151,7 @@ class Sessions:
         task = self._table.get(order.key)
         target: ListeningAt | SessionStatus | None = self._check(order)
         if target is None and task is not None:
-            target = await find_target(task, self._guardian_pid, order.port)
+            target = await self._looks.find(task, order.port)
         try:
             wire = await dial(self._http, *self._name_link(order))
         except HoldfastError as error:
