@@ -36,6 +36,7 @@ NAMES = (
     "fleet-day",
     "fleet-cycle",
     "workflow",
+    "sessions",
     "supervisor",
     "supervisor-heartbeats",
     "supervisor-crowd",

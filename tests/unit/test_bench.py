@@ -40,6 +40,7 @@ BUDGETED = {
     "fleet-day": 0,
     "fleet-cycle": 0,
     "workflow": 1,
+    "sessions": 7,
     "supervisor": 4,
     "supervisor-heartbeats": 4,
     "supervisor-crowd": 1,

@@ -158,6 +158,7 @@ class Agent:
             HandLine(self._ties.hand_fd),
             self._http,
             self._calls,
+            guardian_pid=self._ties.guardian_pid,
             allowed=self._config.sessions,
         )
         self._log_reader = LogReader(self._table, self._calls, self._config.host_name)

@@ -42,6 +42,7 @@ from holdfast.http.courier import HttpRequest
 
 if TYPE_CHECKING:
     from holdfast.client.sessions.asynchronous import AsyncTaskSession
+    from holdfast.client.sessions.forward import PortForward
     from holdfast.wire.sessions.messages import Kind
 
 T = TypeVar("T")
@@ -122,6 +123,35 @@ class AsyncRestConnection(Awaited):
             TaskSession, self.place, job_id, asked, on_lost=on_lost, linger_seconds=linger_seconds
         )
         return AsyncTaskSession(opened)
+
+    async def forward_port(
+        self,
+        job_id: str,
+        port: int,
+        *,
+        local_port: int | None = 0,
+        address: str = "127.0.0.1",
+        rank: int = 0,
+        on_refused: Callable[[str], None] = lambda sentence: None,
+    ) -> "PortForward":
+        """Listen here, and carry each connection to a port on which a process of a running task
+        listens, until the forward is closed or the job ends.
+
+        local_port: the port here; 0 for any free one, None for the same number. on_refused: called
+        with a sentence for each connection that could not be made. Raises OSError where the port
+        here is taken.
+        """
+        from holdfast.client.sessions.forward import PortForward
+
+        return PortForward(
+            self.place,
+            job_id,
+            port,
+            local_port=local_port,
+            address=address,
+            rank=rank,
+            on_refused=on_refused,
+        )
 
     async def call(self, call: RestCall[T]) -> T:
         """Send one call, again where that is harmless, and return its answer."""

@@ -7,6 +7,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from weakref import WeakKeyDictionary
 
 from holdfast.http.addresses import HttpAddress
 from holdfast.http.courier import Courier, HttpAnswer, HttpExchange, HttpRequest
@@ -38,6 +39,7 @@ class AsyncStream:
 
     def hand_over(self, protocol: asyncio.Protocol) -> None:
         """Have another protocol read and write from now on."""
+        _HANDED_OVER[protocol] = self._writer
         transport = self._writer.transport
         transport.set_protocol(protocol)
         protocol.connection_made(transport)
@@ -51,6 +53,11 @@ class AsyncStream:
         self._writer.transport.abort()
 
     close = stop  # a polite close would wait for a peer that does not read
+
+
+_HANDED_OVER: WeakKeyDictionary[asyncio.Protocol, asyncio.StreamWriter] = WeakKeyDictionary()
+"""The writers of connections that have other protocols now: a writer that is collected closes its
+connection."""
 
 
 class AsyncDialer:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 
 from holdfast.client.sessions.session import TaskSession
 from tests.system.cluster import Cluster
-from tests.waits import Patience
+from tests.waits import Patience, stretch
 
 pytestmark = pytest.mark.slow
 
@@ -102,3 +103,31 @@ def read_until_anew(session: TaskSession, lost: list[str]) -> None:
     while lost[-1:] != [""]:
         assert not patience.over
         session.read(0.2)
+
+
+WEDGE = """
+import json, os, socket, time
+data = json.dumps({"task": os.environ["HOLDFAST_TASK"], "step": 1}).encode()
+beats = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+beats.sendto(data, os.environ["HOLDFAST_BEAT_SOCKET"])
+time.sleep(1000)
+"""
+
+
+def test_a_wedged_job_with_a_busy_shell_trips_as_one_without(shared: Cluster) -> None:
+    """INSIDE-1: the shell computes and writes all the time, and no watchdog takes that for work."""
+    shared.set_queue("wedged", stall_timeout_seconds=3, on_trip="fail")
+    shared.add_host("wedged", queues=["wedged"], cpu_slots=2)
+    words = [sys.executable, "-c", WEDGE]
+    visited, quiet = (shared.submit(*words, queue="wedged") for _ in range(2))
+    for job_id in (visited, quiet):
+        shared.until(job_id, "running")
+    busy = ["sh", "-c", "while :; do dd if=/dev/zero of=/dev/null bs=1M count=64 2>/dev/null; done"]
+    session = shared.client.open_session(visited, busy)
+    ran = {}
+    for job_id in (visited, quiet):
+        ended = shared.until(job_id, "failed", seconds=60)
+        assert (ended.cause, ended.exit_code) == ("stalled", 76)
+        ran[job_id] = (ended.ended_at - ended.started_at).total_seconds()
+    assert abs(ran[visited] - ran[quiet]) < stretch(3)
+    assert session.wait() != 0

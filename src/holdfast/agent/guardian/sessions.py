@@ -259,7 +259,8 @@ class GuardianSessions:
         self._full_groups = [group for group in self._full_groups if not group.remove()]
         session.group = make_limited_group(self._group_home, place.memory_bytes, self._mishaps)
         session.keeper = self._keepers.take(place.deadline)
-        env = {k: v for k, v in place.env.items() if k not in _NOT_GIVEN} | asked.env
+        given = {} if asked.bare else place.env
+        env = {k: v for k, v in given.items() if k not in _NOT_GIVEN} | asked.env
         request = SpawnRequest(
             argv=tuple(asked.argv),
             env={name: value for name, value in env.items() if value or name not in asked.env},

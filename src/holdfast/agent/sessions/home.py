@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import sys
 import uuid
 from collections.abc import Coroutine, Sequence
@@ -16,8 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.agent.journal import about
+from holdfast.agent.offload import run_aside
+from holdfast.agent.sessions.boxes import enter
 from holdfast.agent.sessions.dial import LEFT, Dialled, dial
+from holdfast.agent.sessions.forwards import ForwardedConnection, ListenerLooks, connect_inside
 from holdfast.agent.sessions.hand import HandLine
+from holdfast.agent.sessions.listeners import ListeningAt
 from holdfast.agent.sessions.live import LiveSession
 from holdfast.agent.tasks import TaskTable
 from holdfast.agent.uplink.calls import ControllerCalls
@@ -72,6 +77,7 @@ class Sessions:
         http: AsyncHttp,
         calls: ControllerCalls,
         *,
+        guardian_pid: int,
         allowed: bool = True,
         linger_seconds: float = LINGER_SECONDS,
     ) -> None:
@@ -79,6 +85,7 @@ class Sessions:
         self._hand = hand
         self._http = http
         self._calls = calls
+        self._looks = ListenerLooks(guardian_pid)
         self._allowed = allowed
         self._linger_seconds = linger_seconds
         self._life = uuid.uuid4().hex[:12]
@@ -109,6 +116,9 @@ class Sessions:
 
     async def _open(self, order: SessionOrder) -> None:
         """Begin the session, if it is new, and link it, at the same time."""
+        if order.kind == "forward":
+            await self._forward(order)
+            return
         live = self._find(order)
         try:
             wire = await dial(self._http, *self._name_link(order))
@@ -136,6 +146,31 @@ class Sessions:
             )
         live.add_link(wire, order.session, seen=order.seen, watch=order.watch)
 
+    async def _forward(self, order: SessionOrder) -> None:
+        """Connect a link to a port of its task (FORWARD-1)."""
+        task = self._table.get(order.key)
+        target: ListeningAt | SessionStatus | None = self._check(order)
+        if target is None and task is not None:
+            target = await self._looks.find(task, order.port)
+        try:
+            wire = await dial(self._http, *self._name_link(order))
+        except HoldfastError as error:
+            log.warning(f"a forward has no link: {error}", extra=about(order.key))
+            return
+        end = await _connect(target) if isinstance(target, ListeningAt) else target
+        if not isinstance(end, socket.socket):
+            target = end or _REFUSED
+            self._run(self._report(order.session, SessionEnd(reason=target.detail)))
+            wire.send(frame_json(STATUS, target))
+            await _part(wire)
+            return
+        end.setblocking(False)
+        over = SessionEnd(exit_code=0)
+        carrier = ForwardedConnection(
+            wire, order.session, lambda: self._run(self._report(order.session, over))
+        )
+        await asyncio.get_running_loop().create_connection(lambda: carrier, sock=end)
+
     def _name_link(self, order: SessionOrder) -> tuple[str, dict[str, str]]:
         headers = {"Authorization": f"Bearer {self._calls.token}", "Holdfast-Ticket": order.ticket}
         return f"/v1/agent/sessions/{order.id}", headers
@@ -156,29 +191,34 @@ class Sessions:
         if not order.new:
             gone = f"session {order.session} is over; its host knows nothing of it any more"
             return SessionStatus(code="not_found", detail=gone, status=404)
-        if not self._allowed:
-            return _REFUSED
-        task = self._table.get(order.key)
-        if task is None or not task.pid or task.state.end_heard:
-            gone = f"task {order.key} does not run on this host any more"
-            return SessionStatus(code="conflict", detail=gone, status=409)
+        task, refused = self._table.get(order.key), self._check(order)
+        if refused is not None or task is None:
+            return refused or _REFUSED
         if not self._hand.works:
             old = "the guardian of this host is of a version without sessions; start the host anew"
             return SessionStatus(code="conflict", detail=old, status=409)
-        live = self._make(order.session)
         env = {"HOLDFAST_SESSION": order.session}
         if order.tty:
             env |= {"TERM": order.term or "xterm-256color", "COLUMNS": "", "LINES": ""}
-        argv = order.argv or SHELL
+        argv, bare = order.argv or SHELL, False
         if order.kind == "copy":  # the command is shown to people, and Holdfast's own runs
             argv = serve_files(task.pid if task.in_container else 0)
             env |= {"LD_PRELOAD": "", "LD_LIBRARY_PATH": ""}
+        elif task.in_container:
+            try:
+                argv, inside = enter(task.pid, argv)
+            except OSError as error:
+                why = f"the container of task {order.key} cannot be entered: {error}"
+                return SessionStatus(code="conflict", detail=why, status=409)
+            env, bare = inside | env, True
+        live = self._make(order.session)
         self._hand.say(
             StartSession(
                 id=order.session,
                 key=order.key,
                 argv=argv,
                 env=env,
+                bare=bare,
                 tty=order.tty,
                 rows=order.rows or 24,
                 cols=order.cols or 80,
@@ -186,6 +226,16 @@ class Sessions:
         )
         log.info(f"a session begins ({order.kind})", extra=about(order.key, session=order.session))
         return live
+
+    def _check(self, order: SessionOrder) -> SessionStatus | None:
+        """Return why no session may begin in a task; None where one may."""
+        if not self._allowed:
+            return _REFUSED
+        task = self._table.get(order.key)
+        if task is None or not task.pid or task.state.end_heard:
+            gone = f"task {order.key} does not run on this host any more"
+            return SessionStatus(code="conflict", detail=gone, status=409)
+        return None
 
     def _make(self, session_id: str, log_path: Path | None = None) -> LiveSession:
         """Make a session. log_path: the log of a task whose own terminal it is; the task's end
@@ -252,6 +302,15 @@ class Sessions:
             except HoldfastError as error:
                 log.warning(f"the end of a session is not on record: {error}")
                 return
+
+
+async def _connect(target: ListeningAt) -> socket.socket | SessionStatus:
+    """Connect to the port of a task; return the problem where that fails."""
+    try:
+        return await run_aside(lambda: connect_inside(target))
+    except OSError as error:
+        why = f"port {target.port} of this job cannot be reached: {error.strerror or error}"
+        return SessionStatus(code="refused", detail=why, status=409)
 
 
 async def _part(wire: Dialled) -> None:

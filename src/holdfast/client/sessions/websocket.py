@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -70,6 +71,15 @@ class WebSocket:
                     code = int.from_bytes(payload[:2], "big") if len(payload) > 1 else 1005
                     raise LinkLost("the controller closed the link", code)
         return found
+
+    def put_back(self, messages: list[bytes]) -> None:
+        """Have `read` return these messages first."""
+        self._waiting = [*((BINARY, message) for message in messages), *self._waiting]
+
+    def shut(self) -> None:
+        """End a read that waits, because the other side of what is carried is gone."""
+        with contextlib.suppress(OSError):
+            self._wire.shutdown(socket.SHUT_RDWR)
 
     def _fill(self, seconds: float | None) -> bool:
         wait = _SILENCE_SECONDS if seconds is None else seconds

@@ -19,7 +19,8 @@ class HandMessage(msgspec.Struct, frozen=True, kw_only=True, tag_field="t", omit
 class StartSession(HandMessage, frozen=True, kw_only=True, tag="start"):
     """The order to start a session's process. A known id is answered with its ends again.
 
-    argv: the command. env: variables to set; an empty value takes the variable away. tty: True for
+    argv: the command. env: variables to set; an empty value takes the variable away. bare: these are
+    all, as inside of a container. tty: True for
     a terminal of `rows` × `cols`, else the process has three pipes.
     """
 
@@ -27,6 +28,7 @@ class StartSession(HandMessage, frozen=True, kw_only=True, tag="start"):
     key: TaskKey
     argv: list[str]
     env: dict[str, str] = {}
+    bare: bool = False
     tty: bool = False
     rows: Count = 24
     cols: Count = 80

@@ -1,0 +1,194 @@
+"""Ports of running tasks on this machine: each connection here is a session of its own.
+
+The port here stays open while the job changes attempts: a connection that comes between two of them
+waits for the next. A connection that is refused ends by itself alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from holdfast.client.locate import ControllerPlace
+from holdfast.client.rest import path_of
+from holdfast.client.sessions.websocket import LinkLost, WebSocket, open_websocket
+from holdfast.client.transport import http_options
+from holdfast.errors import Conflict, HoldfastError, Unavailable
+from holdfast.http.blocking import BlockingHttp
+from holdfast.http.courier import CONNECT_SECONDS
+from holdfast.wire.sessions.frames import BEGUN, CLOSE, PIECE_BYTES, STATUS, STDIN, STDOUT, frame
+from holdfast.wire.sessions.messages import SessionRequest, SessionStatus
+
+NEXT_SECONDS = 60.0
+"""How long a connection waits for the job's next attempt, or for the controller."""
+_AGAIN_SECONDS = 0.5
+_BEGIN_SECONDS = 30.0
+_BACKLOG = 256
+_STEP_SECONDS = 0.2
+_decode_status = msgspec.json.Decoder(SessionStatus).decode
+
+
+class PortForward:
+    """A port of this machine whose connections go to a port of a running task.
+
+    on_refused: called with a sentence for each connection that could not be made.
+    """
+
+    def __init__(
+        self,
+        place: ControllerPlace,
+        job_id: str,
+        port: int,
+        *,
+        local_port: int | None = None,
+        address: str = "127.0.0.1",
+        rank: int = 0,
+        on_refused: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
+        self._place = place
+        self._path = path_of("jobs", job_id, "sessions", "open")
+        self._asked = SessionRequest(kind="forward", port=port, rank=rank)
+        self._http = BlockingHttp(**http_options(place, CONNECT_SECONDS))
+        self._on_refused = on_refused
+        self._closed = threading.Event()
+        self._open: set[WebSocket] = set()
+        self.error: HoldfastError | None = None
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self._listener = socket.create_server(
+            (address, port if local_port is None else local_port), family=family, backlog=_BACKLOG
+        )
+        self.address = address
+        self.port: int = self._listener.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True, name="forward").start()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until the forward is closed, by its job's end or `close`. Returns whether it is."""
+        return self._closed.wait(seconds)
+
+    def close(self) -> None:
+        """Close the port, and the connections."""
+        self._closed.set()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for wire in list(self._open):
+            wire.abort()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _accept(self) -> None:
+        while not self._closed.is_set():
+            try:
+                local, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(local,), daemon=True).start()
+
+    def _serve(self, local: socket.socket) -> None:
+        try:
+            wire = self._link()
+        except HoldfastError as error:
+            if error.code in ("job_ended", "not_found"):
+                self.error = error
+                self._closed.set()
+            self._on_refused(error.message)
+            local.close()
+            return
+        self._open.add(wire)
+        try:
+            carry(local, wire)
+        finally:
+            self._open.discard(wire)
+
+    def _link(self) -> WebSocket:
+        """Open a link for one connection, as soon as the job runs. Raises HoldfastError."""
+        until = time.monotonic() + NEXT_SECONDS
+        while True:
+            try:
+                return open_forward(self._http, self._place, self._path, self._asked)
+            except (Conflict, Unavailable) as error:
+                waits = isinstance(error, Unavailable) or error.code in ("not_running", "conflict")
+                if not waits or time.monotonic() >= until or self._closed.is_set():
+                    raise
+            self._closed.wait(_AGAIN_SECONDS)
+
+
+def open_forward(
+    http: BlockingHttp, place: ControllerPlace, path: str, asked: SessionRequest
+) -> WebSocket:
+    """Open the link of one connection. Raises HoldfastError."""
+    wire = open_websocket(http, place, path)
+    try:
+        wire.send(msgspec.json.encode(asked))
+        (first, *more) = wire.read(_BEGIN_SECONDS) or (b"",)
+    except LinkLost as error:
+        wire.abort()
+        raise Unavailable(f"the link broke before the connection was made: {error}") from error
+    if first[:1] == bytes((BEGUN,)):
+        wire.put_back(more)
+        return wire
+    wire.abort()
+    if first[:1] != bytes((STATUS,)):
+        raise Unavailable("the connection was not made in time")
+    status = _decode_status(first[1:])
+    kind = Unavailable if status.status == 503 else Conflict
+    raise kind(status.detail or status.code, code=status.code)
+
+
+def carry(local: socket.socket, wire: WebSocket) -> None:
+    """Carry bytes between a connection here and its link, until both ways are over."""
+    local.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    over = threading.Event()
+    sender = threading.Thread(target=_send_all, args=(local, wire, over), daemon=True)
+    sender.start()
+    try:
+        _receive_all(local, wire)
+    except (LinkLost, OSError):
+        pass
+    finally:
+        over.set()
+        wire.close()
+        local.close()
+
+
+def _send_all(local: socket.socket, wire: WebSocket, over: threading.Event) -> None:
+    try:
+        while not over.is_set():
+            if not select.select([local], [], [], _STEP_SECONDS)[0]:
+                continue
+            data = local.recv(PIECE_BYTES)
+            if not data:
+                wire.send(frame(CLOSE, bytes((STDIN,))))
+                return
+            wire.send(frame(STDIN, data))
+    except (LinkLost, OSError, ValueError):
+        wire.shut()
+
+
+def _receive_all(local: socket.socket, wire: WebSocket) -> None:
+    while True:
+        for message in wire.read():
+            channel = message[0] if message else -1
+            if channel == STDOUT:
+                local.sendall(memoryview(message)[1:])
+            elif channel == CLOSE:
+                local.shutdown(socket.SHUT_WR)
+            elif channel == STATUS:
+                return

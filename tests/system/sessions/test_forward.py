@@ -1,0 +1,104 @@
+"""Ports of running tasks: what is reached, and what is not."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.system.cluster import Cluster
+from tests.waits import wait_until
+
+pytestmark = pytest.mark.slow
+
+# Answers every connection with the attempt's number, then with what it reads, in capitals.
+SERVER = """
+import os, socket, sys, threading
+server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+print("listens", flush=True)
+def serve(end):
+    end.sendall(os.environ["HOLDFAST_ATTEMPT"].encode() + b":")
+    while data := end.recv(65536):
+        end.sendall(data.upper())
+    end.close()
+while True:
+    threading.Thread(target=serve, args=(server.accept()[0],), daemon=True).start()
+"""
+PORT = 23107
+
+
+@pytest.fixture(scope="module")
+def job(shared: Cluster) -> str:
+    shared.add_host("inside", cpu_slots=8)
+    job_id = shared.submit(
+        "python3", "-c", SERVER, str(PORT), retry={"max_retries": 3, "retry_delay": 0.1}
+    )
+    shared.until(job_id, "running")
+    wait_until(lambda: b"listens" in shared.output(job_id), 30)
+    return job_id
+
+
+def ask(port: int, words: bytes) -> bytes:
+    """Send words over a new connection, end the sending, and return all that comes back."""
+    with socket.create_connection(("127.0.0.1", port), 30) as end:
+        end.settimeout(30)
+        end.sendall(words)
+        end.shutdown(socket.SHUT_WR)
+        found = b""
+        while data := end.recv(65536):
+            found += data
+    return found
+
+
+def test_a_connection_goes_to_the_tasks_port_with_its_half_close(shared: Cluster, job: str) -> None:
+    data = b"abc" * 1_000_000
+    with shared.client.forward_port(job, PORT) as forward:
+        assert ask(forward.port, data) == b"1:" + data.upper()
+
+
+def test_the_databases_port_is_not_reached(shared: Cluster, job: str) -> None:
+    """FORWARD-1: the controller's own port is open on this machine, but no process of the job
+    listens there."""
+    refused: list[str] = []
+    taken = shared.controller.port
+    with (
+        shared.client.forward_port(job, taken, on_refused=refused.append) as forward,
+        shared.client.forward_port(job, PORT) as good,
+    ):
+        assert ask(forward.port, b"") == b""
+        assert ask(good.port, b"x") == b"1:X"
+    assert refused == [f"nothing of this job listens on {taken} (job {job}, rank 0)"]
+
+
+def test_a_stuck_connection_stops_no_other(shared: Cluster, job: str) -> None:
+    with shared.client.forward_port(job, PORT) as forward:
+        stuck = socket.create_connection(("127.0.0.1", forward.port), 30)
+        stuck.settimeout(2.0)
+        with pytest.raises(TimeoutError):  # it never reads what comes back
+            stuck.sendall(b"x" * (512 << 20))
+        for _ in range(10):
+            assert ask(forward.port, b"y") == b"1:Y"
+        stuck.close()
+
+
+def test_a_hundred_connections_at_once_are_all_made(shared: Cluster, job: str) -> None:
+    refused: list[str] = []
+    with (
+        shared.client.forward_port(job, PORT, on_refused=refused.append) as forward,
+        ThreadPoolExecutor(100) as together,
+    ):
+        found = list(together.map(lambda _: ask(forward.port, b"z"), range(100)))
+    assert refused == []
+    assert found == [b"1:Z"] * 100
+
+
+def test_a_forward_follows_its_job_to_the_next_attempt(shared: Cluster, job: str) -> None:
+    with shared.client.forward_port(job, PORT) as forward:
+        assert ask(forward.port, b"") == b"1:"
+        host = shared.host_of(job)
+        for pid in host.task_pids(job):
+            os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: ask(forward.port, b"") == b"2:", 60)
