@@ -28,7 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "tasks": ("calls.tasks", "List calls of Python functions; call, cancel, retry."),
     "schedules": ("schedules.schedules", "Submit jobs at set times: cron and intervals."),
     "checkpoints": ("jobs.checkpoints", "List, fetch or forget a job's saved files."),
-    "code": ("jobs.code", "Show what --workdir sends, or the code of a job."),
+    "code": ("code.code", "Show what --workdir sends, or the code of a job."),
     "cp": ("data.copy", "Copy files from a running task, or to it."),
     "outputs": ("data.outputs", "Show what a job left; list it, or fetch it."),
     "events": ("operate.events", "Show what happened; -f follows."),

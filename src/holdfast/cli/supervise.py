@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from holdfast.cli.code.workdir import CODE_OPTIONS, UNSENT, send_workdir, take_workdir
 from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import remember_job
 from holdfast.cli.jobs.flags import DATA_OPTIONS, PLACE_OPTIONS, POLICY_OPTIONS
@@ -22,13 +23,12 @@ from holdfast.cli.jobs.submit import (
     name_parents,
     read_spec,
 )
-from holdfast.cli.jobs.workdir import CODE_OPTIONS, UNSENT, send_workdir, take_workdir
 from holdfast.cli.options import COUNT, POSITIVE, add_options
 from holdfast.cli.output import note
 from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
-    from holdfast.cli.jobs.workdir import Workdir
+    from holdfast.cli.code.workdir import Workdir
     from holdfast.client.locate import ControllerPlace
     from holdfast.core.records import JobRecord
     from holdfast.core.spec import JobSpec

@@ -17,6 +17,13 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from holdfast.cli.code.workdir import (
+    CODE_OPTIONS,
+    SETUP_OPTIONS,
+    UNSENT,
+    send_workdir,
+    take_workdir,
+)
 from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import find_parent, remember_job
 from holdfast.cli.jobs.arrays import submit_many
@@ -28,13 +35,6 @@ from holdfast.cli.jobs.flags import (
     read_data,
     read_gang,
     read_policy,
-)
-from holdfast.cli.jobs.workdir import (
-    CODE_OPTIONS,
-    SETUP_OPTIONS,
-    UNSENT,
-    send_workdir,
-    take_workdir,
 )
 from holdfast.cli.options import LABEL, POSITIVE, add_options, read_pairs
 from holdfast.cli.output import note

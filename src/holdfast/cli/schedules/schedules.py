@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
+from holdfast.cli.code.workdir import CODE_OPTIONS, find_code
 from holdfast.cli.face import Face, talks
 from holdfast.cli.jobs.submit import read_job, takes_spec
-from holdfast.cli.jobs.workdir import CODE_OPTIONS, find_code
 from holdfast.cli.operate.resource import Columns, draw_columns, resource
 from holdfast.cli.options import OWNER, POSITIVE, add_options, choose_owner
 from holdfast.cli.output import facts, paint, print_text, span, table

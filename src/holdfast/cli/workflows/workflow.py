@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from holdfast.cli.code.workdir import UNSENT, send_folder, take_workdir
 from holdfast.cli.face import Face, talks
 from holdfast.cli.jobs.submit import place_here
-from holdfast.cli.jobs.workdir import UNSENT, send_folder, take_workdir
 from holdfast.cli.options import OWNER, choose_owner
 from holdfast.cli.output import (
     age,
