@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.figures import Figures, Line, spread
 from bench.scale import Scale, alternate
-from bench.system import Place, Scratch, clean_environment, holdfast_command, start_up
+from bench.system import QUEUE, Place, Scratch, clean_environment, holdfast_command, start_up
 
 name = "code"
 budget = (
@@ -97,6 +97,8 @@ def run(scale: Scale) -> Figures:
     files, size = scale.pick(10_000, 20), scale.pick(20_000, 200)
     with Scratch() as scratch:
         place = start_up(scratch, slots=1)
+        place.make_queue()
+        place.pause()  # a job that ran would lay the folder meanwhile
         folder = Folder(scratch.folder / "work", files, size)
         with relaying(place) as relay:
             environ = {**place.environ(), "XDG_CACHE_HOME": str(scratch.folder / "cache")}
@@ -180,7 +182,7 @@ def _against(what: str, unit: str, value: list[float] | list[int], most: float) 
 
 
 def _submit(folder: Path, environ: dict[str, str]) -> float:
-    return _time(["submit", "--queue", "cpu", "--workdir", str(folder), "--", "true"], environ)
+    return _time(["submit", "--queue", QUEUE, "--workdir", str(folder), "--", "true"], environ)
 
 
 def _time(words: list[str], environ: dict[str, str]) -> float:

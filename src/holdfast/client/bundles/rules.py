@@ -11,7 +11,7 @@ GIT_RULES, OWN_RULES = b".gitignore", b".holdfastignore"
 _VERSIONED = (b".git", b".hg", b".svn")
 
 
-class LeftOut(msgspec.Struct, frozen=True):
+class PathLeftOut(msgspec.Struct, frozen=True):
     """A path that does not go, and why."""
 
     path: bytes

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from holdfast.client.bundles.rules import GIT_RULES, OWN_RULES, IgnoreRules, LeftOut
+from holdfast.client.bundles.rules import GIT_RULES, OWN_RULES, IgnoreRules, PathLeftOut
 from holdfast.core.bundles.code import CodeRef
 from holdfast.errors import ValidationError
 
@@ -31,7 +31,7 @@ class Walk(msgspec.Struct, frozen=True):
 
     root: bytes
     found: list[Found]
-    left_out: list[LeftOut]
+    left_out: list[PathLeftOut]
     checkout: CodeRef | None = None
 
     @property
@@ -65,7 +65,7 @@ def walk(folder: str, *, explain: bool = False) -> Walk:
         raise ValidationError(f"--workdir {folder}: there is no such folder", field="workdir")
     looked = _start_status(root)
     listed = _list_git(root) or None  # a folder that git ignores goes by its own rules
-    left_out = list[LeftOut]()
+    left_out = list[PathLeftOut]()
     if listed is None:
         rules = IgnoreRules(root, (GIT_RULES, OWN_RULES))
         paths = _walk_plain(root, b"", rules, left_out)
@@ -80,18 +80,18 @@ def walk(folder: str, *, explain: bool = False) -> Walk:
 
 
 def _choose(
-    listed: Iterable[bytes], rules: IgnoreRules, left_out: list[LeftOut]
+    listed: Iterable[bytes], rules: IgnoreRules, left_out: list[PathLeftOut]
 ) -> Iterator[bytes]:
     for path in listed:
         why = rules.find_reason(path)
         if why is None:
             yield path
         else:
-            left_out.append(LeftOut(path, why))
+            left_out.append(PathLeftOut(path, why))
 
 
 def _walk_plain(
-    root: bytes, below: bytes, rules: IgnoreRules, left_out: list[LeftOut]
+    root: bytes, below: bytes, rules: IgnoreRules, left_out: list[PathLeftOut]
 ) -> Iterator[bytes]:
     """Yield all paths below a folder that no rule leaves out; a folder before what is in it."""
     try:
@@ -99,21 +99,21 @@ def _walk_plain(
             os.scandir(os.path.join(root, below) if below else root), key=lambda e: e.name
         )
     except OSError as error:
-        left_out.append(LeftOut(below or b".", f"it cannot be read: {error.strerror}"))
+        left_out.append(PathLeftOut(below or b".", f"it cannot be read: {error.strerror}"))
         return
     for entry in entries:
         path = below + b"/" + entry.name if below else entry.name
         is_folder = entry.is_dir(follow_symlinks=False)
         why = rules.find_reason(path, is_folder=is_folder)
         if why is not None:
-            left_out.append(LeftOut(path + b"/" if is_folder else path, why))
+            left_out.append(PathLeftOut(path + b"/" if is_folder else path, why))
             continue
         yield path
         if is_folder:
             yield from _walk_plain(root, path, rules, left_out)
 
 
-def _stat_all(root: bytes, paths: Iterable[bytes], left_out: list[LeftOut]) -> list[Found]:
+def _stat_all(root: bytes, paths: Iterable[bytes], left_out: list[PathLeftOut]) -> list[Found]:
     """Return the status of each path and of the folders above it, sorted by path."""
     statuses: dict[bytes, os.stat_result] = {}
     top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -123,11 +123,11 @@ def _stat_all(root: bytes, paths: Iterable[bytes], left_out: list[LeftOut]) -> l
                 status = os.stat(path, dir_fd=top, follow_symlinks=False)
             except OSError as error:
                 if not isinstance(error, FileNotFoundError):  # git names what was deleted, too
-                    left_out.append(LeftOut(path, f"it cannot be read: {error.strerror}"))
+                    left_out.append(PathLeftOut(path, f"it cannot be read: {error.strerror}"))
                 continue
             mode = status.st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):
-                left_out.append(LeftOut(path, "it is no file, link or folder"))
+                left_out.append(PathLeftOut(path, "it is no file, link or folder"))
                 continue
             statuses[path] = status
             above = path.rpartition(b"/")[0]
@@ -201,7 +201,7 @@ def _run_git(root: bytes, *words: str, given: bytes | None = None) -> bytes | No
     return done.stdout if done.returncode == 0 else None
 
 
-def _explain_git(root: bytes) -> Iterator[LeftOut]:
+def _explain_git(root: bytes) -> Iterator[PathLeftOut]:
     """Yield what git ignores, folders as a whole, with the line that says so."""
     ignored = _run_git(root, "ls-files", "-z", "-o", "-i", "--exclude-standard", "--directory")
     if not ignored:
@@ -214,4 +214,4 @@ def _explain_git(root: bytes) -> Iterator[LeftOut]:
     }
     for path in ignored.split(b"\0"):
         if path:
-            yield LeftOut(path, reasons.get(path, "git ignores it"))
+            yield PathLeftOut(path, reasons.get(path, "git ignores it"))
