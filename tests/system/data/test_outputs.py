@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 
 import pytest
 
 from tests.system.cluster import Cluster
+from tests.system.small_disk import SmallDisk
+from tests.system.small_disk import disk as disk
 from tests.waits import wait_until
 
 pytestmark = pytest.mark.slow
@@ -51,7 +54,87 @@ def test_outputs_of_a_failure_are_kept_and_come_back_equal(cluster: Cluster) -> 
     assert sorted(os.listdir(os.fsencode(back / "out"))) == [
         b"a", b"big", b"deep", b"empty", b"inside", b"n\xff",
     ]  # fmt: skip
-    listed = cluster.cli("outputs", job, "--list").stdout.decode()
+    listed = cluster.cli("outputs", job, "--list", "--json").stdout.decode()
     assert "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824" in listed
     run = cluster.cli("run", "--outputs", "out", "--shell", "mkdir out; echo hi > out/a")
     assert b"outputs complete: 1 files" in run.stderr, run.stderr
+
+
+SENDS = "mkdir out; head -c {size} /dev/urandom > out/big; sha256sum out/big | cut -c1-64"
+
+
+def read_back(cluster: Cluster, job: str) -> bytes:
+    """Fetch the outputs and return the SHA-256 of the file."""
+    to = cluster.folder / f"back-{job}"
+    got = cluster.cli("outputs", job, "--wait", "--get", str(to))
+    assert got.returncode == 0, got.stderr
+    return hashlib.sha256((to / "out" / "big").read_bytes()).hexdigest().encode() + b"\n"
+
+
+@pytest.mark.parametrize("dies", ["agent", "controller"])
+def test_a_death_in_the_middle_of_a_transfer_loses_nothing(cluster: Cluster, dies: str) -> None:
+    """OUT-4."""
+    host = cluster.add_host("only")
+    job = cluster.submit(shell=SENDS.format(size=120_000_000), outputs=["out"])
+    packs = cluster.folder / "blobs" / "packs"
+    wait_until(lambda: packs.is_dir() and len(os.listdir(packs)) >= 2, 60)
+    if dies == "agent":
+        host.kill_agent()
+    else:
+        cluster.controller.kill()
+        cluster.controller.start()
+    cluster.until(job, "succeeded", seconds=60)
+    assert read_back(cluster, job) == cluster.output(job)
+    (found,) = cluster.client.outputs(job)
+    assert (found.state, found.left_out) == ("complete", [])
+
+
+def test_a_lost_host_leaves_what_it_had_sent_and_the_next_attempt_does_not_wait(
+    cluster: Cluster,
+) -> None:
+    """OUT-1, OUT-5."""
+    line = "mkdir -p out; echo $HOLDFAST_ATTEMPT > out/a; [ $HOLDFAST_ATTEMPT = 2 ] || sleep 600"
+    first = cluster.add_host("first")
+    job = cluster.submit(shell=line, outputs=["out"])
+    wait_until(lambda: [o for o in cluster.client.outputs(job) if o.files], 60)
+    first.kill_guardian()
+    cluster.add_host("second")
+    assert cluster.cli("hosts", "terminate", "first", "--reason", "it burnt").returncode == 0
+    cluster.until(job, "succeeded", seconds=60)
+    wait_until(lambda: all(o.state.settled for o in cluster.client.outputs(job)), 60)
+    one, two = cluster.client.outputs(job)
+    assert (one.state, one.host, one.files) == ("partial", "first", 1)
+    assert "its host was lost" in one.reason
+    assert (two.state, two.host, two.files) == ("complete", "second", 1)
+    for attempt in ("1", "2"):
+        to = cluster.folder / attempt
+        assert cluster.cli("outputs", job, "--get", str(to), "--attempt", attempt).returncode == 0
+        assert (to / "out" / "a").read_text() == f"{attempt}\n"
+
+
+def test_a_host_that_is_shut_down_sends_its_outputs_first(cluster: Cluster) -> None:
+    host = cluster.add_host("only")
+    line = "mkdir out; trap 'head -c 50000000 /dev/zero > out/big; exit 0' TERM; echo up; sleep 60 & wait"
+    job = cluster.submit(shell=line, outputs=["out"])
+    wait_until(lambda: cluster.output(job) == b"up\n", 60)
+    host.guardian.terminate()
+    host.guardian.wait(60)
+    found = cluster.client.outputs(job)[0]
+    assert (found.state, found.bytes) == ("complete", 50_000_000)
+
+
+def test_a_full_disk_at_either_end_loses_nothing(cluster: Cluster, disk: SmallDisk) -> None:
+    """The laptop's is full while it fetches; the same command then goes on."""
+    cluster.add_host("only")
+    line = "mkdir out; head -c 6000000 /dev/urandom > out/big; sha256sum out/big | cut -c1-64"
+    job = cluster.submit(shell=line, outputs=["out"])
+    cluster.until(job, "succeeded", seconds=60)
+    disk.fill()
+    got = cluster.cli("outputs", job, "--wait", "--get", str(disk.path / "back"))
+    assert got.returncode == 2, got.stderr
+    assert b"No space left on device" in got.stderr
+    disk.free()
+    got = cluster.cli("outputs", job, "--get", str(disk.path / "back"))
+    assert got.returncode == 0, got.stderr
+    data = (disk.path / "back" / "out" / "big").read_bytes()
+    assert hashlib.sha256(data).hexdigest().encode() + b"\n" == cluster.output(job)

@@ -303,6 +303,7 @@ class OutputsKeeper:
         make_private_folder(self._folder)
         write_atomic(self._path_of(task.key), msgspec.json.encode(record))
         self._collectors[task.key] = Collector(record, self._transfers)
+        self._poked.set()
 
     def poke(self) -> None:
         """Look soon, because a task has ended."""

@@ -2,6 +2,7 @@
 thread."""
 
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ class FolderReader:
     agent, and a limit of this process is none of its."""
 
     def __init__(self, root: str) -> None:
+        os.stat(root)  # a folder that is gone is no trouble of the program's
         argv = [sys.executable, "-I", "-m", "holdfast.work.files", "below", root]
         self._process = subprocess.Popen(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True

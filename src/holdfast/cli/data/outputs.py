@@ -107,7 +107,7 @@ def files_table(rows: Sequence[OutputFile]) -> str:
     for one in rows:
         mode = {"folder": "d", "link": "l"}.get(one.kind, "-") + f"{one.bits:03o}"
         name = f"{one.path} -> {one.target}" if one.target else one.path
-        digest = one.sha256 or (f"{len(one.pieces)} pieces" if one.pieces else "")
+        digest = one.sha256[:12] or (f"{len(one.pieces)} pieces" if one.pieces else "")
         lines.append((mode, size(one.size) if one.kind == "file" else "", digest, name))
     return table(("MODE", "SIZE", "SHA256", "NAME"), lines)
 
