@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from holdfast.client import Client
     from holdfast.core.records import JobRecord
 
-# The least room in which a reason is read easily beside the other columns; else it goes under them.
 # Filters about jobs alone: an array that has some such members is not one of them.
 _OF_JOBS = ("cause", "min_retries", "max_retries", "host", "parent", "match", "since")
+# The least room in which a reason is read easily beside the other columns; else it goes under them.
 REASON_COLUMNS, UNDER_COLUMNS, RATE_COLUMNS = 30, 5, 100
 
 
