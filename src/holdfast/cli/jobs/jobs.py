@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from holdfast.client import Client
     from holdfast.core.records import JobRecord
 
-# The least room in which a reason is read easily beside the other columns; else it goes under them.
+# Filters about jobs alone: an array that has some such members is not one of them.
 _OF_JOBS = ("cause", "min_retries", "max_retries", "host", "parent", "match", "since")
+# The least room in which a reason is read easily beside the other columns; else it goes under them.
 REASON_COLUMNS, UNDER_COLUMNS, RATE_COLUMNS = 30, 5, 100
 
 
@@ -102,7 +103,6 @@ def jobs(
     only["since"] = None if since is None else read_since(since, time.time())
     only["owner"] = choose_owner(only["owner"], mine)
     only["executors"] = "only" if executors else "show" if everything else None
-    # Other filters are about jobs, and an array that has some such members is not one of them.
     apart = not (
         array or indices or pairs or executors or any(only[n] is not None for n in _OF_JOBS)
     )
