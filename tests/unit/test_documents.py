@@ -66,6 +66,8 @@ def find_strangers(command: str) -> Iterator[str]:
             if not found.context_settings.get("allow_interspersed_args", True):
                 return  # the job's own command
             continue
+        if word[1:2] != "-" and len(word) > 2 and f"-{word[2:]}" in options:
+            word = word[:2]  # short options in one word, as in `-it`
         name = word.partition("=")[0]
         if name not in options | {"--help", "-h", "--version"}:
             yield name

@@ -23,6 +23,7 @@ from typing import Any
 from holdfast.agent.guardian.limits import make_limited_group
 from holdfast.agent.guardian.punch import Punched, punch_file
 from holdfast.agent.guardian.sessions import GuardianSessions, TaskPlace
+from holdfast.bounds import MAX_FIGURE
 from holdfast.core.ids import TaskKey
 from holdfast.errors import ValidationError
 from holdfast.process.groups import GroupHome, TaskGroup
@@ -149,8 +150,9 @@ class HostTasks:
             if self._closing:
                 task.stopped = True  # like the tasks that run here: its job is not charged
                 self._refuse(task, "the host is shutting down")
-            elif not math.isfinite(launch.deadline):
+            elif not abs(launch.deadline) <= MAX_FIGURE:
                 sentence = f"{launch.deadline} is no time at which a lease ends"
+                task.deadline = 0.0  # because no agent could read a status with this one
                 self._refuse(task, sentence, hosts_fault=True)
             elif launch.deadline <= self._read_clock():
                 task.lapsed = True
@@ -162,7 +164,7 @@ class HostTasks:
         """Move deadlines later; an earlier one changes nothing (GUARD-2)."""
         for key, deadline in deadlines:
             task = self._tasks.get(key)
-            if task is not None and task.deadline < deadline < math.inf:
+            if task is not None and task.deadline < deadline <= MAX_FIGURE:
                 task.deadline = deadline
                 if task.keeper is not None:
                     task.keeper.set_deadline(deadline)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 # Filters about jobs alone: an array that has some such members is not one of them.
 _OF_JOBS = ("cause", "min_retries", "max_retries", "host", "parent", "match", "since")
+# And what lists of arrays can be asked for, too.
+_OF_BOTH = ("queue", "project", "owner", "name")
 # The least room in which a reason is read easily beside the other columns; else it goes under them.
 REASON_COLUMNS, UNDER_COLUMNS, RATE_COLUMNS = 30, 5, 100
 
@@ -119,8 +121,7 @@ def jobs(
             client.jobs(**chosen | ({"array": "none"} if apart else {}), labels=pairs)
         )
         if apart:
-            about = {name: only[name] for name in ("queue", "project", "owner", "name")}
-            arrays = client.arrays(states=states, **paging, **about)
+            arrays = client.arrays(states=states, **paging, **{n: only[n] for n in _OF_BOTH})
             found = heapq.merge(found, arrays, key=lambda row: row.id, reverse=True)
         rows = list(found if everything else itertools.islice(found, min(limit, sys.maxsize)))
         return rows if sort == "age" else sorted(rows, key=_SORTS[sort])

@@ -225,7 +225,7 @@ def _slots(host: HostView, kind: str) -> str:
 
 
 def _cut(text: str, columns: int) -> str:
-    return shorten(printable(" ".join(text.splitlines())), columns)
+    return shorten(printable(" ".join(text.expandtabs(1).splitlines())), columns)
 
 
 def _fit(text: str, width: int) -> str:

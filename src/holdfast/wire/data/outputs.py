@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from holdfast.bounds import Large
 from holdfast.core.data.outputs import MAX_LEFT, LeftOut
 from holdfast.core.states import OutputsState
 
@@ -18,7 +19,7 @@ class OutputsOrder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     rank."""
 
     paths: list[str]
-    max_bytes: int
+    max_bytes: Large
 
 
 class OutputsMissing(msgspec.Struct, frozen=True, kw_only=True):
