@@ -175,6 +175,8 @@ def test_the_help_teaches() -> None:
         "--pull",
         "--volume",
         "--pull-timeout",
+        "--setup",
+        "--setup-files",
         "command",
     }
     assert theirs - ours == left_out

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import fnmatch
 import os
+import re
 from collections.abc import Iterable
 
 from holdfast.core.bundles.manifest import show_path
@@ -21,15 +21,21 @@ _SECRET_PATHS = (
 _SHOWN = 5
 
 
+def _compile(patterns: Iterable[str], any_bytes: str) -> re.Pattern[bytes]:
+    """Return one expression for all of the patterns, because a folder has many paths."""
+    words = (re.escape(pattern).replace(r"\*", any_bytes) for pattern in patterns)
+    return re.compile(rf"(?s)(?:^|/)(?:{'|'.join(words)})\Z".encode())
+
+
+_NAMED = _compile(_SECRET_NAMES, "[^/]*")
+_HARMLESS = _compile(_NO_SECRETS, "[^/]*")
+_PLACED = _compile(_SECRET_PATHS, ".*")
+
+
 def is_secret(path: bytes) -> bool:
     """Return whether a path looks as if it held a secret: keys, `.env`, credentials of clouds."""
-    whole = os.fsdecode(path)
-    name = whole.rpartition("/")[2]
-    if any(fnmatch.fnmatchcase(name, pattern) for pattern in _NO_SECRETS):
-        return False
-    if any(fnmatch.fnmatchcase(name, pattern) for pattern in _SECRET_NAMES):
-        return True
-    return any(fnmatch.fnmatchcase(f"/{whole}", f"*/{pattern}") for pattern in _SECRET_PATHS)
+    found = _NAMED.search(path) or _PLACED.search(path)
+    return found is not None and _HARMLESS.search(path) is None
 
 
 def find_worries(root: bytes, home: str, paths: Iterable[bytes]) -> list[str]:
