@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import msgspec
-from holdfast.process.laying.lay import Laid
+from holdfast.laying.lay import Laid
 
 from holdfast.agent.bundles.code import KEPT_FOLDERS, KEPT_SECONDS, CodeLaying
 from holdfast.agent.folders import WorkFolders
