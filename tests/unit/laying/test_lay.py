@@ -87,6 +87,16 @@ def test_no_link_that_a_job_left_is_followed(tmp_path: Path) -> None:
         os.chmod(work / name, 0o755)
 
 
+def test_no_step_down_follows_a_link(tmp_path: Path) -> None:
+    work, outside = tmp_path / "work", tmp_path / "outside"
+    work.mkdir()
+    outside.mkdir()
+    (work / "a").symlink_to(outside)
+    with pytest.raises(NotADirectoryError):
+        Layer(str(work), {}, lambda sha256, size: BYTES[sha256]).lay([file(b"a/x", b"one")])
+    assert os.listdir(outside) == []
+
+
 def test_what_a_job_made_in_the_way_is_moved_aside(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"a file of the job")
     (tmp_path / "empty").mkdir()

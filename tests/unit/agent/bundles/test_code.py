@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 
 import msgspec
-from holdfast.laying.lay import Laid
 
 from holdfast.agent.bundles.code import KEPT_FOLDERS, KEPT_SECONDS, CodeLaying
 from holdfast.agent.folders import WorkFolders
 from holdfast.agent.uplink.transfers import Transfers
 from holdfast.http.addresses import read_addresses
 from holdfast.http.blocking import BlockingHttp
+from holdfast.laying.lay import Laid
 
 NOW = 1_800_000_000.0
 

@@ -182,3 +182,4 @@ def test_a_large_file_goes_in_pieces(store: Store, tmp_path: Path) -> None:
     (entry,) = store.bundles[sent.code.digest]
     assert len(list(entry.list_pieces())) == 5
     assert len(store.held) == 2  # the empty piece, once, and that with the byte
+    assert store.asked.count("POST missing") == 2
