@@ -19,7 +19,15 @@ RECORDS: dict[str, tuple[type[msgspec.Struct], ...]] = {
     "tasks": (TaskRecord, TaskRow),
     "attempts": (AttemptRecord, AttemptChange),
 }
-COMPUTED = {"array_limited", "awaited", "supervised", "to_place", "host_name", "has_forensics"}
+COMPUTED = {
+    "array_limited",
+    "awaited",
+    "supervised",
+    "to_place",
+    "host_name",
+    "has_forensics",
+    "code",
+}
 UNTYPED = {
     "42P18",
     "42P08",

@@ -198,10 +198,10 @@ class App:
             methods = [*sorted(node.methods), *(["HEAD"] if "GET" in node.methods else [])]
             allowed = ", ".join(methods)
             raise MethodNotAllowed(f"{node.path} takes {allowed}, not {method}", allowed)
-        if endpoint.socket:
-            raise UpgradeRequired(f"{node.path} is opened as a WebSocket")
         call = ApiCall(self.controller, scope, receive)
         await self._prepare(endpoint, call)
+        if endpoint.socket:
+            raise UpgradeRequired(f"{node.path} is opened as a WebSocket")
         return await endpoint.handle(call)
 
     async def _let_in(self, endpoint: Endpoint, call: ApiCall) -> None:
