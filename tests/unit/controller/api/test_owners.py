@@ -12,8 +12,8 @@ from holdfast.controller.runtime.auth import Role, make_new_id
 from tests.unit.controller.conftest import Served, bearer
 
 # What a path without work of a user in it may take from a submit token.
-# Targets of notices and sessions are checked by their own routes, which have tests of their own:
-# a target belongs to a project or to the cluster, and a session to two users.
+# Targets of notices and sessions are judged by their own routes, because a target belongs to a
+# project or to the cluster, and a session to its user and to the owner of its job.
 FREE = {
     "/v1/values/{sha256}",
     "/v1/notices/{name}",
@@ -180,3 +180,16 @@ async def test_work_without_an_owner_is_everybodys(people: People, served: Serve
     assert (
         await people.ask("root", "POST", f"/v1/jobs/{executor.id}/cancel", {})
     ).status_code == 200
+
+
+async def test_targets_of_notices_are_the_projects_own(people: People) -> None:
+    """The cluster's are an admin's to change, a project's are its users' where it is shared."""
+    target = {"url": "ntfy://127.0.0.1/room"}
+    refused = await people.ask("bob", "PUT", "/v1/notices/room", target)
+    assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+    assert (await people.ask("bob", "PUT", "/v1/notices/room?project=p", target)).status_code == 403
+    await people.make("root", "PUT", "/v1/projects/p", {"set": {"shared": True}, "unset": []})
+    await people.make("bob", "PUT", "/v1/notices/room?project=p", target)
+    for path in ("/v1/notices/room", "/v1/notices/room?project=q"):
+        assert (await people.ask("bob", "DELETE", path)).status_code == 403
+    assert (await people.ask("bob", "DELETE", "/v1/notices/room?project=p")).status_code == 204
