@@ -95,7 +95,7 @@ def _operation(endpoint: Endpoint, schema_of: dict[str, Any]) -> dict[str, Any]:
 
 
 def _problem_statuses(endpoint: Endpoint) -> list[int]:
-    statuses = [503]
+    statuses = [503, 426] if endpoint.socket else [503]
     if endpoint.role is not Role.ANYONE:
         statuses += [401]
     if endpoint.role in (Role.SUBMIT, Role.ADMIN):
