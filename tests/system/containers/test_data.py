@@ -42,9 +42,10 @@ def test_a_copy_sees_the_containers_files_and_caches_and_mounts_are_bound_in(
     refused = cluster.cli("cp", str(here / "made"), f"{job}:/data/")
     assert refused.returncode != 0
     assert b"Read-only file system" in refused.stderr
-    cp(str(here / "made"), f"{job}:")  # into its own folder
-    work = cluster.folder / "data" / "work" / job
-    assert (work / "made").read_text() == "made"
+    cp(str(here / "made"), f"{job}:")  # into the folder of its program, the container's own
+    assert not (cluster.folder / "data" / "work" / job / "made").exists()
+    cp(f"{job}:/made", str(here / "back"))
+    assert (here / "back").read_text() == "made"
     outside = cluster.cli("cp", f"{job}:{cluster.folder}/data.join", str(here))
     assert outside.returncode != 0, "it read a file of the host"
     cluster.client.cancel(job, hard=True)
