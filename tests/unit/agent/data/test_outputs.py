@@ -11,12 +11,15 @@ import msgspec
 import pytest
 
 from holdfast.agent.data.outputs import Collector, OutputsKeeper, OutputsTask
+from holdfast.agent.folders import WorkFolders
+from holdfast.agent.orders.launches import find_outputs_root
 from holdfast.agent.tasks import TaskTable
 from holdfast.agent.uplink.transfers import Transfers
 from holdfast.core.bundles.manifest import Entry, decode_manifest
 from holdfast.core.bundles.packs import read_pack
 from holdfast.core.ids import TaskKey
 from holdfast.errors import NotFound, TooLarge, Unavailable
+from holdfast.wire.agent import LaunchOrder
 from holdfast.wire.data.outputs import OutputsOrder, OutputsReport
 
 KEY = TaskKey("job", 0, 1)
@@ -185,3 +188,25 @@ async def test_outputs_that_the_controller_refuses_are_not_sent_for_ever(tmp_pat
         await asyncio.sleep(0.01)
     assert not keeper.busy
     running.cancel()
+
+
+@pytest.mark.parametrize(
+    ("image", "cwd", "root"),
+    [
+        (None, None, "work"),
+        (None, "/etc", "/etc"),
+        ("python", None, "work"),
+        ("python", "/etc", "work"),
+        ("python", "/nowhere/at/all", "work"),
+        ("python", "/proc/self", "work"),
+    ],
+)
+def test_a_container_leaves_nothing_of_its_hosts_own_folders(
+    tmp_path: Path, image: str | None, cwd: str | None, root: str
+) -> None:
+    """OUT-6: `cwd` is a path of the image, where no folder of the host is mounted."""
+    order = LaunchOrder(
+        key=KEY, attempt=1, name="n", queue="q", project="p", argv=[], image=image, cwd=cwd
+    )
+    found = find_outputs_root(order, WorkFolders(tmp_path))
+    assert found == (f"{tmp_path}/job" if root == "work" else root)
