@@ -84,6 +84,8 @@ def test_a_death_in_the_middle_of_a_transfer_loses_nothing(cluster: Cluster, die
         cluster.controller.kill()
         cluster.controller.start()
     cluster.until(job, "succeeded", seconds=60)
+    assert cluster.cli("wait", job, "--outputs").returncode == 0
+    assert all(o.state.settled for o in cluster.client.outputs(job))
     assert read_back(cluster, job) == cluster.output(job)
     (found,) = cluster.client.outputs(job)
     assert (found.state, found.left_out) == ("complete", [])

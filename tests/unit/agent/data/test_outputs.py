@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from holdfast.agent.data.outputs import Collector, OutputsKeeper, OutputsTask
+from holdfast.agent.data.outputs import Collector, OutputsKeeper, OwedOutputs
 from holdfast.agent.folders import WorkFolders
 from holdfast.agent.orders.launches import find_outputs_root
 from holdfast.agent.tasks import TaskTable
@@ -62,7 +62,7 @@ class Controller:
 
 def collector(root: Path, controller: Controller, max_bytes: int = 1 << 30) -> Collector:
     order = OutputsOrder(paths=["out/"], max_bytes=max_bytes)
-    task = OutputsTask(key=KEY, attempt=1, root=str(root), order=order)
+    task = OwedOutputs(key=KEY, attempt=1, root=str(root), order=order)
     return Collector(task, cast(Transfers, controller))
 
 
@@ -156,7 +156,7 @@ async def test_the_next_agent_sends_what_a_killed_one_owed(tmp_path: Path) -> No
     (tmp_path / "out/a").write_bytes(b"x")
     records, table = tmp_path / "records", TaskTable(tmp_path / "state", lambda key: "")
     order = OutputsOrder(paths=["out"], max_bytes=1 << 20)
-    task = OutputsTask(key=KEY, attempt=1, root=str(tmp_path), order=order)
+    task = OwedOutputs(key=KEY, attempt=1, root=str(tmp_path), order=order)
     records.mkdir()
     (records / "job.0.1.json").write_bytes(msgspec.json.encode(task))
     controller = Controller()
@@ -177,7 +177,7 @@ async def test_outputs_that_the_controller_refuses_are_not_sent_for_ever(tmp_pat
     """OUT-4: a replaced rank's are another's."""
     records, table = tmp_path / "records", TaskTable(tmp_path / "state", lambda key: "")
     order = OutputsOrder(paths=["out"], max_bytes=1)
-    task = OutputsTask(key=KEY, attempt=1, root=str(tmp_path), order=order)
+    task = OwedOutputs(key=KEY, attempt=1, root=str(tmp_path), order=order)
     records.mkdir()
     (records / "job.0.1.json").write_bytes(msgspec.json.encode(task))
     controller = Controller()
