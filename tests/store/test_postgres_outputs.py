@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 
 import pytest
-from holdfast.store.port.bundles.outputs import NewOutputs, OutputsTask
 
 from holdfast.core.bundles.packs import PackPart
 from holdfast.core.data.outputs import LeftOut, OutputsRecord
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import OutputsEvent, OutputsState
 from holdfast.errors import Stale
+from holdfast.store.postgres.bundles.outputs import NewOutputs, OutputsTask
 from tests.store.rig import OK, Rig
 
 LOST_SECONDS = 900.0

@@ -41,6 +41,7 @@ from holdfast.http.asynchronous import AsyncHttp
 from holdfast.http.courier import HttpRequest
 
 if TYPE_CHECKING:
+    from holdfast.client.data.copy import CopyProgress
     from holdfast.client.sessions.asynchronous import AsyncTaskSession
     from holdfast.client.sessions.forward import PortForward
     from holdfast.wire.sessions.messages import Kind
@@ -123,6 +124,26 @@ class AsyncRestConnection(Awaited):
             TaskSession, self.place, job_id, asked, on_lost=on_lost, linger_seconds=linger_seconds
         )
         return AsyncTaskSession(opened)
+
+    async def copy_from(
+        self, job_id: str, paths: Sequence[str], to: str, *, rank: int = 0
+    ) -> "CopyProgress":
+        """Copy files and folders of a running task below `to`, as `holdfast cp JOB:PATH… TO` does,
+        in a thread. Raises HoldfastError, OSError; the same call then goes on."""
+        from holdfast.client.synchronous import Client
+
+        with Client(self.place.url, self.place.token, ca_file=self.place.ca_file) as client:
+            return await asyncio.to_thread(client.copy_from, job_id, paths, to, rank=rank)
+
+    async def copy_to(
+        self, job_id: str, paths: Sequence[str], to: str = "", *, rank: int = 0
+    ) -> "CopyProgress":
+        """Copy files and folders of this machine to a running task, as `holdfast cp PATH… JOB:TO`
+        does, in a thread. Raises HoldfastError, OSError; the same call then goes on."""
+        from holdfast.client.synchronous import Client
+
+        with Client(self.place.url, self.place.token, ca_file=self.place.ca_file) as client:
+            return await asyncio.to_thread(client.copy_to, job_id, paths, to, rank=rank)
 
     async def forward_port(
         self,

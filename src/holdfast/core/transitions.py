@@ -358,7 +358,6 @@ OUTPUTS: Table[OutputsState, OutputsEvent] = {
     (_O.PARTIAL, _OE.CUT): Transition(_O.PARTIAL, "its host came back", _PUT),
     (_O.LOST, _OE.FINISH): Transition(_O.COMPLETE, "its host came back with all of it", _PUT),
     (_O.LOST, _OE.CUT): Transition(_O.PARTIAL, "its host came back with a part", _PUT),
-    (_O.COMPLETE, _OE.FINISH): Transition(_O.COMPLETE, "a report came twice", _PUT),
 }
 
 

@@ -26,6 +26,7 @@ pages: `{"items": [...], "next": cursor|null}`.
                                             fetched from the host that ran it
     GET    /v1/jobs/{id}/logs/streams       ?attempt= → page of LogStreamRecord
     GET    /v1/jobs/{id}/checkpoints        → page of CheckpointRecord, by rank and number
+    GET    /v1/jobs/{id}/outputs            ?attempt=&rank= → OutputsRecord, … ; see wire.data
     DELETE /v1/jobs/{id}/checkpoints        ?rank=&number= → 204: all, those of a rank, or one
     GET    /v1/jobs/{id}/checkpoint         ?rank=0&epoch=&number= → the bytes (the newest); headers Holdfast-Sha256,
                                             Holdfast-Checkpoint-Number and -Step
@@ -74,6 +75,9 @@ pages: `{"items": [...], "next": cursor|null}`.
     GET    /v1/server                       → ServerView: the controller's version and clock
     …      /v1/webhooks…                    see wire.webhooks
     POST   /v1/agent/register|sync|logs|forensics     see wire.agent
+    POST   /v1/agent/outputs/missing        OutputsMissing → MissingAnswer; see wire.data.outputs
+    PUT    /v1/agent/outputs                OutputsReport (msgpack) → OutputsStored
+    PUT    /v1/agent/outputs/packs          a pack of what a task left → 204
     POST   /v1/agent/caches                 CachesReport → 204; see wire.data.caches
     GET    /v1/jobs/{id}/sessions/open      a WebSocket into a running task; see wire.sessions
     GET    /v1/jobs/{id}/sessions  ?all     → page of SessionRecord

@@ -42,11 +42,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 
-class Refused(Exception):
+class NotServed(Exception):
     """Says why a request cannot be carried out."""
 
 
-class Tree:
+class FileTree:
     """The files below one folder. beneath: nothing leads out of it (BELOW-1); otherwise links are
     followed as a process would whose root this folder is. cwd: the folder of names without a / in
     front, then."""
@@ -165,7 +165,7 @@ class Tree:
         fd = self.open(path, _READ | (os.O_NOFOLLOW if self._resolve & _BENEATH else 0))
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise Refused("it is no file")
+                raise NotServed("it is no file")
             pieces, left = [], min(size, MAX_BYTES)
             while left and (piece := os.pread(fd, left, at)):
                 pieces.append(piece)
@@ -195,7 +195,7 @@ class Tree:
         fd = self.open(path, flags, 0o600)
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise Refused("it is no file")
+                raise NotServed("it is no file")
             while data:
                 written = os.pwrite(fd, data, at)
                 data, at = data[written:], at + written
@@ -204,12 +204,12 @@ class Tree:
 
     def commit(self, part: str, path: str, size: int, sha256: str, bits: int) -> None:
         """Give a file that was sent its name and its bits, if it has these bytes. Raises OSError,
-        Refused."""
+        NotServed."""
         fd = self.open(part, os.O_RDWR | os.O_NOFOLLOW)
         try:
             os.ftruncate(fd, size)
             if self.digest(part, size) != sha256:
-                raise Refused("other bytes arrived than were sent: send it again")
+                raise NotServed("other bytes arrived than were sent: send it again")
             os.fchmod(fd, bits & 0o777)
             os.fsync(fd)
         finally:
@@ -237,7 +237,7 @@ class Tree:
 
 
 def keeps_inside(path: str, target: str) -> bool:
-    """Return whether a link at `path` stays below the root whatever links stand beside it: its
+    """Return whether a link at `path` stays below the root, also if the names beside it are links: its
     target climbs only at its beginning, and no further than the root."""
     parts = [part for part in target.split("/") if part not in ("", ".")]
     climbs = 0
@@ -278,7 +278,7 @@ def make_frame(words: dict[str, Any], data: bytes = b"") -> bytes:
     return HEAD.pack(len(head), len(data)) + head + data
 
 
-def serve(tree: Tree, source: BinaryIO, sink: BinaryIO) -> None:
+def serve(tree: FileTree, source: BinaryIO, sink: BinaryIO) -> None:
     """Answer requests until there are no more."""
     while (frame := read_frame(source)) is not None:
         words, data = frame
@@ -288,20 +288,20 @@ def serve(tree: Tree, source: BinaryIO, sink: BinaryIO) -> None:
 
 
 def _answer(
-    tree: Tree, words: dict[str, Any], data: bytes
+    tree: FileTree, words: dict[str, Any], data: bytes
 ) -> Iterator[tuple[dict[str, Any], bytes]]:
     try:
         if words["do"] == "walk":
             yield from _walk(tree, words)
             return
         yield _ANSWERS[words["do"]](tree, words, data)
-    except Refused as error:
+    except NotServed as error:
         yield {"error": str(error)}, b""
     except OSError as error:
         yield {"error": _say(error), "errno": error.errno or 0}, b""
 
 
-def _walk(tree: Tree, words: dict[str, Any]) -> Iterator[tuple[dict[str, Any], bytes]]:
+def _walk(tree: FileTree, words: dict[str, Any]) -> Iterator[tuple[dict[str, Any], bytes]]:
     found: list[dict[str, Any]] = []
     left: list[dict[str, Any]] = []
     more = 0
@@ -318,26 +318,28 @@ def _walk(tree: Tree, words: dict[str, Any]) -> Iterator[tuple[dict[str, Any], b
     yield {"entries": found, "left": left, "left_more": more}, b""
 
 
-def _put(tree: Tree, words: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
+def _put(tree: FileTree, words: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
     tree.write(words["path"], words["at"], data)
     return {}, b""
 
 
-def _commit(tree: Tree, words: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
+def _commit(tree: FileTree, words: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
     tree.commit(words["part"], words["path"], words["size"], words["sha256"], words["bits"])
     return {}, b""
 
 
-def _make_folder(tree: Tree, words: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
+def _make_folder(
+    tree: FileTree, words: dict[str, Any], data: bytes
+) -> tuple[dict[str, Any], bytes]:
     tree.make_folder(words["path"], words["bits"])
     return {}, b""
 
 
-def _digest(tree: Tree, words: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
+def _digest(tree: FileTree, words: dict[str, Any], data: bytes) -> tuple[dict[str, Any], bytes]:
     return {"sha256": tree.digest(words["path"], words["size"])}, b""
 
 
-_Answer = Callable[[Tree, dict[str, Any], bytes], tuple[dict[str, Any], bytes]]
+_Answer = Callable[[FileTree, dict[str, Any], bytes], tuple[dict[str, Any], bytes]]
 _ANSWERS: dict[str, _Answer] = {
     "stat": lambda tree, words, data: (tree.look(words["path"], follow=True), b""),
     "read": lambda tree, words, data: tree.read(words["path"], words["at"], words["size"]),
@@ -351,12 +353,12 @@ _ANSWERS: dict[str, _Answer] = {
 def main() -> int:
     """Serve the folder that the command line names."""
     if sys.argv[1] == "below":
-        tree = Tree(sys.argv[2])
+        tree = FileTree(sys.argv[2])
     elif sys.argv[2] == "0":
-        tree = Tree("/", beneath=False, cwd=os.getcwd())
+        tree = FileTree("/", beneath=False, cwd=os.getcwd())
     else:
         place = f"/proc/{int(sys.argv[2])}"
-        tree = Tree(f"{place}/root", beneath=False, cwd=os.readlink(f"{place}/cwd"))
+        tree = FileTree(f"{place}/root", beneath=False, cwd=os.readlink(f"{place}/cwd"))
     with contextlib.suppress(BrokenPipeError, EOFError):
         serve(tree, sys.stdin.buffer, sys.stdout.buffer)
     return 0

@@ -21,10 +21,22 @@ from holdfast.core.states import (
     InstanceState,
     JobEvent,
     JobState,
+    OutputsEvent,
+    OutputsState,
     TaskEvent,
     TaskState,
 )
-from holdfast.core.transitions import AGENT_TASK, ATTEMPT, HOST, INSTANCE, JOB, TASK, sources, step
+from holdfast.core.transitions import (
+    AGENT_TASK,
+    ATTEMPT,
+    HOST,
+    INSTANCE,
+    JOB,
+    OUTPUTS,
+    TASK,
+    sources,
+    step,
+)
 from holdfast.errors import InvalidTransition
 
 MACHINES: dict[str, tuple[Any, type[StrEnum], type[StrEnum], StrEnum]] = {
@@ -34,6 +46,7 @@ MACHINES: dict[str, tuple[Any, type[StrEnum], type[StrEnum], StrEnum]] = {
     "host": (HOST, HostState, HostEvent, HostState.SPAWNING),
     "instance": (INSTANCE, InstanceState, InstanceEvent, InstanceState.INTENDED),
     "agent's task": (AGENT_TASK, AgentTaskState, AgentTaskEvent, AgentTaskState.ORDERED),
+    "outputs": (OUTPUTS, OutputsState, OutputsEvent, OutputsState.COLLECTING),
 }
 each = pytest.mark.parametrize("name", MACHINES)
 
@@ -88,6 +101,7 @@ def test_an_end_can_be_reached_from_everywhere(name: str) -> None:
         "host": {HostState.TERMINATED},
         "instance": {InstanceState.GONE},
         "agent's task": {AgentTaskState.DONE},
+        "outputs": {OutputsState.COMPLETE},
     }[name]
     good = set(ends)
     while True:
@@ -107,6 +121,7 @@ def test_what_is_final() -> None:
         "host": set(),
         "instance": {InstanceState.GONE},
         "agent's task": {AgentTaskState.DONE},
+        "outputs": {OutputsState.COMPLETE},
     }
 
 
@@ -170,6 +185,6 @@ def test_any_walk_stays_in_its_table(name: str, data: st.DataObject) -> None:
         assert state in states
 
 
-def test_the_module_holds_these_six_tables_and_no_other() -> None:
+def test_the_module_holds_these_seven_tables_and_no_other() -> None:
     tables = {n for n, v in vars(transitions).items() if n.isupper() and isinstance(v, dict)}
-    assert tables == {"JOB", "TASK", "ATTEMPT", "HOST", "INSTANCE", "AGENT_TASK"}
+    assert tables == {"JOB", "TASK", "ATTEMPT", "HOST", "INSTANCE", "AGENT_TASK", "OUTPUTS"}

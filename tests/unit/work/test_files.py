@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.work.files import Refused, Tree, keeps_inside, make_frame, read_frame, serve
+from holdfast.work.files import FileTree, NotServed, keeps_inside, make_frame, read_frame, serve
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Tree:
+def tree(tmp_path: Path) -> FileTree:
     (tmp_path / "secret").write_text("secret")
     root = tmp_path / "root"
     (root / "out").mkdir(parents=True)
@@ -27,10 +27,12 @@ def tree(tmp_path: Path) -> Tree:
     os.mkfifo(root / "out/fifo")
     with socket.socket(socket.AF_UNIX) as one:
         one.bind(str(root / "out/socket"))
-    return Tree(str(root))
+    return FileTree(str(root))
 
 
-def test_links_that_lead_out_are_listed_as_left_out_and_nothing_else_is_opened(tree: Tree) -> None:
+def test_links_that_lead_out_are_listed_as_left_out_and_nothing_else_is_opened(
+    tree: FileTree,
+) -> None:
     """BELOW-1, BELOW-2."""
     found = {entry["path"]: entry for entry in tree.walk(["out/"], 100)}
     assert {path for path, entry in found.items() if "left" not in entry} == {
@@ -50,23 +52,23 @@ def test_links_that_lead_out_are_listed_as_left_out_and_nothing_else_is_opened(t
     "path",
     ["../secret", "out/../../secret", "out/up", "out/absolute", "out/folder/secret", "/etc/passwd"],
 )
-def test_no_name_that_leads_out_is_opened(tree: Tree, path: str) -> None:
+def test_no_name_that_leads_out_is_opened(tree: FileTree, path: str) -> None:
     """BELOW-1. A listing may be old when its files are read."""
-    with pytest.raises((OSError, Refused)):
+    with pytest.raises((OSError, NotServed)):
         tree.read(path, 0, 10)
     with pytest.raises(OSError, match=r"cross-device|Too many levels|leads"):
         tree.write(path, 0, b"x")
 
 
 @pytest.mark.parametrize("path", ["out/fifo", "out/socket", "out"])
-def test_only_files_are_read(tree: Tree, path: str) -> None:
+def test_only_files_are_read(tree: FileTree, path: str) -> None:
     """BELOW-2. A fifo that is opened would wait for ever."""
-    with pytest.raises((OSError, Refused)):
+    with pytest.raises((OSError, NotServed)):
         tree.read(path, 0, 10)
 
 
 def test_without_openat2_no_link_is_followed_at_all(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch
+    tree: FileTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """BELOW-1, on a kernel before 5.6."""
     open_by_steps = tree._open_by_steps
@@ -75,7 +77,7 @@ def test_without_openat2_no_link_is_followed_at_all(
     )
     assert tree.read("out/a", 0, 10)[1] == b"a"
     for path in ("../secret", "out/folder/secret", "out/up", "out/in", "/etc/passwd"):
-        with pytest.raises((OSError, Refused)):
+        with pytest.raises((OSError, NotServed)):
             tree.read(path, 0, 10)
 
 
@@ -84,7 +86,7 @@ def test_a_task_has_the_names_of_its_own_root(tmp_path: Path) -> None:
     (tmp_path / "etc/name").write_text("inside")
     (tmp_path / "work").mkdir()
     (tmp_path / "work/link").symlink_to("/etc/name")
-    tree = Tree(str(tmp_path), beneath=False, cwd="/work")
+    tree = FileTree(str(tmp_path), beneath=False, cwd="/work")
     for path in ("/etc/name", "link", "../etc/name", "../../../../etc/name"):
         assert tree.read(path, 0, 10)[1] == b"inside"
 
@@ -111,12 +113,12 @@ def test_a_link_stays_inside_whatever_stands_beside_it(
 def test_a_walk_is_bounded_and_says_so(tmp_path: Path) -> None:
     for number in range(5):
         (tmp_path / str(number)).write_text("")
-    entries = list(Tree(str(tmp_path)).walk(["."], 4))
+    entries = list(FileTree(str(tmp_path)).walk(["."], 4))
     assert len(entries) == 5
     assert "more than 4" in entries[-1]["left"]
 
 
-def test_requests_are_answered_in_order_and_an_error_ends_nothing(tree: Tree) -> None:
+def test_requests_are_answered_in_order_and_an_error_ends_nothing(tree: FileTree) -> None:
     asked = io.BytesIO(
         make_frame({"do": "read", "path": "out/gone", "at": 0, "size": 1})
         + make_frame({"do": "read", "path": "out/a", "at": 0, "size": 9})

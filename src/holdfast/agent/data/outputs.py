@@ -60,7 +60,7 @@ _CHANGED = "it changed each time that it was read"
 _REFUSED = (NotFound, Forbidden, Conflict)
 
 
-class OutputsTask(msgspec.Struct, kw_only=True):
+class OwedOutputs(msgspec.Struct, kw_only=True):
     """The record of a task whose outputs are kept. root: the folder in which its names stand."""
 
     key: TaskKey
@@ -96,7 +96,7 @@ class _Round(msgspec.Struct):
 class Collector:
     """Sends the outputs of one task, and remembers what it has sent."""
 
-    def __init__(self, task: OutputsTask, transfers: Transfers) -> None:
+    def __init__(self, task: OwedOutputs, transfers: Transfers) -> None:
         self.task = task
         self._transfers = transfers
         self._known: dict[str, _Known] = {}
@@ -299,7 +299,7 @@ class OutputsKeeper:
 
     def begin(self, task: AgentTask, root: str, order: OutputsOrder) -> None:
         """Record a task that starts (OUT-4). Raises OSError."""
-        record = OutputsTask(key=task.key, attempt=task.attempt, root=root, order=order)
+        record = OwedOutputs(key=task.key, attempt=task.attempt, root=root, order=order)
         make_private_folder(self._folder)
         write_atomic(self._path_of(task.key), msgspec.json.encode(record))
         self._collectors[task.key] = Collector(record, self._transfers)
@@ -337,7 +337,7 @@ class OutputsKeeper:
     def _load(self) -> None:
         for path in self._folder.glob("*.json") if self._folder.is_dir() else ():
             try:
-                record = msgspec.json.decode(path.read_bytes(), type=OutputsTask)
+                record = msgspec.json.decode(path.read_bytes(), type=OwedOutputs)
             except (OSError, msgspec.MsgspecError) as error:
                 log.error(f"the record of outputs {path.name} cannot be read: {error}")
                 continue

@@ -3,6 +3,7 @@ needs."""
 
 import contextlib
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from holdfast.agent.abilities import Hindrances
 from holdfast.agent.bundles.code import CodeLaying
 from holdfast.agent.bundles.setups import wrap_command
 from holdfast.agent.calls.home import ExecutorHome, make_place
+from holdfast.agent.containers.box import is_worth_mounting
 from holdfast.agent.containers.tasks import ContainerTasks
 from holdfast.agent.data.folders import NamedFolders
 from holdfast.agent.data.outputs import OutputsKeeper
@@ -108,6 +110,16 @@ def make_launch(
     except ValidationError as error:
         return str(error)
     return _write_launch(task, order, argv, env, cwd)
+
+
+def find_outputs_root(order: LaunchOrder, works: WorkFolders) -> str:
+    """Return the folder of this host below which the names of outputs stand. Of a task in a
+    container it is one that is mounted there, because its `cwd` may be a path of the image, and
+    this host's folder of that path is none of the task's."""
+    work, cwd = works.find(order), order.cwd
+    if order.image is None or cwd is None:
+        return work if cwd is None else cwd
+    return cwd if is_worth_mounting(cwd) and os.path.isdir(cwd) else work
 
 
 def _write_launch(
@@ -295,7 +307,7 @@ class Launcher:
             self.give_up(task, TaskFacts(start_error=launch[:4096]))
         else:
             if order.outputs is not None and self.places.outputs is not None:
-                root = order.cwd or self.places.works.find(order)
+                root = find_outputs_root(order, self.places.works)
                 self.places.outputs.begin(task, root, order.outputs)
             self.link.launch(launch)
             task.move(AgentTaskEvent.LAUNCH)

@@ -32,8 +32,8 @@ _SHOWN = 20
 def cp(face: Face, words: tuple[str, ...], rank: int | None, attempt: int | None) -> int:
     """Copy files and folders from a running task, or to it.
 
-    The side of the task is written JOB:PATH. A path without a / in front is below the task's folder;
-    `*` and `?` choose several names, `**` also below folders. The task's own user, container and
+    The side of the task is written JOB:PATH. A path without a / in front is below the folder of its
+    program; `*` and `?` choose several names, `**` also below folders. The task's own user, container and
     mounts decide what can be opened. What arrives here is written below TARGET alone.
 
     A copy that breaks off goes on by itself, and so does the same command after it was killed. Each

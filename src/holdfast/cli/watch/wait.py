@@ -38,8 +38,9 @@ def choose_exit_code(works: Sequence[Work], *, first: bool) -> int:
 @click.argument("words", metavar="JOB...", nargs=-1, required=True)
 @click.option("--any/--all", "first", default=False, help="Until one has ended, or all have.")
 @click.option("--timeout", metavar="TIME", help="Give up after this time, with exit code 124.")
+@click.option("--outputs", is_flag=True, help="Also until their outputs are collected.")
 @talks
-def wait(face: Face, words: Sequence[str], first: bool, timeout: str | None) -> int:
+def wait(face: Face, words: Sequence[str], first: bool, timeout: str | None, outputs: bool) -> int:
     """Wait until jobs have ended; each JOB may be an array or a run of a workflow, too.
 
     The jobs go on however the waiting ends. Exit codes: 0 all of them succeeded (with --any: all
@@ -65,6 +66,9 @@ def wait(face: Face, words: Sequence[str], first: bool, timeout: str | None) -> 
         calls = list({call.path: call for call in (_find(client, word) for word in words)}.values())
         try:
             client.perform(lambda: wait_for_ends(calls, seconds, first=first, tell=tell))
+            if outputs:
+                left = None if seconds is None else max(0.0, seconds - time.monotonic() + began)
+                _wait_outputs(client, found, left)
         except TimeoutError as error:
             line.clear()
             note(str(error))
@@ -72,6 +76,16 @@ def wait(face: Face, words: Sequence[str], first: bool, timeout: str | None) -> 
             line.clear()
     face.show(found, "\n".join(_say_end(work) for work in found if work.state.terminal))
     return choose_exit_code(found, first=first)
+
+
+def _wait_outputs(client: Client, works: Sequence[Work], seconds: float | None) -> None:
+    """Wait until the outputs of jobs that ended are collected. Raises TimeoutError."""
+    until = None if seconds is None else time.monotonic() + seconds
+    for work in works:
+        spec = getattr(work, "spec", None)
+        if work.state.terminal and getattr(spec, "outputs", None):
+            left = None if until is None else max(0.0, until - time.monotonic())
+            client.wait_outputs(work.id, timeout_seconds=left)
 
 
 def _find(client: Client, word: str) -> RestCall[Work]:

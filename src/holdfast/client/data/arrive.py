@@ -1,10 +1,10 @@
 """Write what arrives from a job, below one folder and nowhere else.
 
 ARRIVE-1  Names are relative, without `..`, and each step down opens one folder without following
-          links, so that nothing is written outside of the named folder, whatever arrives and whatever
+          links, so that nothing is written outside of the named folder, also where a link arrives or
           stands there already.
 ARRIVE-2  Only files, folders and links are made. A link is made only where it stays below the folder
-          whatever stands beside it. Of a file's bits those of reading, writing and executing are
+          also if the names beside it are links. Of a file's bits those of reading, writing and executing are
           set, and no other.
 ARRIVE-3  A file is whole or is not there: it is written under another name, compared with its
           SHA-256, and renamed.

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from holdfast.client.rest import get, path_of
+from holdfast.client.rest import RestCall, get, path_of
 from holdfast.core.records import JobRecord
 from holdfast.core.states import JobState
 from holdfast.errors import Conflict, HoldfastError, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from holdfast.client.sessions.session import TaskSession
-    from holdfast.client.synchronous import RestConnection
+    from holdfast.wire.sessions.messages import Kind
 
 _MOST_SAID = 2000
+T = TypeVar("T")
 
 
 class SessionPipe:
@@ -58,12 +59,28 @@ class SessionPipe:
         self._session.close()
 
 
+class SessionOpener(Protocol):
+    """The part of a client that opens sessions."""
+
+    def open_session(
+        self,
+        job_id: str,
+        argv: Sequence[str] = (),
+        *,
+        kind: Kind = "exec",
+        rank: int = 0,
+        linger_seconds: float = 0.0,
+    ) -> TaskSession:
+        """Open a session in a running task."""
+
+    def call(self, call: RestCall[T]) -> T:
+        """Send one call and return its answer."""
+
+
 class CopySessions:
     """Opens the sessions of a copy, one after the other. shown: the command as others see it."""
 
-    def __init__(
-        self, client: RestConnection, job_id: str, rank: int, shown: Sequence[str]
-    ) -> None:
+    def __init__(self, client: SessionOpener, job_id: str, rank: int, shown: Sequence[str]) -> None:
         self._client, self._job_id, self._rank = client, job_id, rank
         self._shown = list(shown)[:64]
         self._began = False

@@ -10,13 +10,16 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from holdfast.agent.data.outputs import Collector, OutputsKeeper, OutputsTask
+from holdfast.agent.data.outputs import Collector, OutputsKeeper, OwedOutputs
+from holdfast.agent.folders import WorkFolders
+from holdfast.agent.orders.launches import find_outputs_root
 from holdfast.agent.tasks import TaskTable
 from holdfast.agent.uplink.transfers import Transfers
 from holdfast.core.bundles.manifest import Entry, decode_manifest
 from holdfast.core.bundles.packs import read_pack
 from holdfast.core.ids import TaskKey
 from holdfast.errors import NotFound, TooLarge, Unavailable
+from holdfast.wire.agent import LaunchOrder
 from holdfast.wire.data.outputs import OutputsOrder, OutputsReport
 
 KEY = TaskKey("job", 0, 1)
@@ -59,7 +62,7 @@ class Controller:
 
 def collector(root: Path, controller: Controller, max_bytes: int = 1 << 30) -> Collector:
     order = OutputsOrder(paths=["out/"], max_bytes=max_bytes)
-    task = OutputsTask(key=KEY, attempt=1, root=str(root), order=order)
+    task = OwedOutputs(key=KEY, attempt=1, root=str(root), order=order)
     return Collector(task, cast(Transfers, controller))
 
 
@@ -153,7 +156,7 @@ async def test_the_next_agent_sends_what_a_killed_one_owed(tmp_path: Path) -> No
     (tmp_path / "out/a").write_bytes(b"x")
     records, table = tmp_path / "records", TaskTable(tmp_path / "state", lambda key: "")
     order = OutputsOrder(paths=["out"], max_bytes=1 << 20)
-    task = OutputsTask(key=KEY, attempt=1, root=str(tmp_path), order=order)
+    task = OwedOutputs(key=KEY, attempt=1, root=str(tmp_path), order=order)
     records.mkdir()
     (records / "job.0.1.json").write_bytes(msgspec.json.encode(task))
     controller = Controller()
@@ -174,7 +177,7 @@ async def test_outputs_that_the_controller_refuses_are_not_sent_for_ever(tmp_pat
     """OUT-4: a replaced rank's are another's."""
     records, table = tmp_path / "records", TaskTable(tmp_path / "state", lambda key: "")
     order = OutputsOrder(paths=["out"], max_bytes=1)
-    task = OutputsTask(key=KEY, attempt=1, root=str(tmp_path), order=order)
+    task = OwedOutputs(key=KEY, attempt=1, root=str(tmp_path), order=order)
     records.mkdir()
     (records / "job.0.1.json").write_bytes(msgspec.json.encode(task))
     controller = Controller()
@@ -185,3 +188,25 @@ async def test_outputs_that_the_controller_refuses_are_not_sent_for_ever(tmp_pat
         await asyncio.sleep(0.01)
     assert not keeper.busy
     running.cancel()
+
+
+@pytest.mark.parametrize(
+    ("image", "cwd", "root"),
+    [
+        (None, None, "work"),
+        (None, "/etc", "/etc"),
+        ("python", None, "work"),
+        ("python", "/etc", "work"),
+        ("python", "/nowhere/at/all", "work"),
+        ("python", "/proc/self", "work"),
+    ],
+)
+def test_a_container_leaves_nothing_of_its_hosts_own_folders(
+    tmp_path: Path, image: str | None, cwd: str | None, root: str
+) -> None:
+    """OUT-6: `cwd` is a path of the image, where no folder of the host is mounted."""
+    order = LaunchOrder(
+        key=KEY, attempt=1, name="n", queue="q", project="p", argv=[], image=image, cwd=cwd
+    )
+    found = find_outputs_root(order, WorkFolders(tmp_path))
+    assert found == (f"{tmp_path}/job" if root == "work" else root)
