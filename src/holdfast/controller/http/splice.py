@@ -190,6 +190,16 @@ class SplicedProtocol(WebSocketsSansIOProtocol):
         """Return whether what was written waits for a slow reader."""
         return not self.writable.is_set()
 
+    def keepalive_timeout(self) -> None:
+        """Give an end up that does not answer, unless it is held up: one that reads slowly does not
+        hear the question, and one whose partner does is not read."""
+        partner = self._partner
+        if partner is not None and (self.is_full or partner.is_full):
+            self.pong_timer = self.pending_ping_payload = None
+            self.schedule_ping()
+        else:
+            super().keepalive_timeout()
+
     def pause_writing(self) -> None:
         """Hold the partner up; the event loop calls this."""
         super().pause_writing()
