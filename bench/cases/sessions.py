@@ -304,7 +304,7 @@ def _measure_slow(scratch: Scratch, place: Place, job: str, scale: Scale) -> Lin
 
 def _measure_stuck(client: Client, job: str, scale: Scale) -> Line:
     """Speed of 99 connections beside one whose reader is stuck, against 99 alone."""
-    count, size = scale.pick(99, 3), scale.pick(2 << 20, 1 << 16)
+    count, size = scale.pick(99, 3), scale.pick(1 << 19, 1 << 16)
     with client.forward_port(job, PORT) as forward:
 
         def together() -> float:

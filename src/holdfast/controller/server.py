@@ -27,6 +27,7 @@ from holdfast.blobs.locate import open_blobs
 from holdfast.controller.app import App
 from holdfast.controller.http.certificate import say_validity
 from holdfast.controller.http.protocol import BoundedProtocol
+from holdfast.controller.http.splice import SplicedProtocol
 from holdfast.controller.log_lines import set_up_logging
 from holdfast.controller.loops.leader import Leader
 from holdfast.controller.runtime.auth import ensure_admin_token
@@ -167,7 +168,7 @@ class RunningServer:
             uvicorn.Config(
                 App(self.controller),
                 http=BoundedProtocol,
-                ws="websockets-sansio",
+                ws=SplicedProtocol,
                 ws_per_message_deflate=False,
                 ws_max_size=MAX_MESSAGE_BYTES,
                 lifespan="off",

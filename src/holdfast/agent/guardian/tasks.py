@@ -86,7 +86,7 @@ class _Task:
             key=self.key,
             pid=self.run.child.program_pid if self.run else 0,
             started_at=self.run.child.started_at if self.run else 0.0,
-            deadline=self.deadline,
+            deadline=min(MAX_FIGURE, max(-MAX_FIGURE, self.deadline)),  # in this order: of NaN, too
             stdout=self.stdout,
             stderr=self.stderr,
             stopping=self.stopped,

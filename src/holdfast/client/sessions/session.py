@@ -238,7 +238,9 @@ class TaskSession:
         """Open a link and wait until it works. Raises HoldfastError."""
         self._wire = open_websocket(self._http, self._place, self._path)
         try:
-            asked = msgspec.structs.replace(self._request, session=self.id, seen=self._seen)
+            asked = msgspec.structs.replace(
+                self._request, session=self.id, seen=self._seen, watch=self.watches
+            )  # a user that reads along does so over the next link, too
             self._wire.send(msgspec.json.encode(asked))
             until = time.monotonic() + _BEGIN_SECONDS
             begun = None

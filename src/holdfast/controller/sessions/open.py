@@ -25,6 +25,7 @@ from starlette.responses import Response
 from holdfast.bounds import UNREADABLE
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.sockets import LEFT, LOST, REFUSED, REPLACED, Socket, SocketClosed
+from holdfast.controller.http.splice import join
 from holdfast.controller.http.sse import CHECK_SECONDS, LET_IN
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.core.ids import ID_PATTERN, TaskKey
@@ -220,6 +221,7 @@ async def _stay(call: ApiCall, job: JobRecord, session_id: str) -> HoldfastError
 async def relay(user: Socket, host: Socket, stay: Callable[[], Awaitable[HoldfastError]]) -> int:
     """Pass messages on both ways until one end is gone, or the user may not stay. Returns how it
     ended: LEFT, LOST, REPLACED or REFUSED."""
+    join(user.scope, host.scope)  # from here on the tasks below see the ends alone
     refused = asyncio.ensure_future(stay())
     down = asyncio.ensure_future(_pass_on(host, user))
     up = asyncio.ensure_future(_pass_on(user, host))

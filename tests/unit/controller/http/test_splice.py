@@ -1,0 +1,36 @@
+"""Frames of a client, cut out of its bytes and passed on without a mask."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.controller.http.splice import FrameCutter
+from holdfast.wire.sessions.websocket import BINARY, PING, MessageReader, write_message
+
+MESSAGES = st.lists(
+    st.tuples(st.sampled_from([BINARY, PING]), st.binary(max_size=300), st.binary(min_size=4, max_size=4)),
+    max_size=8,
+)  # fmt: skip
+
+
+@given(MESSAGES, st.lists(st.integers(0, 3000), max_size=8))
+def test_messages_arrive_as_they_were_however_their_bytes_come(
+    messages: list[tuple[int, bytes, bytes]], cuts: list[int]
+) -> None:
+    """What a client writes, cut anywhere, is what a client reads behind it; control frames stay."""
+    sent = [(op, data[:125] if op == PING else data * 700, mask) for op, data, mask in messages]
+    raw = b"".join(write_message(data, mask, op) for op, data, mask in sent)
+    cutter, reader = FrameCutter(), MessageReader(1 << 20)
+    found: list[tuple[int, bytes]] = []
+    heard: list[tuple[int, bytes]] = []
+    edges = sorted({0, len(raw), *(cut * len(raw) // 3000 for cut in cuts)})
+    for start, end in itertools.pairwise(edges):
+        out, controls, _ = cutter.feed(raw[start:end])
+        heard += controls
+        found += reader.feed(b"".join(out))
+    assert cutter.at_boundary
+    assert found == [(op, data) for op, data, _ in sent if op == BINARY]
+    assert heard == [(op, data) for op, data, _ in sent if op == PING]
