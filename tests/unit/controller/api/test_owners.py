@@ -14,12 +14,7 @@ from tests.unit.controller.conftest import Served, bearer
 # What a path without work of a user in it may take from a submit token.
 # Targets of notices and sessions are judged by their own routes, because a target belongs to a
 # project or to the cluster, and a session to its user and to the owner of its job.
-FREE = {
-    "/v1/values/{sha256}",
-    "/v1/notices/{name}",
-    "/v1/notices/{name}/test",
-    "/v1/sessions/{id}",
-}
+FREE = {"/v1/values/{sha256}", "/v1/notices/{name}", "/v1/notices/{name}/test", "/v1/sessions/{id}"}
 TRUE = {"argv": ["/bin/true"]}
 
 
