@@ -106,7 +106,8 @@ def resource(
         made.subject = click.argument("subject", metavar=metavar)
         made.find, made.words, made.opens, made.wraps = find, words or {}, opens, options
         each, name = _as_command(function, run, own, options), function.__name__
-        text = f"List {name.removesuffix('s')}s.\n\n\b\nExample:\n  holdfast {name} list --json"
+        kind = name.removesuffix("s") if metavar in ("NAME", "ID") else metavar.lower()
+        text = f"List {kind}s.\n\n\b\nExample:\n  holdfast {name} list --json"
         made.command("list", help=text)(each)
         return made
 
