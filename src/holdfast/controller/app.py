@@ -28,6 +28,7 @@ from holdfast.controller.http.sse import LET_IN
 from holdfast.controller.routes import ENDPOINTS, JOB
 from holdfast.controller.runtime.auth import Role, check_role
 from holdfast.controller.runtime.context import Controller
+from holdfast.controller.sessions.relay import check_relayed
 from holdfast.core.records import JobTokenRecord
 from holdfast.errors import HoldfastError, NotFound, Unavailable
 
@@ -211,6 +212,8 @@ class App:
             call.host = await self.controller.guard.find_host(
                 header(call.scope, b"authorization"), recent=recent
             )
+        elif role is Role.REPLICA:
+            await check_relayed(call)
         elif role in (Role.ANYONE, Role.JOIN):
             return  # `register` looks its own credential up: a join token or a host key
         elif endpoint.path == "/metrics" and self._is_local_scrape(call):

@@ -89,7 +89,10 @@ def render_rest_page() -> str:
     lines = [_REST, "| | path | role | body → answer | |", "|---|---|---|---|---|"]
     for endpoint in sorted(
         ENDPOINTS,
-        key=lambda e: (e.role in (Role.HOST, Role.JOIN), e.path.startswith("/v1") is False),
+        key=lambda e: (
+            e.role in (Role.HOST, Role.JOIN, Role.REPLICA),
+            e.path.startswith("/v1") is False,
+        ),
     ):
         operation = operations[endpoint.path][endpoint.method.lower()]
         query = ", ".join(f"`{p['name']}`" for p in operation["parameters"] if p["in"] == "query")

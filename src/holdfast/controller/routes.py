@@ -181,6 +181,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", "/v1/agent/sessions/{id}", Role.HOST, session_routes.dial_session,
              "A host's end of a session's link, as a WebSocket; the ticket stands in the header Holdfast-Ticket.",
              socket=True, answers={101: None}),
+    Endpoint("GET", "/v1/replicas/sessions/{id}", Role.REPLICA, session_routes.take_relayed_dial,
+             "The same, passed on by the replica that the host dialled; the cluster's own key proves it.",
+             socket=True, answers={101: None}),
     Endpoint("POST", "/v1/agent/sessions/{id}/end", Role.HOST, session_routes.report_end, "A session is over.",
              body=sessions.SessionEnd, answers={204: None}),
     # sessions

@@ -36,6 +36,7 @@ from holdfast.controller.runtime.context import Controller
 from holdfast.core.settings.resolve import layer_from_environment
 from holdfast.core.settings.table import RENAMED
 from holdfast.errors import HoldfastError, Unavailable, ValidationError
+from holdfast.http.addresses import read_address
 from holdfast.store.postgres.connection.migrate import migrate
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire.sessions.frames import MAX_MESSAGE_BYTES
@@ -57,7 +58,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     port: 0 for any free one, which the log names. token_file: the file that keeps the first admin
     token. insecure_bind: True to allow an address that others reach without TLS. database_seconds:
     how long to wait for the database. blobs: a folder or s3://bucket/prefix, the same for all
-    replicas. listen_fd: an inherited listening socket, instead of `host` and `port`.
+    replicas. listen_fd: an inherited listening socket, instead of `host` and `port`. advertise: the URL
+    at which the other replicas reach this server; without one, the address on which it listens.
     """
 
     dsn: str
@@ -71,6 +73,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     database_seconds: float = 60.0
     blobs: str | None = None
     listen_fd: int | None = None
+    advertise: str | None = None
 
 
 class _Server(uvicorn.Server):
@@ -91,8 +94,19 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def name_replica(url: str) -> str:
+    """Return the address at which other replicas reach a server that listens at `url`: for a server
+    that listens on every address, the machine's name."""
+    address = read_address(url)
+    if address.host in ("0.0.0.0", "::"):
+        return f"{url.partition('://')[0]}://{socket.gethostname()}:{address.port}"
+    return url
+
+
 def check_config(config: ServerConfig) -> None:
     """Raise ValidationError for a configuration that cannot or should not be served."""
+    if config.advertise is not None:
+        read_address(config.advertise, "--advertise")
     if bool(config.tls_cert) != bool(config.tls_key):
         raise ValidationError("tls_cert and tls_key go together", field="tls_cert")
     if not is_loopback(config.host) and not config.tls_cert:
@@ -154,6 +168,7 @@ class RunningServer:
         tls_cert: str | None = None,
         tls_key: str | None = None,
         blobs: BlobStore | None = None,
+        advertise: str | None = None,
     ) -> None:
         for old in RENAMED:
             if f"HOLDFAST_{old.upper()}" in (environment or {}):
@@ -187,6 +202,7 @@ class RunningServer:
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{'https' if tls_cert else 'http'}://{shown}:{port}"
         self.controller.url = self.url
+        self.controller.replica = advertise or name_replica(self.url)
         self._tls_cert = tls_cert
         self._next_look: asyncio.TimerHandle | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -329,6 +345,7 @@ async def _serve_store(
         tls_cert=config.tls_cert,
         tls_key=config.tls_key,
         blobs=blobs,
+        advertise=config.advertise,
     )
     try:
         await running.start()

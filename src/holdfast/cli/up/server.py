@@ -19,6 +19,13 @@ from holdfast.cli.up.up import DEFAULT_PORT
 @click.option("--tls-key", metavar="FILE", help="PEM key.")
 @click.option("--insecure-bind", is_flag=True, help="Allow a public address without TLS.")
 @click.option(
+    "--advertise",
+    envvar="HOLDFAST_SERVER_ADVERTISE",
+    metavar="URL",
+    help="The address at which the other servers of this database reach this one. "
+    "[default: where it listens; the machine's name for 0.0.0.0]",
+)
+@click.option(
     "--blobs",
     envvar="HOLDFAST_BLOBS",
     metavar="DIR|s3://BUCKET/PREFIX",

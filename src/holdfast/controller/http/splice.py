@@ -9,7 +9,7 @@ comes. What a control frame says is heard here.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets import frames
@@ -99,9 +99,26 @@ class FrameCutter:
             self._control = None
 
 
-class SplicedProtocol(WebSocketsSansIOProtocol):
-    """A WebSocket of uvicorn's that can be joined with another."""
+class Tunnel(Protocol):
+    """The other server to which a client's bytes go on as they are."""
 
+    def write(self, data: bytes) -> None:
+        """Pass bytes of the client on."""
+
+    def hold(self, wanted: bool) -> None:
+        """Stop reading from the other server, or go on."""
+
+    def close(self) -> None:
+        """Note that the client is gone."""
+
+
+class SplicedProtocol(WebSocketsSansIOProtocol):
+    """A WebSocket of uvicorn's that can be joined with another, or put through to another server.
+
+    tunnel: the other server, set before the WebSocket is accepted.
+    """
+
+    tunnel: Tunnel | None = None
     _cutter: FrameCutter | None = None
     _partner: SplicedProtocol | None = None
     _spliced = False
@@ -139,10 +156,24 @@ class SplicedProtocol(WebSocketsSansIOProtocol):
             self.read_paused = False
             self.transport.resume_reading()
 
+    def start_keepalive(self) -> None:
+        """Ask whether the client is alive, unless another server does."""
+        if self.tunnel is None:
+            super().start_keepalive()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Note the end of the connection; the event loop calls this."""
+        super().connection_lost(exc)
+        if self.tunnel is not None:
+            self.tunnel.close()
+
     def data_received(self, data: bytes) -> None:
         """Read, or pass on; the event loop calls this."""
         if not self.handshake_complete:
             super().data_received(data)
+            return
+        if self.tunnel is not None:
+            self.tunnel.write(data)
             return
         if self._cutter is None:
             self._cutter = FrameCutter()
@@ -203,21 +234,31 @@ class SplicedProtocol(WebSocketsSansIOProtocol):
     def pause_writing(self) -> None:
         """Hold the partner up; the event loop calls this."""
         super().pause_writing()
+        if self.tunnel is not None:
+            self.tunnel.hold(True)
         if self._partner is not None and not self._partner.transport.is_closing():
             self._partner.transport.pause_reading()
 
     def resume_writing(self) -> None:
         """Let the partner go on; the event loop calls this."""
         super().resume_writing()
+        if self.tunnel is not None:
+            self.tunnel.hold(False)
         if self._partner is not None and not self._partner.transport.is_closing():
             self._partner.transport.resume_reading()
+
+
+def find_line(scope: Any) -> SplicedProtocol | None:
+    """Return the protocol of a WebSocket; None where a server of another sort serves it."""
+    line = scope.get(LINE)
+    return line if isinstance(line, SplicedProtocol) else None
 
 
 def join(one: Any, other: Any) -> bool:
     """Join two WebSockets by their scopes; return False where a server of another sort serves
     them."""
-    first, second = one.get(LINE), other.get(LINE)
-    if not isinstance(first, SplicedProtocol) or not isinstance(second, SplicedProtocol):
+    first, second = find_line(one), find_line(other)
+    if first is None or second is None:
         return False
     first.join(second)
     second.join(first)

@@ -33,8 +33,8 @@ MAX_SECRET_CHARS = 256
 
 
 class Role(IntEnum):
-    """The role that a route needs. `ANYONE`: no token is needed. `JOIN` and `HOST` stand apart from
-    the users' ladder read < submit < admin."""
+    """The role that a route needs. `ANYONE`: no token is needed. `JOIN`, `HOST` and `REPLICA` (another
+    server of the cluster) stand apart from the users' ladder read < submit < admin."""
 
     ANYONE = 0
     READ = 1
@@ -42,6 +42,7 @@ class Role(IntEnum):
     ADMIN = 3
     HOST = 10
     JOIN = 11
+    REPLICA = 12
 
 
 _LADDER = {"read": Role.READ, "submit": Role.SUBMIT, "admin": Role.ADMIN}

@@ -87,6 +87,7 @@ class Controller:
         self.joins = Joins(store, clock)
         self.joints = Joints()
         self.replica = ""  # the address at which other replicas reach this one
+        self.replica_key = ""  # the cluster's own, once it was needed
         self.layouts = GangLayouts()
         self.calls = ReportedCalls(store, self.settings, self.metrics, self.outages, clock)
         self.telemetry = GpuReadings(store, clock, self.outages)

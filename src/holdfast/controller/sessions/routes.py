@@ -8,12 +8,13 @@ from starlette.responses import Response
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.sessions.open import end_session
+from holdfast.controller.sessions.relay import RELAYED_HOST, TICKET, RelayedDial, pass_on_dial
 from holdfast.errors import Forbidden, NotFound
 from holdfast.wire.sessions.frames import PROTOCOL
 from holdfast.wire.sessions.messages import SessionEnd
 
 _NOTHING = Response(status_code=204)
-TICKET = "holdfast-ticket"
+_NOT_GOOD = "this ticket is not good: it was used, or its user waits no more"
 
 
 class SessionsQuery(msgspec.Struct, frozen=True):
@@ -28,10 +29,33 @@ async def dial_session(call: ApiCall) -> Response:
     assert socket is not None
     assert host is not None
     ticket, link_id = call.header(TICKET) or "", call.params["id"]
-    found = await call.store.sessions.take_link(host.id, link_id, ticket)
+    replica = await call.store.sessions.find_replica(host.id, link_id, ticket)
+    if replica is None:
+        raise NotFound(_NOT_GOOD)
+    if replica != call.controller.replica:
+        await pass_on_dial(call.controller, socket, replica, RelayedDial(link_id, host.id, ticket))
+        return _NOTHING
+    return await _join(call, host.id)
+
+
+async def take_relayed_dial(call: ApiCall) -> Response:
+    """Serve a host's end of a link that another replica relays: as `dial_session`."""
+    return await _join(call, call.header(RELAYED_HOST) or "")
+
+
+async def _join(call: ApiCall, host_id: str) -> Response:
+    """Spend a ticket whose user waits here, and join both ends until they are gone."""
+    socket, link_id = call.socket, call.params["id"]
+    assert socket is not None
+    found = await call.store.sessions.take_link(host_id, link_id, call.header(TICKET) or "")
     joint = call.controller.joints.find(link_id)
-    if found is None or joint is None:
-        raise NotFound("this ticket is not good: it was used, or its user waits no more")
+    if found is None:
+        raise NotFound(_NOT_GOOD)
+    if joint is None:
+        raise NotFound(
+            f"the user of this link does not wait at {call.controller.replica}; where several "
+            "servers share a database, each has an address of its own (`--advertise`)"
+        )
     await socket.accept(PROTOCOL)
     if joint.host_end.done():
         return _NOTHING

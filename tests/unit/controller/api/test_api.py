@@ -33,6 +33,7 @@ def test_every_route_has_a_role_and_only_a_few_have_none() -> None:
         "/readyz",
     }
     assert all(isinstance(e.role, Role) for e in ENDPOINTS)
+    assert {e.path for e in ENDPOINTS if e.role is Role.REPLICA} == {"/v1/replicas/sessions/{id}"}
     assert {e.path for e in ENDPOINTS if e.role in (Role.HOST, Role.JOIN)} == {
         f"/v1/agent/{name}"
         for name in (
@@ -105,7 +106,7 @@ async def test_who_may_call_what(served: Served) -> None:
                     role,
                     answer.text,
                 )
-            elif endpoint.role is Role.HOST:
+            elif endpoint.role in (Role.HOST, Role.REPLICA):
                 assert (await served.call(endpoint.method, path, role)).status_code == 401
         if endpoint.role in order:
             assert (await served.call(endpoint.method, path, "join")).status_code == 401

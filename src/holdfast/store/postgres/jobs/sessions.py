@@ -99,14 +99,24 @@ class PostgresSessions(OnSession):
         return [msgspec.convert(row["order"], SessionOrder) for row in rows]
 
     @reads
-    async def take_link(
-        self, tx: Tx, host_id: str, link_id: str, ticket: str
-    ) -> tuple[str, str] | None:
-        """Spend a ticket: return its session and the replica where its user waits; None for one
-        that is not good."""
-        given = {"id": clean_text(link_id), "host_id": host_id, "ticket_hash": hash_ticket(ticket)}
-        row = await tx.one("take_session_link", **given)
-        return None if row is None else (row["session_id"], row["replica"])
+    async def find_replica(self, tx: Tx, host_id: str, link_id: str, ticket: str) -> str | None:
+        """Return the address of the replica where a link's user waits, without spending the ticket;
+        None for a ticket that is not good."""
+        found: str | None = await tx.value(
+            "find_session_replica", **_name(host_id, link_id, ticket)
+        )
+        return found
+
+    @reads
+    async def take_link(self, tx: Tx, host_id: str, link_id: str, ticket: str) -> str | None:
+        """Spend a ticket: return its session; None for a ticket that is not good."""
+        found: str | None = await tx.value("take_session_link", **_name(host_id, link_id, ticket))
+        return found
+
+    async def read_replica_key(self) -> str:
+        """Return the key by which the replicas of this cluster know each other."""
+        found: str = await self.session.single(lambda tx: tx.value("read_replica_key"))
+        return found
 
     async def drop_link(self, link_id: str) -> None:
         """Take the order for a link back."""
@@ -178,6 +188,10 @@ async def _end(tx: Tx, session_id: str, end: SessionEnd, host_id: str | None, no
     )
     await write_events(tx, [event], row["ended_at"])
     return True
+
+
+def _name(host_id: str, link_id: str, ticket: str) -> dict[str, Any]:
+    return {"id": clean_text(link_id), "host_id": host_id, "ticket_hash": hash_ticket(ticket)}
 
 
 def hash_ticket(ticket: str) -> bytes:

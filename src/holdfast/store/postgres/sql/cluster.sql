@@ -6,7 +6,9 @@ create table cluster (
   settings_rev bigint not null default 1 check (settings_rev >= 1), -- grows with each change of any settings, queues' and projects' too
   rules        text not null default '', -- operators' rules of classification, as they wrote them (TOML)
   -- Made once: it stands in every rented machine's name, so that no other Holdfast takes the machine for its own.
-  installation text not null default substr(replace(gen_random_uuid()::text, '-', ''), 1, 12)
+  installation text not null default substr(replace(gen_random_uuid()::text, '-', ''), 1, 12),
+  -- Made once, and in no answer: with it one server proves to another that it is of this cluster.
+  replica_key  text not null default replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', '')
 );
 insert into cluster default values;
 
@@ -71,3 +73,6 @@ update cluster set settings_rev = settings_rev + 1 returning settings_rev;
 
 -- name: read_installation
 select installation from cluster;
+
+-- name: read_replica_key
+select replica_key from cluster;

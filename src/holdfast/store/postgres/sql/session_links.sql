@@ -6,7 +6,7 @@ create unlogged table session_links (
   host_id     text not null,
   "order"     jsonb not null,
   ticket_hash bytea not null, -- SHA-256; the order alone has the ticket, and goes to its host alone
-  replica     text not null, -- where the user waits
+  replica     text not null, -- the address of the server at which the user waits
   asked_at    timestamptz not null default clock_timestamp(),
   told_at     timestamptz -- when its host was last told
 );
@@ -26,10 +26,14 @@ update session_links set told_at = clock_timestamp()
 where host_id = %(host_id)s and (told_at is null or told_at < clock_timestamp() - interval '2 seconds')
 returning "order";
 
+-- name: find_session_replica
+-- A look alone: the server at which the user waits spends the ticket.
+select replica from session_links where id = %(id)s and host_id = %(host_id)s and ticket_hash = %(ticket_hash)s;
+
 -- name: take_session_link
 -- A ticket is good once: of two racers one gets the row.
 delete from session_links where id = %(id)s and host_id = %(host_id)s and ticket_hash = %(ticket_hash)s
-returning session_id, replica;
+returning session_id;
 
 -- name: drop_session_link
 delete from session_links where id = %(id)s;
