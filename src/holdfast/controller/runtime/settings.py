@@ -66,10 +66,7 @@ class Settings:
     ) -> dict[str, Effective]:
         """Return every setting in force for the cluster, a queue, a project, or a job of a
         queue."""
-        found = resolve_all(self._layers(queue, spec, project))
-        for source, _ in self._holding_layers()[:1]:  # no layer above outvotes the kill switch
-            found["retries_enabled"] = Effective("retries_enabled", False, source)
-        return found
+        return resolve_all(self._layers(queue, spec, project))
 
     def value(
         self, name: str, queue: str | None = None, spec: JobSpec | None = None, project: str = ""
@@ -209,6 +206,10 @@ class Settings:
     def is_shared(self, project: str) -> bool:
         """Return whether every user of the project may change its work (OWNER-1)."""
         return bool(self.effective(project=project)["shared"].value)
+
+    def allow_sessions(self, project: str) -> bool:
+        """Return whether users may come into the tasks of a project's jobs."""
+        return bool(self.value("sessions", project=project))
 
     def retries_held(self, project: str) -> str | None:
         """Return the kill switch that holds the project's retries back, or None. Retries that are

@@ -89,7 +89,6 @@ async def _find_job(call: ApiCall) -> JobRecord:
 async def check_entry(call: ApiCall, job: JobRecord) -> None:
     """Raise Forbidden where the caller may not come into the job (REACH-1)."""
     settings, token = await call.controller.settings.recent(), call.caller
-    effective = settings.effective(project=job.project)
     entry = WishToEnter(
         user=call.user,
         may_submit=token.role in ("submit", "admin"),
@@ -99,7 +98,7 @@ async def check_entry(call: ApiCall, job: JobRecord) -> None:
         owner=job.owner,
         project=job.project,
         shared_process=bool(job.spec.executor),
-        switched_on=bool(effective["sessions"].value),
+        switched_on=settings.allow_sessions(job.project),
     )
     refused = find_refusal(entry)
     if refused is not None:

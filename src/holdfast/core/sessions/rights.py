@@ -36,7 +36,8 @@ def find_refusal(entry: WishToEnter) -> tuple[str, str] | None:
         return (
             "sessions_off",
             f"sessions are switched off in project {entry.project}, or in the whole cluster; an admin "
-            f"switches them on: `holdfast projects set {entry.project} sessions=true`",
+            f"switches them on: `holdfast projects set {entry.project} sessions=true`, and "
+            "`holdfast config set sessions=true` where the cluster has them off",
         )
     if ANY_PROJECT in entry.reach or entry.project in entry.reach:
         return None

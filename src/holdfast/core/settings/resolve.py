@@ -138,7 +138,11 @@ def layer_from_environment(environ: Mapping[str, str]) -> dict[str, Value]:
 
 def resolve(name: str, layers: Sequence[tuple[str, Mapping[str, Any]]]) -> Effective:
     """Return the value in force: that of the first (strongest) layer with the name, or the
-    default."""
+    default; of a switch whose `off` wins, the off of the widest layer that has it off."""
+    if SETTINGS[name].off_wins:
+        for source, layer in reversed(layers):
+            if layer.get(name) is False:
+                return Effective(name, False, source)
     for source, layer in layers:
         if name in layer:
             return Effective(name, layer[name], source)

@@ -17,6 +17,7 @@ class Setting(msgspec.Struct, frozen=True):
     kind: "causes" is a list of causes as one text ("all", "none" or "a,b"); "text" is a sentence of
     at most `high` characters.
     scope: the most specific layer that may set it. layer: the middle layer it belongs to.
+    off_wins: True for a switch that is off where any layer has it off: no layer outvotes another.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Setting(msgspec.Struct, frozen=True):
     words: tuple[str, ...] = ()
     scope: Scope = "job"
     layer: Literal["queue", "project", "queue or project"] = "queue"
+    off_wins: bool = False
 
     @property
     def environment_name(self) -> str:
@@ -123,7 +125,7 @@ _ALL = (
     Setting("retry_events", "bool", True, "write the job.retry_* events", layer="project"),
     Setting("retries_enabled", "bool", True,
             "kill switch: off, in the cluster or in a project, holds every retry back until it is on again",
-            scope="project", layer="project"),
+            scope="project", layer="project", off_wins=True),
     Setting("retries_hold_reason", "text", "",
             "why the kill switch was thrown, shown by `why`", high=512, scope="project", layer="project"),
     Setting("agent_url", "text", "",
@@ -138,8 +140,9 @@ _ALL = (
     Setting("job_children", "int", 1000, "unfinished jobs that one job may have submitted with its own token",
             low=0, high=1_000_000, scope="project", layer="project"),
     Setting("sessions", "bool", True,
-            "users may come into running tasks: exec, shell, attach, port-forward, cp",
-            scope="project", layer="project"),
+            "users may come into running tasks (exec, shell, attach, port-forward, cp); off, in the cluster or in a "
+            "project, is off",
+            scope="project", layer="project", off_wins=True),
     Setting("shared", "bool", False,
             "submit tokens may change the jobs, arrays, call sets, runs and schedules of every user of a project",
             scope="project", layer="project"),

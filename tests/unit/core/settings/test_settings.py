@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from holdfast.core.settings.resolve import (
     BUILTIN_QUEUES,
     SETTINGS,
+    Effective,
     check_layer,
     job_layer,
     layer_from_environment,
@@ -211,6 +212,15 @@ def test_off_in_a_strong_layer_is_not_silence() -> None:
         [("job", {"silence_limit_seconds": None}), ("queue", {"silence_limit_seconds": 9.0})],
     )
     assert (effective.value, effective.source) == (None, "job")
+
+
+@pytest.mark.parametrize("name", ["sessions", "retries_enabled"])
+@pytest.mark.parametrize("off", ["project", "cluster", "environment"])
+def test_a_switch_that_is_off_in_any_layer_is_off(name: str, off: str) -> None:
+    layers = [(where, {name: where != off}) for where in ("project", "cluster", "environment")]
+    assert resolve(name, layers) == Effective(name, False, off)
+    assert resolve(name, [(where, {name: True}) for where, _ in layers]).value is True
+    assert resolve(name, []).value is True
 
 
 def test_the_environment_is_a_layer() -> None:
