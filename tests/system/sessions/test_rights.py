@@ -75,6 +75,41 @@ def test_a_revoked_token_ends_its_shell_within_seconds(shared: Cluster, job: str
     alice.close()
 
 
+@pytest.mark.parametrize("how", ["revoked", "expired", "switched off", "ended"])
+def test_a_session_without_a_link_ends_as_soon(shared: Cluster, job: str, how: str) -> None:
+    """Its user's line is lost, so only the host can end it, which would keep it for ten minutes."""
+    more = {"expires_seconds": 2.0} if how == "expired" else {}
+    alice, token_id = client_of(shared, user="alice", **more)
+    session = alice.open_session(job, ["sleep", "600"], kind="shell", tty=True)
+    host = shared.host_of(job)
+    assert wait_until(lambda: host.marked_pids(f"session {session.id}"), 5.0)
+    session.abandon()
+    if how == "revoked":
+        shared.client.revoke_token(token_id)
+    elif how == "switched off":
+        shared.client.put_project("vision", {"sessions": False})
+    elif how == "ended":
+        alice.end_session(session.id)
+    try:
+        wait_until(
+            lambda: not host.marked_pids(f"session {session.id}"),
+            7.0 if how == "expired" else 5.0,
+            what="the processes of a session without a link to be gone",
+        )
+    finally:
+        shared.client.put_project("vision", {"sessions": True})
+        alice.close()
+
+
+def test_an_expired_token_ends_its_session(shared: Cluster, job: str) -> None:
+    alice, _ = client_of(shared, user="alice", expires_seconds=2.0)
+    with alice, alice.open_session(job, ["sleep", "600"]) as session:
+        with pytest.raises(HoldfastError):
+            session.wait()
+        host = shared.host_of(job)
+        wait_until(lambda: not host.marked_pids(f"session {session.id}"), 5.0)
+
+
 def test_a_session_is_on_record_with_user_address_command_and_time(
     shared: Cluster, job: str
 ) -> None:

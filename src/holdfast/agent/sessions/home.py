@@ -104,8 +104,19 @@ class Sessions:
         kept = {i: at for i, at in self._ordered.items() if now - at < _REMEMBERED_SECONDS}
         self._ordered = kept | {order.id: now for order in orders}
         for order in new:
-            self._run(self._open(order))
+            if order.stop:
+                self._stop(order)
+            else:
+                self._run(self._open(order))
         return bool(new)
+
+    def _stop(self, order: SessionOrder) -> None:
+        """End a session at once, whether it has a link or not."""
+        live = self._live.get(order.session)
+        if live is not None:
+            live.bar()
+        else:
+            self._run(self._report(order.session, SessionEnd(reason="its host does not know it")))
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)

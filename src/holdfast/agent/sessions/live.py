@@ -52,6 +52,7 @@ TERMINAL_WINDOW_BYTES = 256 << 10
 """What a terminal is ahead of its user: little, so that Ctrl-C is not far behind."""
 _READ_BYTES = 64 << 10
 _LAST_SECONDS = 0.2  # for output that children of a process that ended still write
+_TOLD_SECONDS = 2.0
 _SIGNALS = frozenset(
     ("HUP", "INT", "QUIT", "TERM", "KILL", "USR1", "USR2", "CONT", "WINCH", "TSTP")
 )
@@ -404,6 +405,15 @@ class LiveSession:
         self._stop()
         if self.is_done:
             self._end()
+
+    def bar(self) -> None:
+        """End the session, because its user may not stay: at once where no link is there, else after
+        a moment in which the controller tells the user why, and closes the link."""
+        self._linger_seconds = 0.0
+        if self._lingering is not None:
+            self._lingering.cancel()
+        seconds = _TOLD_SECONDS if self._links else 0.0
+        self._lingering = asyncio.get_running_loop().call_later(seconds, self._give_up)
 
     def _finish(self) -> None:
         """Tell every link how the session ended."""

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from holdfast.controller.loops.silhouette import Loop, Summary, prune_history
+from holdfast.controller.runtime.auth import REVOKED
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.causes import Cause
 from holdfast.core.placement.ranks import name_places
@@ -38,15 +39,24 @@ class LeasesLoop(Loop):
 
 
 class SessionsLoop(Loop):
-    """Sessions whose attempts are over and whose hosts did not say so → ended."""
+    """Sessions whose attempts are over and whose hosts did not say so → ended. Sessions whose token
+    is over, or that are switched off, and that have no link whose check ends them → ended within
+    5 s, by an order to their host."""
 
     name = "sessions"
-    interval_seconds = 10.0
+    topic = REVOKED
+    interval_seconds = 2.0
 
     async def run_once(self) -> Summary:
-        count = await self._controller.store.sessions.end_lost_sessions()
+        controller = self._controller
+        settings = await controller.settings.current()
+        closed = [name for name in settings.projects if not settings.allow_sessions(name)]
+        hosts = await controller.store.sessions.end_barred_sessions(
+            closed, all_closed=not settings.allow_sessions("")
+        )
+        count = len(hosts) + await controller.store.sessions.end_lost_sessions()
         if count:
-            self._controller.poke("events")
+            controller.poke("events", *(f"host:{host_id}" for host_id in hosts))
         return {"ended": count} if count else {}
 
 

@@ -144,13 +144,13 @@ async def _serve(call: ApiCall, socket: Socket, job: JobRecord) -> None:
             await call.store.sessions.drop_link(order.id)
             silent = f"host {record.host_id} did not open the session within {HOST_SECONDS:g} s"
             if new:
-                await end_session(call, record.id, SessionEnd(reason=silent))
+                await end_session(call, record, SessionEnd(reason=silent))
             raise Unavailable(f"{silent}; `holdfast hosts` shows whether it is alive") from None
         if new:
             controller.background.start(call.store.sessions.note_begun(record.id))
         how = await relay(socket, host_end, lambda: _stay(call, job, record.id))
         if asked.kind == "attach" and how != LOST:  # the terminal goes on
-            await end_session(call, record.id, SessionEnd(reason="its user left"))
+            await end_session(call, record, SessionEnd(reason="its user left"))
 
 
 def _check_request(asked: SessionRequest) -> None:
@@ -194,10 +194,10 @@ async def _find(call: ApiCall, job: JobRecord, asked: SessionRequest) -> Session
     return record
 
 
-async def end_session(call: ApiCall, session_id: str, end: SessionEnd) -> None:
-    """Record the end of a session."""
-    if await call.store.sessions.end_session(session_id, end):
-        call.controller.poke("events")
+async def end_session(call: ApiCall, record: SessionRecord, end: SessionEnd) -> None:
+    """Record the end of a session, and have its host end it."""
+    if await call.store.sessions.end_session(record.id, end):
+        call.controller.poke("events", f"host:{record.host_id}")
 
 
 async def _stay(call: ApiCall, job: JobRecord, session_id: str) -> HoldfastError:

@@ -92,5 +92,5 @@ async def stop_session(call: ApiCall) -> Response:
     job = await call.store.jobs.get_job(record.job_id)
     if call.caller.role != "admin" and call.user not in (record.owner, job.owner):
         raise Forbidden(f"session {record.id} of {record.owner} is in a job of {job.owner}")
-    await end_session(call, record.id, SessionEnd(reason=f"{call.user} ended it"))
+    await end_session(call, record, SessionEnd(reason=f"{call.user} ended it"))
     return _NOTHING

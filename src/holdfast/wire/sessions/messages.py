@@ -51,7 +51,8 @@ class SessionOrder(SessionMessage, frozen=True, kw_only=True):
 
     id: of the link. session: its session. key: the task. ticket: the one-use secret with which the
     agent dials `/v1/agent/sessions/{id}`. new: True where the session is to be begun, if it is not
-    there. The others: see SessionRequest.
+    there. stop: True where it is to be ended instead, and no link is dialled. The others: see
+    SessionRequest.
     """
 
     id: str
@@ -60,6 +61,7 @@ class SessionOrder(SessionMessage, frozen=True, kw_only=True):
     ticket: str
     kind: Kind = "exec"
     new: bool = False
+    stop: bool = False
     argv: list[str] = []
     tty: bool = False
     rows: Count = 0

@@ -1,10 +1,12 @@
 """Sessions in PostgreSQL."""
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from holdfast.core.ids import TaskKey
 from holdfast.core.records import JobRecord
 from holdfast.core.states import TaskState
 from holdfast.errors import Conflict, NotFound
@@ -137,15 +139,38 @@ class PostgresSessions(OnSession):
         now: Now = None,
     ) -> bool:
         """Record the end of a session, with its event (`session_ended`). Return False where it was
-        recorded before. host_id: the host that reports it, which must be the session's."""
-        return await _end(tx, session_id, end, host_id, now)
+        recorded before. host_id: the host that reports it, which must be the session's; without
+        one, its host is ordered to end it."""
+        if host_id is not None:
+            stop = _name_stop(clean_text(session_id))
+            await tx.run("drop_session_stop", id=stop, host_id=host_id)
+        row = await _end(tx, session_id, end, host_id, now)
+        if row is not None and host_id is None:
+            await _order_stop(tx, row, now)
+        return row is not None
 
     @transacts
     async def end_lost_sessions(self, tx: Tx, *, now: Now = None) -> int:
         """Record the ends of sessions whose attempts are over; return how many there were."""
         found = await tx.rows("find_lost_sessions", now=now)
         over = SessionEnd(reason="its attempt is over")
-        return sum([await _end(tx, row["id"], over, None, now) for row in found])
+        ended = [await _end(tx, row["id"], over, None, now) for row in found]
+        return sum(row is not None for row in ended)
+
+    @transacts
+    async def end_barred_sessions(
+        self, tx: Tx, closed: Sequence[str], *, all_closed: bool = False, now: Now = None
+    ) -> list[str]:
+        """End the sessions whose token is over, and those in the projects of `closed`; return their
+        hosts, which are ordered to end them."""
+        given = {"closed": list(closed), "all_closed": all_closed}
+        hosts = []
+        for found in await tx.rows("find_barred_sessions", **given, now=now):
+            row = await _end(tx, found["id"], SessionEnd(reason=found["reason"]), None, now)
+            if row is not None:
+                await _order_stop(tx, row, now)
+                hosts.append(row["host_id"])
+        return hosts
 
     @reads
     async def get_session(self, tx: Tx, session_id: str) -> SessionRecord:
@@ -166,12 +191,34 @@ class PostgresSessions(OnSession):
         return [msgspec.convert(row, SessionRecord) for row in rows]
 
 
-async def _end(tx: Tx, session_id: str, end: SessionEnd, host_id: str | None, now: Now) -> bool:
+async def _order_stop(tx: Tx, row: dict[str, Any], now: Now) -> None:
+    """Order a session's host to end it, which may have no link now."""
+    if row["kind"] == "attach":  # the terminal is the job's
+        return
+    order = SessionOrder(
+        id=_name_stop(row["id"]),
+        session=row["id"],
+        key=TaskKey(row["job_id"], row["rank"], row["epoch"]),
+        ticket="",
+        stop=True,
+    )
+    named = {"id": order.id, "session_id": row["id"], "host_id": row["host_id"]}
+    more = {"order": to_json(order), "ticket_hash": b"", "replica": "", "now": now}
+    await tx.run("insert_session_link", **named, **more)
+
+
+def _name_stop(session_id: str) -> str:
+    return f"stop {session_id}"
+
+
+async def _end(
+    tx: Tx, session_id: str, end: SessionEnd, host_id: str | None, now: Now
+) -> dict[str, Any] | None:
     code = end.exit_code if end.signal is None else 128 + end.signal
     given = {"id": clean_text(session_id), "exit_code": code, "reason": clean_text(end.reason)}
     row = await tx.one("end_session", **given, host_id=host_id, now=now)
     if row is None:
-        return False
+        return None
     how = f"exit code {code}" if code is not None else end.reason or "it ended"
     event = NewEvent(
         kind="session_ended",
@@ -187,7 +234,7 @@ async def _end(tx: Tx, session_id: str, end: SessionEnd, host_id: str | None, no
         | {"seconds": round(row["seconds"], 3), "reason": end.reason},
     )
     await write_events(tx, [event], row["ended_at"])
-    return True
+    return row
 
 
 def _name(host_id: str, link_id: str, ticket: str) -> dict[str, Any]:

@@ -56,7 +56,7 @@ update sessions set state = 'running' where id = %(id)s and state = 'opening';
 update sessions set state = 'ended', ended_at = greatest(created_at, coalesce(%(now)s, clock_timestamp())),
        exit_code = %(exit_code)s, reason = %(reason)s
 where id = %(id)s and state <> 'ended' and (%(host_id)s::text is null or host_id = %(host_id)s)
-returning job_id, rank, epoch, attempt, host_id, project, kind, command, owner, from_address, ended_at,
+returning id, job_id, rank, epoch, attempt, host_id, project, kind, command, owner, from_address, ended_at,
           extract(epoch from ended_at - created_at)::double precision as seconds;
 
 -- name: find_lost_sessions
@@ -65,6 +65,15 @@ select s.id from sessions s
 where s.state <> 'ended' and s.created_at < coalesce(%(now)s, clock_timestamp()) - interval '30 seconds'
   and not exists (select from tasks t where t.job_id = s.job_id and t.rank = s.rank and t.epoch = s.epoch
                   and t.host_id = s.host_id and t.state in ('running', 'preempting'))
+limit 500;
+
+-- name: find_barred_sessions
+-- Open sessions whose token is over, or in whose project sessions are switched off.
+select s.id, case when s.project = any(%(closed)s::text[]) or %(all_closed)s then 'sessions were switched off'
+                  when t.revoked_at is not null then 'its token was revoked' else 'its token expired' end as reason
+from sessions s join tokens t on t.id = s.token_id
+where s.state <> 'ended' and (s.project = any(%(closed)s::text[]) or %(all_closed)s or t.revoked_at is not null
+      or t.expires_at <= coalesce(%(now)s, clock_timestamp()))
 limit 500;
 
 -- name: prune_sessions
