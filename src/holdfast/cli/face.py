@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
 
 from holdfast.cli.output import note, print_line, print_text
 from holdfast.cli.waiting import WaitingNotice
-from holdfast.client.synchronous import Client
 from holdfast.errors import ValidationError
+
+if TYPE_CHECKING:
+    from holdfast.client.locate import ControllerPlace
+    from holdfast.client.synchronous import Client
 
 T = TypeVar("T")
 # Long enough for a controller that restarts, short enough for a person at the terminal.
@@ -35,11 +38,20 @@ class Face:
 
     def client(self, retry_seconds: float = RETRY_SECONDS) -> Client:
         """Return a client. Raises NoController and ValidationError, with the remedy."""
+        from holdfast.client.synchronous import Client
+
         token = self.read_token()
         watch, context = self.waiting.watch, self.context
         made = Client(self.url, token, retry_seconds=retry_seconds, context=context, watch=watch)
         made.on_note = note
         return made
+
+    def locate(self) -> ControllerPlace:
+        """Return the place of the controller, for a command that needs no client, because making
+        one costs more than a short session does. Raises as `client`."""
+        from holdfast.client.locate import locate
+
+        return locate(self.url, self.read_token(), context=self.context)
 
     def read_token(self) -> str | None:
         """Return the token of --token-file; None without one. Raises ValidationError."""

@@ -5,7 +5,6 @@ from typing import Any
 
 import click
 
-from holdfast.core.settings.resolve import parse_duration
 from holdfast.errors import ValidationError
 
 COUNT, POSITIVE, SECONDS = (click.IntRange(0), click.IntRange(1), click.FloatRange(0))
@@ -52,6 +51,8 @@ def read_pairs(flag: str, pairs: Sequence[str], field: str = "labels") -> dict[s
 
 def read_seconds(flag: str, text: str, field: str | None = None) -> float:
     """Read a duration such as 90s or 2h. Raises ValidationError."""
+    from holdfast.core.settings.resolve import parse_duration  # most commands read none
+
     try:
         return parse_duration(text)
     except ValueError as error:

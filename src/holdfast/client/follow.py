@@ -35,8 +35,6 @@ else:
 T = TypeVar("T")
 Taken = TypeVar("Taken", covariant=True)
 
-# A server sends a comment every few seconds, so a connection that is silent for this long is dead.
-STREAM_SILENCE_SECONDS = 45.0
 FOLLOW_RETRY_SECONDS = 300.0
 
 

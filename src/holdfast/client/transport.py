@@ -7,14 +7,15 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from holdfast.client.download import describe_file, read_pieces
-from holdfast.client.follow import STREAM_SILENCE_SECONDS
 from holdfast.client.locate import ControllerPlace, token_hint
 from holdfast.client.rest import RestCall, read_problem
 from holdfast.errors import ConnectionLost, HoldfastError, HoldfastWarning, Unavailable
 from holdfast.http.addresses import HttpAddress, read_addresses
 from holdfast.http.courier import HttpRequest
 from holdfast.version import VERSION
+
+# A server sends a comment every few seconds, so a connection that is silent for this long is dead.
+STREAM_SILENCE_SECONDS = 45.0
 
 
 class AnswerWatch(msgspec.Struct, frozen=True):
@@ -83,6 +84,8 @@ def file_request(
     path: str, query: tuple[tuple[str, str], ...], file: Path, timeout_seconds: float
 ) -> HttpRequest:
     """Return the request that sends a file. Raises OSError."""
+    from holdfast.client.download import describe_file, read_pieces
+
     headers, pieces = describe_file(file), read_pieces(file)
     return HttpRequest("PUT", path, timeout_seconds, query, headers, pieces)
 

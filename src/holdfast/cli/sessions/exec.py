@@ -8,10 +8,12 @@ import sys
 import click
 
 from holdfast.cli.face import Face, talks
-from holdfast.cli.find.jobs import find_job
 from holdfast.cli.options import COUNT, JOB
 from holdfast.cli.sessions.terminal import carry, read_size, tell_lost
-from holdfast.wire.sessions.messages import Kind
+from holdfast.client.locate import ControllerPlace
+from holdfast.client.sessions.session import TaskSession
+from holdfast.core.ids import ID_PATTERN
+from holdfast.wire.sessions.messages import Kind, SessionRequest
 
 _RANK = click.option("--rank", type=COUNT, default=0, help="The task of a gang to go into.")
 
@@ -78,24 +80,29 @@ def _go_in(
 ) -> None:
     rows, cols = read_size() if tty else (0, 0)
     term = os.environ.get("TERM", "") if tty else ""
-    with face.client() as client:
-        session = client.open_session(
-            find_job(client, job_word),
-            argv,
-            kind=kind,
-            rank=rank,
-            tty=tty,
-            rows=rows,
-            cols=cols,
-            term=term,
-            on_lost=tell_lost,
-        )
-        face.waiting.close()
-        if not reads:
-            session.close_stdin()
-        code = carry(session, reads=reads)
+    place, job_id = _find(face, job_word)
+    asked = SessionRequest(
+        kind=kind, rank=rank, argv=argv, tty=tty, rows=rows, cols=cols, term=term
+    )
+    session = TaskSession(place, job_id, asked, on_lost=tell_lost)
+    if not reads:
+        session.close_stdin()
+    code = carry(session, reads=reads)
     sys.stdout.flush()
     leave(code)
+
+
+def _find(face: Face, job_word: str) -> tuple[ControllerPlace, str]:
+    """Return the controller's place and the id of the job that a word names. A whole id is asked of
+    no server."""
+    if ID_PATTERN.fullmatch(job_word):
+        return face.locate(), job_word
+    from holdfast.cli.find.jobs import find_job
+
+    with face.client() as client:
+        found = find_job(client, job_word)
+        face.waiting.close()
+        return client.place, found
 
 
 def leave(code: int) -> None:

@@ -29,28 +29,34 @@ async def dial_session(call: ApiCall) -> Response:
     assert socket is not None
     assert host is not None
     ticket, link_id = call.header(TICKET) or "", call.params["id"]
+    if await _take(call, host.id):
+        return await _join(call)
     replica = await call.store.sessions.find_replica(host.id, link_id, ticket)
-    if replica is None:
+    if replica is None or replica == call.controller.replica:
         raise NotFound(_NOT_GOOD)
-    if replica != call.controller.replica:
-        await pass_on_dial(call.controller, socket, replica, RelayedDial(link_id, host.id, ticket))
-        return _NOTHING
-    return await _join(call, host.id)
+    await pass_on_dial(call.controller, socket, replica, RelayedDial(link_id, host.id, ticket))
+    return _NOTHING
 
 
 async def take_relayed_dial(call: ApiCall) -> Response:
     """Serve a host's end of a link that another replica relays: as `dial_session`."""
-    return await _join(call, call.header(RELAYED_HOST) or "")
-
-
-async def _join(call: ApiCall, host_id: str) -> Response:
-    """Spend a ticket whose user waits here, and join both ends until they are gone."""
-    socket, link_id = call.socket, call.params["id"]
-    assert socket is not None
-    found = await call.store.sessions.take_link(host_id, link_id, call.header(TICKET) or "")
-    joint = call.controller.joints.find(link_id)
-    if found is None:
+    if not await _take(call, call.header(RELAYED_HOST) or ""):
         raise NotFound(_NOT_GOOD)
+    return await _join(call)
+
+
+async def _take(call: ApiCall, host_id: str) -> bool:
+    """Spend a ticket, if its user waits here."""
+    ticket, here = call.header(TICKET) or "", call.controller.replica
+    took = await call.store.sessions.take_link(host_id, call.params["id"], ticket, here)
+    return took is not None
+
+
+async def _join(call: ApiCall) -> Response:
+    """Join both ends of a link whose ticket is spent, until they are gone."""
+    socket = call.socket
+    assert socket is not None
+    joint = call.controller.joints.find(call.params["id"])
     if joint is None:
         raise NotFound(
             f"the user of this link does not wait at {call.controller.replica}; where several "

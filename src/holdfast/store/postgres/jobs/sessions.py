@@ -110,9 +110,13 @@ class PostgresSessions(OnSession):
         return found
 
     @reads
-    async def take_link(self, tx: Tx, host_id: str, link_id: str, ticket: str) -> str | None:
-        """Spend a ticket: return its session; None for a ticket that is not good."""
-        found: str | None = await tx.value("take_session_link", **_name(host_id, link_id, ticket))
+    async def take_link(
+        self, tx: Tx, host_id: str, link_id: str, ticket: str, replica: str
+    ) -> str | None:
+        """Spend a ticket whose user waits at `replica`: return its session; None for one that is
+        not good, or names another replica."""
+        named = _name(host_id, link_id, ticket)
+        found: str | None = await tx.value("take_session_link", **named, replica=replica)
         return found
 
     async def read_replica_key(self) -> str:

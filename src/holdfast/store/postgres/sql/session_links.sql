@@ -36,7 +36,8 @@ select replica from session_links where id = %(id)s and host_id = %(host_id)s an
 
 -- name: take_session_link
 -- A ticket is good once: of two racers one gets the row.
-delete from session_links where id = %(id)s and host_id = %(host_id)s and ticket_hash = %(ticket_hash)s
+delete from session_links
+where id = %(id)s and host_id = %(host_id)s and ticket_hash = %(ticket_hash)s and replica = %(replica)s
 returning session_id;
 
 -- name: drop_session_link
