@@ -24,6 +24,7 @@ from holdfast.agent.sessions.forwards import ForwardedConnection, ListenerLooks,
 from holdfast.agent.sessions.hand import HandLine
 from holdfast.agent.sessions.listeners import ListeningAt
 from holdfast.agent.sessions.live import LiveSession
+from holdfast.agent.sessions.ssh import SSH_SERVER
 from holdfast.agent.tasks import TaskTable
 from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.errors import HoldfastError, NotFound, Unavailable
@@ -201,6 +202,8 @@ class Sessions:
         if order.tty:
             env |= {"TERM": order.term or "xterm-256color", "COLUMNS": "", "LINES": ""}
         argv, bare = order.argv or SHELL, False
+        if order.kind == "ssh":  # as of a copy, the command is shown to people
+            argv = SSH_SERVER
         if order.kind == "copy":  # the command is shown to people, and Holdfast's own runs
             argv = serve_files(task.pid if task.in_container else 0)
             env |= {"LD_PRELOAD": "", "LD_LIBRARY_PATH": ""}
