@@ -127,6 +127,7 @@ class Agent:
             first_beat=self._news.report,
             saved=self._checkpoints.poke,
             look=self._places.look,
+            tell=lambda task, sentence: self._sessions.tell(task.key, sentence),
         )
         self._faults = FaultLooks(self._probe, table, poke=self._watching.poke)
         self._telemetry = Telemetry(self._probe)

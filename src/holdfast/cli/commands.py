@@ -21,6 +21,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "shell": ("sessions.exec", "Open a shell in a running task."),
     "attach": ("sessions.attach", "Come to the terminal of a job begun with `run -it`."),
     "port-forward": ("sessions.port_forward", "Reach a port of a running task from here."),
+    "notebook": ("jobs.notebook", "Start Jupyter in a job, and reach it here."),
+    "ssh-config": ("sessions.ssh_config", "Let ssh, scp, rsync and editors into running jobs."),
     "sessions": ("sessions.sessions", "List which users are in which tasks; end sessions."),
     "why": ("jobs.show", "Say what holds a job up, and what to do about it."),
     "cancel": ("jobs.cancel", "Cancel jobs."),

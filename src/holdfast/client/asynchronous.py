@@ -154,6 +154,7 @@ class AsyncRestConnection(Awaited):
         address: str = "127.0.0.1",
         rank: int = 0,
         on_refused: Callable[[str], None] = lambda sentence: None,
+        on_notice: Callable[[str], None] = lambda sentence: None,
     ) -> "PortForward":
         """Listen here, and carry each connection to a port on which a process of a running task
         listens, until the forward is closed or the job ends.
@@ -172,6 +173,7 @@ class AsyncRestConnection(Awaited):
             address=address,
             rank=rank,
             on_refused=on_refused,
+            on_notice=on_notice,
         )
 
     async def call(self, call: RestCall[T]) -> T:

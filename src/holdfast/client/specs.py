@@ -22,6 +22,7 @@ SHORT_NAMES = {
     "stall_timeout": "stall_timeout_seconds",
     "silence_limit": "silence_limit_seconds",
     "first_beat_timeout": "first_beat_timeout_seconds",
+    "idle_timeout": "idle_timeout_seconds",
     "grace": "grace_seconds",
     "lease_ttl": "lease_ttl_seconds",
     "budget_reset": "budget_reset_seconds",

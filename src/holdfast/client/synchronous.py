@@ -159,13 +159,14 @@ class RestConnection(Blocking):
         address: str = "127.0.0.1",
         rank: int = 0,
         on_refused: Callable[[str], None] = lambda sentence: None,
+        on_notice: Callable[[str], None] = lambda sentence: None,
     ) -> PortForward:
         """Listen here, and carry each connection to a port on which a process of a running task
         listens, until the forward is closed or the job ends.
 
         local_port: the port here; 0 for any free one, None for the same number. on_refused: called
-        with a sentence for each connection that could not be made. Raises OSError where the port
-        here is taken.
+        with a sentence for each connection that could not be made; on_notice: with one for the
+        user. Raises OSError where the port here is taken.
         """
         from holdfast.client.sessions.forward import PortForward
 
@@ -177,6 +178,7 @@ class RestConnection(Blocking):
             address=address,
             rank=rank,
             on_refused=on_refused,
+            on_notice=on_notice,
         )
 
     def call(self, call: RestCall[T]) -> T:

@@ -21,6 +21,7 @@ class Cause(StrEnum):
     TIME_LIMIT = "time_limit"
     STALLED = "stalled"
     GPU_WEDGED = "gpu_wedged"
+    LEFT_IDLE = "left_idle"
     PREEMPTED = "preempted"
     HOST_DRAINED = "host_drained"
     SCALED_DOWN = "scaled_down"
@@ -55,6 +56,7 @@ CHARGED_TO: Mapping[Cause, Budget] = {
     Cause.TIME_LIMIT: Budget.WATCHDOG,
     Cause.STALLED: Budget.WATCHDOG,
     Cause.GPU_WEDGED: Budget.WATCHDOG,
+    Cause.LEFT_IDLE: Budget.NEVER,
     Cause.PREEMPTED: Budget.NOTHING,
     Cause.HOST_DRAINED: Budget.NOTHING,
     Cause.SCALED_DOWN: Budget.NOTHING,
@@ -106,13 +108,14 @@ def parse_causes(raw: object) -> tuple[Cause, ...]:
 
 
 class Watchdog(StrEnum):
-    """The five watchdogs."""
+    """The six watchdogs."""
 
     TIME_LIMIT = "time_limit"
     STALL = "stall"
     LOST_LEASE = "lost_lease"
     GPU_HEALTH = "gpu_health"
     OPERATOR_STOP = "operator_stop"
+    IDLE = "idle"
 
 
 class WatchdogExit(IntEnum):
@@ -123,6 +126,7 @@ class WatchdogExit(IntEnum):
     LOST_LEASE = 77
     GPU_HEALTH = 78
     OPERATOR_STOP = 79
+    IDLE = 80
 
 
 EXIT_OF: Mapping[Watchdog, WatchdogExit] = {dog: WatchdogExit[dog.name] for dog in Watchdog}
@@ -133,4 +137,5 @@ CAUSE_OF_TRIP: Mapping[Watchdog, Cause] = {
     Watchdog.LOST_LEASE: Cause.AGENT_TRANSIENT,
     Watchdog.GPU_HEALTH: Cause.GPU_WEDGED,
     Watchdog.OPERATOR_STOP: Cause.HOST_DRAINED,
+    Watchdog.IDLE: Cause.LEFT_IDLE,
 }

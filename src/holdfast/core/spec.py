@@ -77,7 +77,8 @@ class JobSpec(
     (`core.placement.holds`).
     retry: fields of the retry policy that this job sets. interactive: it runs once and is never
     retried by itself. terminal: its input, output and errors are a terminal, which `holdfast attach`
-    shows; such a job is interactive.
+    shows; such a job is interactive. attended: a person sits at it, so it is interactive, too, and
+    ends where that person leaves it (`idle_timeout_seconds`); a terminal implies that.
     image: run each task in a container of this image, by podman or docker, whichever the host has,
     or by `runtime`. pull: when the image is fetched. volumes: "host path:path inside[:ro]".
     caches, mounts: folders that stay on a host for the jobs of one project, and folders that an
@@ -138,6 +139,8 @@ class JobSpec(
     retry: RetryFields | None = None
     interactive: bool = False
     terminal: bool = False
+    attended: bool = False
+    idle_timeout_seconds: Seconds | Off | None = None
     image: Annotated[str, Meta(min_length=1, max_length=1024, pattern=IMAGE)] | None = None
     runtime: Literal["podman", "docker"] | None = None
     pull: Literal["missing", "always", "never"] = "missing"
@@ -279,6 +282,11 @@ def _check_setup(spec: JobSpec) -> None:
 
 
 def _check_terminal(spec: JobSpec) -> None:
+    left = "an idle timeout is for a job at which a person sits: `run -it`, `notebook`"
+    sits = spec.terminal or spec.attended
+    _require(spec.idle_timeout_seconds is None or sits, "idle_timeout_seconds", left)
+    once = "a job at which a person sits is never run again by itself: set interactive"
+    _require(spec.interactive or not spec.attended, "interactive", once)
     if not spec.terminal:
         return
     again = "a job with a terminal is never run again by itself, because a person sat at it: set interactive"

@@ -142,3 +142,26 @@ def test_a_shell_outlives_the_controller(shared: Cluster, job: str, typists: lis
     me.types("exit\r")
     assert wait_exit(me.process, 30) == 0
     wait_until(lambda: not [s for s in shared.client.sessions(job) if s.kind == "shell"], 30)
+
+
+def test_a_job_that_its_person_left_is_told_and_ends_and_a_key_keeps_it(shared: Cluster) -> None:
+    """AWAY-1, AWAY-2."""
+    shared.add_host("left", cpu_slots=2, queues=["left"])
+    shared.set_queue("left")
+    fields = {"terminal": True, "interactive": True, "idle_timeout": 3, "queue": "left"}
+    job_id = shared.submit("cat", **fields)
+    shared.until(job_id, "running")
+    told: list[str] = []
+    with shared.client.open_session(job_id, kind="attach", tty=True) as session:
+        session.on_notice = told.append
+        patience = Patience(30.0)
+        while not told and not patience.over:
+            session.read(0.1)
+        session.write(b"still here\n")
+        while len(told) < 2 and not patience.over:
+            session.read(0.1)
+        assert shared.client.job(job_id).state.value == "running"
+        assert "one key keeps it" in told[1]
+        ended = shared.until(job_id, "failed")
+    assert (ended.cause, ended.exit_code) == ("left_idle", 80)
+    assert "its user left it: no key, no traffic and no work for" in ended.reason

@@ -18,6 +18,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.wire.sessions.frames import (
     BEGUN,
     CLOSE,
+    NOTICE,
     PIECE_BYTES,
     STATUS,
     STDIN,
@@ -94,11 +95,15 @@ def connect_inside(at: ListeningAt) -> socket.socket:
 
 
 class ForwardedConnection(asyncio.Protocol):
-    """One connection to a port of a task, and its link. over: called once, when both are done."""
+    """One connection to a port of a task, and its link. over: called once, when both are done; moved:
+    called when bytes went one way."""
 
-    def __init__(self, wire: Dialled, session_id: str, over: Callable[[], None]) -> None:
+    def __init__(
+        self, wire: Dialled, session_id: str, over: Callable[[], None], moved: Callable[[], None]
+    ) -> None:
         self._wire = wire
         self._over = over
+        self._moved = moved
         self._transport: asyncio.Transport | None = None
         self._done = False
         wire.hear = self._hear
@@ -114,6 +119,7 @@ class ForwardedConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Send on what the task sent; the event loop calls this."""
+        self._moved()
         for at in range(0, len(data), PIECE_BYTES):
             self._wire.send(frame(STDOUT, data[at : at + PIECE_BYTES]))
         if self._wire.full and self._transport is not None:
@@ -140,6 +146,10 @@ class ForwardedConnection(asyncio.Protocol):
             self._wire.close(LEFT)
         self._end()
 
+    def tell(self, sentence: str) -> None:
+        """Tell the user beside the connection."""
+        self._wire.send(frame(NOTICE, sentence.encode()))
+
     def _go_on(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
@@ -148,6 +158,7 @@ class ForwardedConnection(asyncio.Protocol):
         if self._transport is None or not data:
             return
         if data[0] == STDIN:
+            self._moved()
             self._transport.write(memoryview(data)[1:])
         elif data[0] == CLOSE and self._transport.can_write_eof():
             self._transport.write_eof()

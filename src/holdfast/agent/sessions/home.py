@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import socket
 import sys
@@ -24,10 +25,13 @@ from holdfast.agent.sessions.forwards import ForwardedConnection, ListenerLooks,
 from holdfast.agent.sessions.hand import HandLine
 from holdfast.agent.sessions.listeners import ListeningAt
 from holdfast.agent.sessions.live import LiveSession
+from holdfast.agent.sessions.ssh import SSH_SERVER
 from holdfast.agent.tasks import TaskTable
 from holdfast.agent.uplink.calls import ControllerCalls
+from holdfast.core.ids import TaskKey
 from holdfast.errors import HoldfastError, NotFound, Unavailable
 from holdfast.http.asynchronous import AsyncHttp
+from holdfast.process.syscalls import read_boottime
 from holdfast.wire.sessions.frames import STATUS, frame_json
 from holdfast.wire.sessions.guardian import (
     ForgetSession,
@@ -51,6 +55,7 @@ SHELL = [
 _BEGIN_SECONDS = 30.0
 _REMEMBERED_SECONDS = 120.0
 _TRIES = 5
+_STIR_SECONDS = 0.25  # less often than bytes come, and often enough for any idle timeout
 _REFUSED = SessionStatus(
     code="sessions_off",
     detail="sessions are switched off on this host, in its agent's configuration",
@@ -92,6 +97,8 @@ class Sessions:
         self._live: dict[str, LiveSession] = {}
         self._ordered: dict[str, float] = {}  # link → when it was ordered last
         self._opening: set[asyncio.Task[None]] = set()
+        self._forwards: dict[TaskKey, set[ForwardedConnection]] = {}
+        self._stirred: dict[tuple[TaskKey, bool], float] = {}  # when that was noted last
 
     def open(self) -> None:
         """Listen to the guardian, which tells of the sessions that an earlier agent had."""
@@ -176,11 +183,40 @@ class Sessions:
             await _part(wire)
             return
         end.setblocking(False)
-        over = SessionEnd(exit_code=0)
         carrier = ForwardedConnection(
-            wire, order.session, lambda: self._run(self._report(order.session, over))
+            wire,
+            order.session,
+            over=lambda: self._end_forward(order, carrier),
+            moved=lambda: self._stir(order.key, key_pressed=False),
         )
+        self._forwards.setdefault(order.key, set()).add(carrier)
         await asyncio.get_running_loop().create_connection(lambda: carrier, sock=end)
+
+    def _end_forward(self, order: SessionOrder, carrier: ForwardedConnection) -> None:
+        self._run(self._report(order.session, SessionEnd(exit_code=0)))
+        left = self._forwards.get(order.key, set())
+        left.discard(carrier)
+        if not left:
+            self._forwards.pop(order.key, None)
+
+    def _stir(self, key: TaskKey, *, key_pressed: bool) -> None:
+        """Note that a user of a task is there, once in a while (AWAY-1)."""
+        now = read_boottime()
+        if now - self._stirred.get((key, key_pressed), -math.inf) < _STIR_SECONDS:
+            return
+        task = self._table.get(key)
+        if task is not None and task.live:
+            self._stirred[key, key_pressed] = now
+            task.watch.touch(now, key=key_pressed)
+            task.dirty = True
+
+    def tell(self, key: TaskKey, sentence: str) -> None:
+        """Tell the users in a task."""
+        for live in self._live.values():
+            if live.key == key:
+                live.tell(sentence)
+        for carrier in self._forwards.get(key, ()):
+            carrier.tell(sentence)
 
     def _name_link(self, order: SessionOrder) -> tuple[str, dict[str, str]]:
         headers = {"Authorization": f"Bearer {self._calls.token}", "Holdfast-Ticket": order.ticket}
@@ -212,6 +248,8 @@ class Sessions:
         if order.tty:
             env |= {"TERM": order.term or "xterm-256color", "COLUMNS": "", "LINES": ""}
         argv, bare = order.argv or SHELL, False
+        if order.kind == "ssh":  # as of a copy, the command is shown to people
+            argv = SSH_SERVER
         if order.kind == "copy":  # the command is shown to people, and Holdfast's own runs
             argv = serve_files(task.pid if task.in_container else 0)
             env |= {"LD_PRELOAD": "", "LD_LIBRARY_PATH": ""}
@@ -222,7 +260,8 @@ class Sessions:
                 why = f"the container of task {order.key} cannot be entered: {error}"
                 return SessionStatus(code="conflict", detail=why, status=409)
             env, bare = inside | env, True
-        live = self._make(order.session)
+        live = self._make(order.session, order.key)
+        self._stir(order.key, key_pressed=True)
         self._hand.say(
             StartSession(
                 id=order.session,
@@ -248,13 +287,15 @@ class Sessions:
             return SessionStatus(code="conflict", detail=gone, status=409)
         return None
 
-    def _make(self, session_id: str, log_path: Path | None = None) -> LiveSession:
+    def _make(self, session_id: str, key: TaskKey, log_path: Path | None = None) -> LiveSession:
         """Make a session. log_path: the log of a task whose own terminal it is; the task's end
         alone is its end."""
         live = self._live[session_id] = LiveSession(
             session_id,
+            key,
             self._life,
             self._hand,
+            keyed=lambda: self._stir(key, key_pressed=True),
             stop=lambda: None if log_path else self._hand.say(StopSession(id=session_id)),
             gone=lambda: self._forget(session_id),
             linger_seconds=self._linger_seconds,
@@ -287,9 +328,11 @@ class Sessions:
         """Go on with a terminal of an earlier agent. A session without a terminal ends, because
         bytes of it may have been lost with that agent."""
         if started.id == name_terminal(started.key):
-            return self._make(started.id, self._table.folder_of(started.key) / "stdout")
+            return self._make(
+                started.id, started.key, self._table.folder_of(started.key) / "stdout"
+            )
         if started.tty:
-            return self._make(started.id)
+            return self._make(started.id, started.key)
         for fd in fds:
             os.close(fd)
         self._hand.say(StopSession(id=started.id, grace_seconds=0.0))

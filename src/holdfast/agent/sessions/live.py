@@ -26,10 +26,12 @@ import msgspec
 from holdfast.agent.sessions.dial import LEFT, LOST, REFUSED, REPLACED, Dialled
 from holdfast.agent.sessions.hand import HandLine
 from holdfast.bounds import UNREADABLE
+from holdfast.core.ids import TaskKey
 from holdfast.wire.sessions.frames import (
     ACK_BYTES,
     BEGUN,
     CLOSE,
+    NOTICE,
     PIECE_BYTES,
     RESIZE,
     SIGNAL,
@@ -72,31 +74,34 @@ class UserLink:
 
 class LiveSession:
     """One session at work. life: a word that differs where an earlier agent counted the bytes.
-    gone: called once, when the session may be forgotten; stop: has the guardian end its process.
-    log_path: of the terminal of a task itself: the log to which what it prints is appended, also
-    where no user is linked.
+    gone: called once, when the session may be forgotten; keyed: called at each key; stop: has the
+    guardian end its process. log_path: of the terminal of a task itself: the log to which what it
+    prints is appended, also where no user is linked.
     """
 
     def __init__(
         self,
         session_id: str,
+        key: TaskKey,
         life: str,
         hand: HandLine,
         *,
         stop: Callable[[], None],
+        keyed: Callable[[], None],
         gone: Callable[[], None],
         linger_seconds: float,
         log_path: Path | None = None,
     ) -> None:
         self.id = session_id
+        self.key = key
         self.life = life
         self.over: SessionOver | None = None
         self.refusal: SessionStatus | None = None
         self.tty = False
         self.begun = asyncio.Event()
-        self.keyed_at = asyncio.get_running_loop().time()
         self._hand = hand
         self._stop = stop
+        self._keyed = keyed
         self._gone = gone
         self._linger_seconds = linger_seconds
         self._log_path = log_path
@@ -332,6 +337,11 @@ class LiveSession:
         self._pump_link(link)
         self._read_on()
 
+    def tell(self, sentence: str) -> None:
+        """Tell every linked user."""
+        for link in self._links:
+            link.wire.send(frame(NOTICE, sentence.encode()))
+
     @property
     def _received(self) -> int:
         return self._taken + sum(map(len, self._unwritten))
@@ -358,7 +368,7 @@ class LiveSession:
         elif link.watch:
             return
         elif channel == STDIN:
-            self.keyed_at = asyncio.get_running_loop().time()
+            self._keyed()
             self._unwritten.append(payload)
             if len(self._unwritten) == 1:
                 self._write_input()

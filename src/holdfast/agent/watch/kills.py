@@ -19,7 +19,7 @@ from holdfast.process.syscalls import read_boottime
 log = logging.getLogger("holdfast.agent.watch.kills")
 
 _KILL_REPEAT_SECONDS = 5.0
-_NO_FORENSICS = (Watchdog.LOST_LEASE, Watchdog.OPERATOR_STOP)
+_NO_FORENSICS = (Watchdog.LOST_LEASE, Watchdog.OPERATOR_STOP, Watchdog.IDLE)
 
 
 @dataclass(eq=False)

@@ -22,7 +22,7 @@ from holdfast.bounds import UNREADABLE
 from holdfast.core.facts import Trip
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskState
-from holdfast.core.watchdogs import Rearmed
+from holdfast.core.watchdogs import LeavingSoon, Rearmed
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import Excused
 from holdfast.wire.beat import MAX_DATAGRAM_BYTES, Beat, decode_beat
@@ -43,7 +43,8 @@ class WatchRunner:
     trip: called once for each trip. first_beat: called at a task's first beat, and when a rank
     begins to wait for another (EXCUSE-1). saved: called when a task says that it saved a
     checkpoint. look: called before a task is judged, because an executor's watch may belong to
-    another call by now; returns True if the task has to be judged often.
+    another call by now; returns True if the task has to be judged often. tell: called with a sentence
+    for the users in a task.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class WatchRunner:
         first_beat: Callable[[], None],
         saved: Callable[[AgentTask], None] = lambda task: None,
         look: Callable[[AgentTask, float], bool] = lambda task, now: False,
+        tell: Callable[[AgentTask, str], None] = lambda task, sentence: None,
     ) -> None:
         self._table = table
         self._probe = probe
@@ -62,6 +64,7 @@ class WatchRunner:
         self._first_beat = first_beat
         self._saved = saved
         self._look = look
+        self._tell = tell
         self._poke = asyncio.Event()
         self._sampling: asyncio.Task[None] | None = None
         self._sampled_at: dict[TaskKey, float] = {}
@@ -249,6 +252,10 @@ class WatchRunner:
                 log.warning(why, extra=task.about(**verdict.evidence))
                 self._table.save(task, now)
                 self._trip(task, verdict)
+            elif isinstance(verdict, LeavingSoon):
+                log.info(verdict.reason, extra=task.about())
+                self._table.save(task, now)
+                self._tell(task, verdict.reason)
             elif isinstance(verdict, Rearmed):
                 log.info(f"not stalled: {verdict.reason}", extra=task.about(**verdict.evidence))
             else:

@@ -185,7 +185,7 @@ def sit_at(face: Face, client: Client, submit: Callable[[], JobRecord], *, detac
             face.show(job, job.id)
             return
         interrupts.arm(job.id)
-        job = _wait_to_run(client, job)
+        job = wait_to_run(client, job)
     if not job.state.terminal:
         come_to(client, job.id)
         job = client.job(job.id)
@@ -196,7 +196,7 @@ def sit_at(face: Face, client: Client, submit: Callable[[], JobRecord], *, detac
     _leave(exit_code_of_job(job, interrupts.signal))
 
 
-def _wait_to_run(client: Client, job: JobRecord) -> JobRecord:
+def wait_to_run(client: Client, job: JobRecord) -> JobRecord:
     """Wait until the job runs or is over, and show what it waits for."""
     shown = ""
     while job.state.value != "running" and not job.state.terminal:

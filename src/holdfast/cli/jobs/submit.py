@@ -104,6 +104,11 @@ NEED_OPTIONS: tuple[Callable[..., Any], ...] = (
         metavar="TIME",
         help="Time to its first beat, or off. [default: off]",
     ),
+    click.option(
+        "--idle-timeout",
+        metavar="TIME",
+        help="With -it: end after so long without a key, traffic and GPU work, or off.",
+    ),
     click.option("--grace", metavar="TIME", help="Time between TERM and KILL."),
     click.option(
         "--watchdog-cap", type=int, help="Watchdog trips after which it is still requeued."
@@ -154,6 +159,7 @@ _PLAIN = (
 )  # fmt: skip
 _LIMITS = (
     "memory", "time_limit", "expected", "stall_timeout", "silence_limit", "first_beat_timeout", "grace", "lease_ttl",
+    "idle_timeout",
 )  # fmt: skip
 
 
@@ -191,6 +197,8 @@ def read_spec(
             fields[name] = options[name]
     if options.get("detached"):
         fields["detached"] = True
+    if options.get("attended"):
+        fields |= {"attended": True, "interactive": True}
     if options.get("terminal"):
         fields |= {"terminal": True, "interactive": True}
         fields["env"] = {"TERM": environ.get("TERM", "xterm")} | dict(fields.get("env") or {})

@@ -48,7 +48,13 @@ def port_forward(face: Face, job_id: str, ports: tuple[str, ...], rank: int, add
         for remote, local in wanted:
             try:
                 one = client.forward_port(
-                    found, remote, local_port=local, address=address, rank=rank, on_refused=note
+                    found,
+                    remote,
+                    local_port=local,
+                    address=address,
+                    rank=rank,
+                    on_refused=note,
+                    on_notice=note,
                 )
             except OSError as error:
                 raise ValidationError(

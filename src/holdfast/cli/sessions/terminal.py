@@ -35,9 +35,13 @@ def read_size() -> tuple[int, int]:
 
 def tell_lost(sentence: str) -> None:
     """Tell the person at the terminal that the link broke, or works again."""
+    tell(f"lost the line ({sentence}); trying again" if sentence else "the line is back")
+
+
+def tell(sentence: str) -> None:
+    """Tell the person at the terminal."""
     end = "\r\n" if sys.stderr.isatty() else "\n"
-    text = f"lost the line ({sentence}); trying again" if sentence else "the line is back"
-    sys.stderr.write(f"{end}holdfast: {text}{end}")
+    sys.stderr.write(f"{end}holdfast: {sentence}{end}")
     sys.stderr.flush()
 
 
@@ -54,6 +58,7 @@ def carry(session: TaskSession, *, reads: bool = True, detaches: bool = False) -
 
     detaches: raise Detached where the person types `DETACH_KEYS`.
     """
+    session.on_notice = tell
     wake, waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     raw = session.tty and reads and os.isatty(0)
     try:

@@ -63,6 +63,9 @@ class SubmitFields(TypedDict, total=False):
     retry: RetryPolicy | RetryFields | Mapping[str, Any] | None
     interactive: bool
     terminal: bool
+    attended: bool
+    idle_timeout: Duration | None
+    idle_timeout_seconds: Duration | None
     image: str | None
     runtime: Literal["podman", "docker"] | None
     pull: Literal["missing", "always", "never"]

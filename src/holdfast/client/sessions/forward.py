@@ -7,6 +7,7 @@ waits for the next. A connection that is refused ends by itself alone.
 from __future__ import annotations
 
 import contextlib
+import math
 import select
 import socket
 import threading
@@ -24,7 +25,16 @@ from holdfast.client.transport import http_options
 from holdfast.errors import Conflict, HoldfastError, Unavailable
 from holdfast.http.blocking import BlockingHttp
 from holdfast.http.courier import CONNECT_SECONDS
-from holdfast.wire.sessions.frames import BEGUN, CLOSE, PIECE_BYTES, STATUS, STDIN, STDOUT, frame
+from holdfast.wire.sessions.frames import (
+    BEGUN,
+    CLOSE,
+    NOTICE,
+    PIECE_BYTES,
+    STATUS,
+    STDIN,
+    STDOUT,
+    frame,
+)
 from holdfast.wire.sessions.messages import SessionRequest, SessionStatus
 
 NEXT_SECONDS = 60.0
@@ -33,13 +43,15 @@ _AGAIN_SECONDS = 0.5
 _BEGIN_SECONDS = 30.0
 _BACKLOG = 256
 _STEP_SECONDS = 0.2
+_SAME_SECONDS = 5.0
 _decode_status = msgspec.json.Decoder(SessionStatus).decode
 
 
 class PortForward:
     """A port of this machine whose connections go to a port of a running task.
 
-    on_refused: called with a sentence for each connection that could not be made.
+    on_refused: called with a sentence for each connection that could not be made. on_notice: called
+    with a sentence for the user, once, also where several connections bring it.
     """
 
     def __init__(
@@ -52,12 +64,15 @@ class PortForward:
         address: str = "127.0.0.1",
         rank: int = 0,
         on_refused: Callable[[str], None] = lambda sentence: None,
+        on_notice: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self._place = place
         self._path = path_of("jobs", job_id, "sessions", "open")
         self._asked = SessionRequest(kind="forward", port=port, rank=rank)
         self._http = BlockingHttp(**http_options(place, CONNECT_SECONDS))
         self._on_refused = on_refused
+        self._on_notice = on_notice
+        self._noticed = ("", -math.inf)
         self._closed = threading.Event()
         self._open: set[WebSocket] = set()
         self.error: HoldfastError | None = None
@@ -113,9 +128,15 @@ class PortForward:
             return
         self._open.add(wire)
         try:
-            carry(local, wire)
+            carry(local, wire, self._notice)
         finally:
             self._open.discard(wire)
+
+    def _notice(self, sentence: str) -> None:
+        last, at = self._noticed
+        self._noticed = (sentence, time.monotonic())
+        if last != sentence or time.monotonic() - at > _SAME_SECONDS:
+            self._on_notice(sentence)
 
     def _link(self) -> WebSocket:
         """Open a link for one connection, as soon as the job runs. Raises HoldfastError."""
@@ -152,14 +173,16 @@ def open_forward(
     raise kind(status.detail or status.code, code=status.code)
 
 
-def carry(local: socket.socket, wire: WebSocket) -> None:
+def carry(
+    local: socket.socket, wire: WebSocket, notice: Callable[[str], None] = lambda sentence: None
+) -> None:
     """Carry bytes between a connection here and its link, until both ways are over."""
     local.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     over = threading.Event()
     sender = threading.Thread(target=_send_all, args=(local, wire, over), daemon=True)
     sender.start()
     try:
-        _receive_all(local, wire)
+        _receive_all(local, wire, notice)
     except (LinkLost, OSError):
         pass
     finally:
@@ -182,7 +205,7 @@ def _send_all(local: socket.socket, wire: WebSocket, over: threading.Event) -> N
         wire.shut()
 
 
-def _receive_all(local: socket.socket, wire: WebSocket) -> None:
+def _receive_all(local: socket.socket, wire: WebSocket, notice: Callable[[str], None]) -> None:
     while True:
         for message in wire.read():
             channel = message[0] if message else -1
@@ -190,5 +213,7 @@ def _receive_all(local: socket.socket, wire: WebSocket) -> None:
                 local.sendall(memoryview(message)[1:])
             elif channel == CLOSE:
                 local.shutdown(socket.SHUT_WR)
+            elif channel == NOTICE:
+                notice(message[1:].decode(errors="replace"))
             elif channel == STATUS:
                 return

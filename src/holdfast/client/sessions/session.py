@@ -25,6 +25,7 @@ from holdfast.http.courier import CONNECT_SECONDS
 from holdfast.wire.sessions.frames import (
     BEGUN,
     CLOSE,
+    NOTICE,
     PIECE_BYTES,
     RESIZE,
     SIGNAL,
@@ -75,7 +76,8 @@ class TaskSession:
 
     job_id: the full id of the job. request: what is asked for. on_lost: called with a sentence
     where the link breaks, and with an empty one where it works again. linger_seconds: how long a
-    lost link is tried anew; 0: not at all.
+    lost link is tried anew; 0: not at all. `on_notice` may be set: it is called with a sentence for
+    the user.
 
     Raises HoldfastError where the session cannot be opened.
     """
@@ -111,6 +113,7 @@ class TaskSession:
         self.id = request.session
         self.tty = request.tty
         self.watches = request.watch
+        self.on_notice: Callable[[str], None] = lambda sentence: None
         self._open()
 
     # ---- what a caller reads
@@ -321,6 +324,8 @@ class TaskSession:
             self._wire.close()
             with self._room:
                 self._room.notify_all()
+        elif channel == NOTICE:
+            self.on_notice(payload.decode(errors="replace"))
         elif channel == TAKEN:
             self._note_taken(_decode_taken(payload).bytes)
 

@@ -35,7 +35,7 @@ FRESH_SECONDS = 1.0
 RECENT_SECONDS = 30.0
 TIME_LIMIT = "time_limit_seconds"
 _MAX_CACHED_WATCHES = 4096
-_WatchKey = tuple[str, bool, str, frozenset[tuple[str, Value]]]
+_WatchKey = tuple[str, bool, bool, str, frozenset[tuple[str, Value]]]
 _parse_rules = functools.lru_cache(maxsize=2)(parse_rules)  # the text seldom changes
 
 
@@ -133,13 +133,14 @@ class Settings:
         if spec.executor:
             return unwatched(watch_settings(self.effective(queue, spec)))
         named = spec.project if TIME_LIMIT in self.projects.get(spec.project, {}) else ""
-        key = (queue, spec.supervised, named, frozenset(job_layer(spec).items()))
+        attended = spec.attended or spec.terminal
+        key = (queue, spec.supervised, attended, named, frozenset(job_layer(spec).items()))
         found = self._watches.get(key)
         if found is None:
             if len(self._watches) >= _MAX_CACHED_WATCHES:
                 self._watches.clear()
             found = self._watches[key] = watch_settings(
-                self.effective(queue, spec), supervised=spec.supervised
+                self.effective(queue, spec), supervised=spec.supervised, attended=attended
             )
         return found
 

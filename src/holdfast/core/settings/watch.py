@@ -18,6 +18,7 @@ class WatchSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     stall_sample_interval_seconds: Elapsed = 1.0
     silence_limit_seconds: Elapsed | None = 1800.0
     first_beat_timeout_seconds: Elapsed | None = None
+    idle_timeout_seconds: Elapsed | None = None
     section_factor: Figure = 5.0
     health_watch: str = "auto"
     health_window_seconds: Elapsed = 300.0
@@ -35,16 +36,19 @@ class WatchSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 
 
 def watch_settings(
-    effective: Mapping[str, Effective], *, supervised: bool = False
+    effective: Mapping[str, Effective], *, supervised: bool = False, attended: bool = False
 ) -> WatchSettings:
     """Pick the watch settings out of all effective settings.
 
     supervised: the task is a host manager of a supervised job. Its host may idle for as long as the
     script likes (a spare, for example), so its GPUs are watched only where a queue says "on", and
-    no first beat is expected, because a host manager sends none.
+    no first beat is expected, because a host manager sends none. attended: a person sits at the task,
+    which idles as long as that person thinks; it ends by the idle timeout, and no other task does.
     """
     values = {name: effective[name].value for name in WatchSettings.__struct_fields__}
-    if supervised:
+    if not attended:
+        values["idle_timeout_seconds"] = None
+    if supervised or attended:
         values["first_beat_timeout_seconds"] = None
         if values["health_watch"] == "auto":
             values["health_watch"] = "off"

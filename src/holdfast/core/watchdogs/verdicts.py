@@ -1,4 +1,5 @@
-"""The verdicts: a `Trip` (core.facts) ends the task; the other two are for the log alone."""
+"""The verdicts: a `Trip` (core.facts) ends the task, a `LeavingSoon` is told to its user; the
+other two are for the log alone."""
 
 import msgspec
 
@@ -26,7 +27,14 @@ class Rearmed(msgspec.Struct, frozen=True, kw_only=True):
     evidence: Evidence = {}
 
 
-Verdict = Trip | Suspect | Rearmed
+class LeavingSoon(msgspec.Struct, frozen=True, kw_only=True):
+    """The task will end soon, unless its user stirs; the sentence is shown to that user."""
+
+    watchdog: Watchdog
+    reason: str
+
+
+Verdict = Trip | Suspect | Rearmed | LeavingSoon
 
 
 def make_trip(watchdog: Watchdog, reason: str, evidence: Evidence) -> Trip:

@@ -1,4 +1,4 @@
-"""All five watchdogs over one attempt of one task.
+"""All six watchdogs over one attempt of one task.
 
 Inputs return nothing; `tick` returns everything. The runner puts in what happened, ticks, and
 carries out the verdicts: a `Trip` ends the task (at most one ever comes), `Suspect` and `Rearmed`
@@ -24,6 +24,7 @@ from holdfast.core.causes import Watchdog
 from holdfast.core.facts import Trip
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.watchdogs.gpu_health import GpuHealth, watches_health
+from holdfast.core.watchdogs.idle import Idle
 from holdfast.core.watchdogs.lost_lease import LostLease
 from holdfast.core.watchdogs.operator_stop import OperatorStop
 from holdfast.core.watchdogs.sections import IDLE_SECTION
@@ -79,6 +80,7 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
     health: GpuHealth = GpuHealth()
     lost_lease: LostLease = LostLease()
     operator_stop: OperatorStop = OperatorStop()
+    idle: Idle = Idle()
     last_beat: LastBeat | None = None
     trip: Trip | None = None
 
@@ -160,15 +162,18 @@ class TaskWatch:
         stall_at = state.stall.sample_at(self._settings)
         health_at = state.health.sample_at(self._settings, self._gpus)
         health_at = math.inf if self._health_rests() else health_at
-        at = min(stall_at, health_at)
-        return None if math.isinf(at) else SampleWish(at, fast=stall_at <= health_at)
+        idle_at = state.idle.sample_at(self._settings)
+        at = min(stall_at, health_at, idle_at)
+        return None if math.isinf(at) else SampleWish(at, fast=stall_at <= min(health_at, idle_at))
 
     def wake_at(self, now: float) -> float:
         """Return when `tick` must be called next if nothing happens: within `TICK_SECONDS`."""
         state = self._state
         if state.trip is not None:
             return math.inf
-        wakes = (watch.wake_at(self._settings) for watch in (state.time_limit, state.stall))
+        wakes = (
+            watch.wake_at(self._settings) for watch in (state.time_limit, state.stall, state.idle)
+        )
         return min(now + TICK_SECONDS, *wakes)
 
     # ---- what can happen
@@ -181,7 +186,14 @@ class TaskWatch:
                 time_limit=TimeLimit(now),
                 stall=self._state.stall.start(now),
                 health=self._state.health.start(now),
+                idle=self._state.idle.start(now),
             )
+
+    def touch(self, now: float, *, key: bool) -> None:
+        """Note a key of the task's user, or traffic of a forwarded port (AWAY-1)."""
+        if self._settings.idle_timeout_seconds is not None and self._state.trip is None:
+            self._hear(now)
+            self._set(idle=self._state.idle.touch(self._state.at, key=key))
 
     def beat(
         self,
@@ -217,6 +229,8 @@ class TaskWatch:
         if self._state.trip is not None or self._state.time_limit.started_at is None:
             return
         self._hear(now)
+        idle = self._state.idle.sample(reading, self._settings, self._gpus, owns_whole_box)
+        self._set(idle=idle)
         stall, said = self._state.stall.check(now, self._settings)
         if not any(isinstance(verdict, Trip) for verdict in said):  # `tick` trips by silence
             self._said += said
@@ -280,9 +294,9 @@ class TaskWatch:
     def tick(self, now: float) -> list[Verdict]:
         """Return the verdicts since the last tick; of several trips only the first in order.
 
-        TRIP-2  The order is: operator stop, lost lease, time limit, stall, GPU health. Orders from
-                outside come before measurements, since they are facts; a stall before GPU health,
-                since it knows more of the work. After a trip the watch is finished and returns no
+        TRIP-2  The order is: operator stop, lost lease, time limit, stall, GPU health, idle. Orders
+                from outside come before measurements, since they are facts; a stall before GPU
+                health, since it knows more of the work. After a trip the watch is finished and returns no
                 more verdicts.
         """
         state = self._state
@@ -290,13 +304,15 @@ class TaskWatch:
             return []
         self._hear(now)
         stall, said = self._state.stall.check(self._state.at, self._settings)
-        self._set(stall=stall)
+        idle, left = self._state.idle.check(self._state.at, self._settings)
+        self._set(stall=stall, idle=idle)
         said, self._said = self._said + said, []
+        said = said if left is None else [*said, left]
         trips = [
             self._state.operator_stop.check(),
             self._state.lost_lease.check(),
             self._state.time_limit.check(self._state.at, self._settings),
-            # The order of TRIP-2: stall (76), then GPU health (78).
+            # The order of TRIP-2: stall (76), then GPU health (78), then idle (80).
             *sorted((v for v in said if isinstance(v, Trip)), key=lambda t: t.exit_code),
         ]
         first = next((trip for trip in trips if trip is not None), None)
@@ -316,6 +332,7 @@ class TaskWatch:
             kept["stall"] |= {"sign_at": stall.sign_at, "quiet_since": stall.quiet_since}
         names = ("started_at", "reset_at", "beaten")
         kept["health"] = {name: getattr(health, name) for name in names}
+        kept["idle"] = msgspec.structs.replace(state.idle, window=None)
         plain: dict[str, Any] = msgspec.to_builtins(kept)
         return plain
 

@@ -1,10 +1,12 @@
 """Write and read the frames of a session: a message of a WebSocket whose first byte is a channel.
 
 The channels are those of Kubernetes' `v5.channel.k8s.io`: 0 to 4, and 255, whose payload is the
-channel that its sender closes (half-close). 5, 6 and 7 are Holdfast's own. A line of the protocol:
+channel that its sender closes (half-close). 5 to 8 are Holdfast's own. A line of the protocol:
 
     client → task   STDIN bytes · RESIZE, SIGNAL as JSON · CLOSE 0 · TAKEN
     task → client   BEGUN as JSON, once · STDOUT, STDERR bytes · CLOSE 1 · TAKEN · STATUS, the last
+
+A NOTICE to the client is a sentence for its user, as UTF-8, and no byte of the session.
 
 SESSION-1  Neither end sends more than `WINDOW_BYTES` that the other has not acknowledged (`TAKEN`),
            so a side that takes nothing holds up its own channel alone, and a link that breaks is
@@ -16,7 +18,8 @@ import msgspec
 
 from holdfast.bounds import Large
 
-STDIN, STDOUT, STDERR, STATUS, RESIZE, SIGNAL, TAKEN, BEGUN, CLOSE = 0, 1, 2, 3, 4, 5, 6, 7, 255
+STDIN, STDOUT, STDERR, STATUS, RESIZE, SIGNAL, TAKEN, BEGUN = 0, 1, 2, 3, 4, 5, 6, 7
+NOTICE, CLOSE = 8, 255
 PROTOCOL = "v1.sessions.holdfast"
 """The subprotocol that both ends of a link ask for."""
 WINDOW_BYTES = 8 << 20

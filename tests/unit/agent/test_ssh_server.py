@@ -1,0 +1,25 @@
+"""The script that begins a session's own ssh server: what it says where it cannot."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from holdfast.agent.sessions.ssh import SSH_SERVER
+
+
+@pytest.mark.parametrize(
+    ("there", "gone", "said"),
+    [
+        ("command -v sshd", "command -v sshd-of-nobody", "apt install openssh-server"),
+        ("id -un >", "id -un no-such-user-here >", "has no name in /etc/passwd"),
+        ("command -v sshd", "echo /bin/true", "the keys of this session did not arrive"),
+    ],
+)
+def test_an_ssh_server_that_cannot_begin_says_why(there: str, gone: str, said: str) -> None:
+    *words, script = SSH_SERVER
+    assert there in script
+    done = subprocess.run([*words, script.replace(there, gone)], input=b"", capture_output=True)
+    assert done.returncode in (1, 127)
+    assert said in done.stderr.decode()
