@@ -142,3 +142,19 @@ def test_a_shell_outlives_the_controller(shared: Cluster, job: str, typists: lis
     me.types("exit\r")
     assert wait_exit(me.process, 30) == 0
     wait_until(lambda: not [s for s in shared.client.sessions(job) if s.kind == "shell"], 30)
+
+
+def test_a_shell_whose_client_was_killed_is_come_back_to(
+    shared: Cluster, job: str, typists: list[Typist]
+) -> None:
+    typists.append(me := Typist(shared, "shell", job))
+    me.types("kept=green; echo on $((20+4))\r")
+    me.reads("on 24")
+    (mine,) = (one for one in shared.client.sessions(job) if one.kind == "shell")
+    me.process.kill()
+    typists.append(back := Typist(shared, "attach", job, "--session", mine.id))
+    back.types("echo still $kept\r")
+    back.reads("still green")
+    back.types("exit 5\r")
+    assert wait_exit(back.process, 30) == 5
+    assert mine.id not in {one.id for one in shared.client.sessions(job)}
