@@ -84,12 +84,14 @@ async def keep_pack(call: ApiCall, project: str, data: bytes) -> None:
     await controller.bundles.write(PACKS + pack, data)
     if not await controller.store.bundles.add_pack(project, pack, len(data), parts):
         await controller.bundles.delete([PACKS + pack])
+    else:
+        controller.room.add(project, len(data))
 
 
 async def _check_room(call: ApiCall, project: str, size: int) -> None:
     """Raise TooLarge where bundles would take more room than they may."""
     settings = await call.controller.settings.recent()
-    kept = await call.store.bundles.measure_bundles(project)
+    kept = await call.controller.room.measure(project, call.store.bundles.measure_bundles)
     of_project = settings.value("bundle_project_max_mb", project=project)
     assert isinstance(of_project, (int, float))
     in_all = settings.number("bundle_max_mb")
