@@ -128,21 +128,34 @@ async def keep_bundle(
     view = BundleView(digest=digest, project=project, files=files, bytes=size)
     if await controller.store.bundles.use_bundles([(project, digest)]):
         return view
-    wanted = [sha256.hex() for sha256 in list_digests(entries)]
+    wanted = await asyncio.to_thread(_list_wanted, entries)
     places = await controller.store.bundles.find_places(project, wanted)
     if len(places) < len(wanted):
         raise _say_missing(project, entries, places)
-    packs = list(dict.fromkeys(pack for pack, _ in places.values()))
-    numbers = {pack: number for number, pack in enumerate(packs)}
-    found = [(numbers[places[sha256][0]], places[sha256][1]) for sha256 in wanted]
     plan = make_new_id()
-    await controller.bundles.write(PLANS + plan, encode_plan(BundlePlan(data, packs, found)))
+    packs, planned = await asyncio.to_thread(_make_plan, data, wanted, places)
+    await controller.bundles.write(PLANS + plan, planned)
     kept = await controller.store.bundles.add_bundle(
         project, digest, plan, files=files, size=size, packs=packs
     )
     if kept != plan:
         await controller.bundles.delete([PLANS + plan])
     return view
+
+
+def _list_wanted(entries: Sequence[Entry]) -> list[str]:
+    return [sha256.hex() for sha256 in list_digests(entries)]
+
+
+def _make_plan(
+    data: bytes, wanted: Sequence[str], places: Mapping[str, tuple[str, int]]
+) -> tuple[list[str], bytes]:
+    """Return the packs of a bundle, and its plan; called in a thread, because there may be a million
+    places."""
+    packs = list(dict.fromkeys(pack for pack, _ in places.values()))
+    numbers = {pack: number for number, pack in enumerate(packs)}
+    found = [(numbers[places[sha256][0]], places[sha256][1]) for sha256 in wanted]
+    return packs, encode_plan(BundlePlan(data, packs, found))
 
 
 def _say_missing(
