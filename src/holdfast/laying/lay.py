@@ -63,8 +63,7 @@ class Layer:
                 else:
                     marks[entry.path] = self._lay_one(parent, name, entry)
             for entry in reversed(closed):  # a folder's own bits last: it may be read-only
-                parent = self._go_to(entry.path.rpartition(b"/")[0])
-                os.chmod(entry.path.rpartition(b"/")[2], entry.bits, dir_fd=parent)
+                os.fchmod(self._go_to(entry.path), entry.bits)
         finally:
             self._leave(0)
             os.close(self._root)
@@ -134,19 +133,35 @@ def remove_laid(folder: str, marks: dict[bytes, Mark]) -> None:
     root = os.open(folder, _OPEN)
     try:
         for path, mark in marks.items():
-            with contextlib.suppress(OSError):
-                if _mark(os.stat(path, dir_fd=root, follow_symlinks=False)) == mark:
-                    os.unlink(path, dir_fd=root)
+            with contextlib.suppress(OSError), _open_above(root, path) as (parent, name):
+                if _mark(os.stat(name, dir_fd=parent, follow_symlinks=False)) == mark:
+                    os.unlink(name, dir_fd=parent)
         above = {path.rpartition(b"/")[0] for path in marks}
         for path in sorted(above, reverse=True):
             while path:
                 try:
-                    os.rmdir(path, dir_fd=root)
+                    with _open_above(root, path) as (parent, name):
+                        os.rmdir(name, dir_fd=parent)
                 except OSError:
                     break
                 path = path.rpartition(b"/")[0]
     finally:
         os.close(root)
+
+
+@contextlib.contextmanager
+def _open_above(root: int, path: bytes) -> Iterator[tuple[int, bytes]]:
+    """Open the folder in which a name stands, through no link. Raises OSError."""
+    *above, name = path.split(b"/")
+    at = os.dup(root)
+    try:
+        for part in above:
+            below = os.open(part, _OPEN, dir_fd=at)
+            os.close(at)
+            at = below
+        yield at, name
+    finally:
+        os.close(at)
 
 
 def _filled(data: bytes) -> Iterator[tuple[int, bytes | memoryview]]:

@@ -17,13 +17,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.client import Client
 from holdfast.client.bundles.send import FolderSender, SendProgress
 from holdfast.client.bundles.walk import walk
 from holdfast.client.rest import RestCall
 from holdfast.core.bundles.code import CodeRef
 from holdfast.core.bundles.manifest import FILE, Entry, encode_manifest
-from holdfast.errors import Conflict, NotFound, TooLarge, ValidationError
+from holdfast.errors import Conflict, HoldfastError, NotFound, TooLarge, ValidationError
 from tests.system.cluster import Cluster
+from tests.system.small_disk import SmallDisk
+from tests.system.small_disk import disk as disk
 from tests.waits import wait_until
 
 TELL = """
@@ -189,6 +192,33 @@ def test_a_full_store_refuses_with_words_and_touches_no_job(home: Cluster, tmp_p
     again = client.submit(["true"], project="small", workdir=tmp_path / "fits")
     for one in (job.id, again.id):
         home.until(one, "succeeded", seconds=40)
+
+
+def test_a_full_disk_of_the_controller_is_told_and_the_code_then_goes(
+    home: Cluster, tmp_path: Path, disk: SmallDisk
+) -> None:
+    folder, blobs = tmp_path / "some", home.folder / "blobs"
+    folder.mkdir()
+    (folder / "data").write_bytes(os.urandom(3 << 20))
+    blobs.mkdir(exist_ok=True)
+    os.rename(blobs, home.folder / "kept")
+    blobs.symlink_to(disk.path)
+    token = home.controller.token_file.read_text().strip()
+    try:
+        disk.fill()
+        with (
+            Client(home.controller.url, token, retry_seconds=0.1) as client,
+            pytest.raises(HoldfastError, match="No space left on device"),
+        ):
+            client.submit(["true"], workdir=folder)
+        disk.free()
+        assert not [path for path in disk.path.rglob("*") if path.is_file()]
+        job = home.client.submit(["wc", "-c", "data"], workdir=folder)
+        home.until(job.id, "succeeded", seconds=40)
+        assert home.output(job.id).split()[0] == b"3145728"
+    finally:
+        blobs.unlink()
+        os.rename(home.folder / "kept", blobs)
 
 
 def test_kill_9_of_controller_agent_and_client_in_the_middle(home: Cluster, tmp_path: Path) -> None:

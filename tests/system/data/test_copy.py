@@ -9,6 +9,8 @@ import sys
 import pytest
 
 from tests.system.cluster import Cluster, clean_environment
+from tests.system.small_disk import SmallDisk
+from tests.system.small_disk import disk as disk
 from tests.waits import wait_until
 
 pytestmark = pytest.mark.slow
@@ -19,7 +21,20 @@ while [ ! -e go ]; do sleep 0.05; done; cat there/sent
 """
 
 
-def test_files_come_and_go_and_a_killed_agent_ends_no_copy(cluster: Cluster) -> None:
+def start_copy(cluster: Cluster, *words: str) -> subprocess.Popen[bytes]:
+    """Begin a copy by the command line."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "holdfast.cli", "cp", *words],
+        env=clean_environment(
+            HOLDFAST_URL=cluster.controller.url,
+            HOLDFAST_TOKEN=cluster.controller.token_file.read_text().strip(),
+        ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+def test_files_come_and_go_and_no_kill_ends_a_copy(cluster: Cluster) -> None:
     host = cluster.add_host("only")
     job = cluster.submit(shell=WORKS, outputs=["out"])
     wait_until(lambda: cluster.output(job) == b"ready\n", 60)
@@ -31,20 +46,24 @@ def test_files_come_and_go_and_a_killed_agent_ends_no_copy(cluster: Cluster) -> 
     assert one.returncode == 0, one.stderr
     assert (here / "model.pt").read_bytes() == b"model"
 
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "holdfast.cli", "cp", f"{job}:out/big", f"{here}/"],
-        env=clean_environment(
-            HOLDFAST_URL=cluster.controller.url,
-            HOLDFAST_TOKEN=cluster.controller.token_file.read_text().strip(),
-        ),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    wait_until(lambda: any(n.endswith(".part") for n in os.listdir(here)), 60)
-    host.kill_agent()
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, (out, err)
-    assert (here / "big").read_bytes() == (work / "out" / "big").read_bytes()
+    for dies in ("client", "controller", "agent"):
+        whole = here / dies
+        whole.mkdir()
+        process = start_copy(cluster, f"{job}:out/big", f"{whole}/")
+        wait_until(lambda at=whole: any(n.endswith(".part") for n in os.listdir(at)), 60)
+        if dies == "client":
+            process.kill()
+            process.communicate()
+            process = start_copy(cluster, f"{job}:out/big", f"{whole}/")
+        elif dies == "controller":
+            cluster.controller.kill()
+            cluster.controller.start()
+        else:
+            host.kill_agent()
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, (dies, out, err)
+        assert os.listdir(whole) == ["big"]
+        assert (whole / "big").read_bytes() == (work / "out" / "big").read_bytes()
 
     (here / "sent").write_bytes(b"hello\n")
     sent = cluster.cli("cp", str(here / "sent"), f"{job}:there/sent")
@@ -61,3 +80,22 @@ def test_files_come_and_go_and_a_killed_agent_ends_no_copy(cluster: Cluster) -> 
     later = cluster.cli("cp", f"{job}:out/model.pt", str(here / "later.pt"))
     assert later.returncode == 0, later.stderr
     assert (here / "later.pt").read_bytes() == b"model"
+
+
+def test_a_full_disk_at_either_end_is_told_and_the_copy_then_goes_on(
+    cluster: Cluster, disk: SmallDisk
+) -> None:
+    cluster.add_host("only")
+    job = cluster.submit(shell="head -c 3000000 /dev/urandom > big; echo ready; sleep 600")
+    wait_until(lambda: cluster.output(job) == b"ready\n", 60)
+    left = cluster.folder / "only" / "work" / job / "big"
+    for words in ((f"{job}:big", f"{disk.path}/here"), (str(left), f"{job}:{disk.path}/there")):
+        disk.fill()
+        full = cluster.cli("cp", *words)
+        assert full.returncode != 0
+        assert b"No space left on device" in full.stderr, full.stderr
+        disk.free()
+        again = cluster.cli("cp", *words)
+        assert again.returncode == 0, again.stderr
+    for name in ("here", "there"):
+        assert (disk.path / name).read_bytes() == left.read_bytes()

@@ -95,6 +95,14 @@ def test_a_hundred_connections_at_once_are_all_made(shared: Cluster, job: str) -
     assert found == [b"1:Z"] * 100
 
 
+def test_a_forward_outlives_the_controller(shared: Cluster, job: str) -> None:
+    with shared.client.forward_port(job, PORT) as forward:
+        assert ask(forward.port, b"abc") == b"1:ABC"
+        shared.controller.kill()
+        shared.controller.start()
+        assert ask(forward.port, b"abc") == b"1:ABC"
+
+
 def test_a_forward_follows_its_job_to_the_next_attempt(shared: Cluster, job: str) -> None:
     with shared.client.forward_port(job, PORT) as forward:
         assert ask(forward.port, b"") == b"1:"

@@ -186,3 +186,14 @@ def test_a_host_that_takes_no_sessions_says_so(shared: Cluster) -> None:
     with pytest.raises(Forbidden, match="switched off on this host"):
         shared.client.open_session(job_id, ["true"])
     wait_until(lambda: not shared.client.sessions(job_id), 20)
+
+
+def test_no_forward_hides_behind_another_session(shared: Cluster, job: str) -> None:
+    """Its end would be told as that session's, which then goes on unseen."""
+    alice, _ = client_of(shared, user="alice")
+    session = alice.open_session(job, ["sleep", "60"])
+    with pytest.raises(Conflict, match="a session of its own"):
+        alice.open_session(job, kind="forward", port=1, session=session.id, linger_seconds=0)
+    assert session.id in {one.id for one in alice.sessions(job)}
+    alice.end_session(session.id)
+    alice.close()

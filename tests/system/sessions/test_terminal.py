@@ -165,3 +165,19 @@ def test_a_job_that_its_person_left_is_told_and_ends_and_a_key_keeps_it(shared: 
         ended = shared.until(job_id, "failed")
     assert (ended.cause, ended.exit_code) == ("left_idle", 80)
     assert "its user left it: no key, no traffic and no work for" in ended.reason
+
+
+def test_a_shell_whose_client_was_killed_is_come_back_to(
+    shared: Cluster, job: str, typists: list[Typist]
+) -> None:
+    typists.append(me := Typist(shared, "shell", job))
+    me.types("kept=green; echo on $((20+4))\r")
+    me.reads("on 24")
+    (mine,) = (one for one in shared.client.sessions(job) if one.kind == "shell")
+    me.process.kill()
+    typists.append(back := Typist(shared, "attach", job, "--session", mine.id))
+    back.types("echo still $kept\r")
+    back.reads("still green")
+    back.types("exit 5\r")
+    assert wait_exit(back.process, 30) == 5
+    assert mine.id not in {one.id for one in shared.client.sessions(job)}

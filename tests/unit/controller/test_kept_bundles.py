@@ -11,6 +11,8 @@ from holdfast.blobs.interface import BlobMissing
 from holdfast.blobs.memory import MemoryBlobs
 from holdfast.controller.runtime.bundles import kept
 from holdfast.controller.runtime.bundles.kept import BundleBlobs
+from holdfast.controller.runtime.bundles.room import RoomMeter
+from holdfast.store.postgres.bundles.bundles import BundleSizes
 
 
 class SlowBlobs(MemoryBlobs):
@@ -59,3 +61,22 @@ async def test_a_blob_that_is_gone_is_missing_each_time() -> None:
     for _ in range(2):
         with pytest.raises(BlobMissing):
             await found.read("packs/a")
+
+
+async def test_many_packs_cost_one_measure_and_what_they_take_counts_at_once() -> None:
+    now, asked = [0.0], list[str]()
+
+    async def read(project: str) -> BundleSizes:
+        asked.append(project)
+        return BundleSizes(100, 1000)
+
+    room = RoomMeter(lambda: now[0])
+    for number in range(50):
+        assert await room.measure("a", read) == BundleSizes(100 + 5 * number, 1000 + 5 * number)
+        room.add("a", 5)
+    assert await room.measure("b", read) == BundleSizes(100, 1000)
+    room.add("a", 5)
+    assert await room.measure("b", read) == BundleSizes(100, 1005)
+    assert asked == ["a", "b"]
+    now[0] = 3.0
+    assert await room.measure("a", read) == BundleSizes(100, 1000)

@@ -123,3 +123,16 @@ def test_what_is_as_it_was_laid_is_deleted_and_what_a_job_made_stays(tmp_path: P
     remove_laid(str(tmp_path), marks)
     assert sorted(os.listdir(tmp_path)) == ["a", "out.pt"]
     assert os.listdir(tmp_path / "a") == ["run"]
+
+
+def test_nothing_behind_a_link_that_a_job_left_is_deleted(tmp_path: Path) -> None:
+    work, outside = tmp_path / "work", tmp_path / "outside"
+    work.mkdir()
+    (outside / "b").mkdir(parents=True)
+    marks, _ = lay(work)
+    os.chmod(work / "a/b", 0o755)
+    os.rename(work / "a/b/x", outside / "x")
+    os.rename(work / "a", work / "was")
+    (work / "a").symlink_to(outside)
+    remove_laid(str(work), marks)
+    assert sorted(os.listdir(outside)) == ["b", "x"]

@@ -18,12 +18,13 @@ from holdfast.bounds import UNREADABLE
 from holdfast.controller.calls.exchange import read_calls
 from holdfast.controller.http.bodies import decode_packed, decode_report
 from holdfast.controller.sync.reports import read_sync
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import HoldfastError, Unavailable, ValidationError
 from holdfast.wire import agent, beat, calls, guardian, health
 from holdfast.wire.bus import line as bus_line
 from holdfast.wire.bus import local as bus_local
 from holdfast.wire.bus import messages as bus
 from holdfast.wire.frames import encode_frame
+from holdfast.wire.sessions.websocket import BINARY, MessageReader
 from tests.hostile import Maker
 from tests.system.agent.guardian_rig import Rig
 
@@ -108,3 +109,14 @@ def test_a_guardian_outlives_whatever_its_agent_says(tmp_path: Path) -> None:
         assert (rig.guardian.pid, rig.guardian.poll()) == (pid, None)
     finally:
         rig.close()
+
+
+def test_a_message_in_tens_of_thousands_of_pieces_is_joined_as_it_comes() -> None:
+    """Each piece costs the same: an agent that added all up anew would stand still for a minute."""
+    reader = MessageReader(1 << 17)
+    reader.feed(b"\x02\x01a")
+    for _ in range(60):
+        assert reader.feed(b"\x00\x01a" * 1000) == []
+    assert reader.feed(b"\x80\x00") == [(BINARY, b"a" * 60_001)]
+    with pytest.raises(ValidationError, match="a message is over"):
+        reader.feed(b"\x02\x01a" + b"\x00\x01a" * (1 << 17))

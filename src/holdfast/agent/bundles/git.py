@@ -1,13 +1,16 @@
 """Fetch a commit of a git repository into a job's work folder, as the job's user.
 
 GIT-1  Only https and ssh are spoken, no hook or helper of a repository runs, no configuration of
-       this machine is read, and no word of a user is taken for an option.
+       this machine is read, and no word of a user is taken for an option. The work folder's `.git` is
+       a copy for the job: git itself works in a repository that no job can reach, because what a job
+       writes into a configuration, from within its container too, would run on this host.
 GIT-2  Credentials come from the job's secrets: GIT_TOKEN for https, GIT_SSH_KEY for ssh. They stand
        in the environment or in a file (0600) that is deleted, and in no argument.
 """
 
 import base64
 import os
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -45,25 +48,38 @@ def fetch_commit(
         ValidationError: the commit cannot be had. Unavailable: it cannot be had now.
     """
     check_code(code)
-    with _credentials(given) as more:
-        own = {name: environ[name] for name in _PASSED if name in environ}
-        own |= {name: given[name] for name in _OF_USER if name in given}
-        env = {**own, **more, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1",
-               "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}  # fmt: skip
-        if _read_head(folder, env) != code.commit:
-            if not Path(folder, ".git").is_dir():
-                _run(folder, env, "init", "--quiet", "--template=", ".")
+    with _credentials(given) as more, tempfile.TemporaryDirectory(prefix="holdfast-git-") as own:
+        env = {name: environ[name] for name in _PASSED if name in environ}
+        env |= {name: given[name] for name in _OF_USER if name in given}
+        env |= {**more, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1",
+                "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}  # fmt: skip
+        _run(folder, env, "init", "--quiet", "--template=", "--", own)
+        repository, left = f"{own}/.git", f"{folder}/.git"
+        env |= {"GIT_DIR": repository, "GIT_WORK_TREE": folder}
+        env["GIT_ALTERNATE_OBJECT_DIRECTORIES"] = f"{left}/objects"
+        is_new = _start(folder, env, "cat-file", "-e", f"{code.commit}^{{tree}}").returncode != 0
+        if is_new:
+            del env["GIT_ALTERNATE_OBJECT_DIRECTORIES"]
             words = ("fetch", "--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules")
             _run(folder, env, *words, "--", code.url, code.commit)
-            _run(folder, env, "checkout", "--quiet", "--force", "--detach", code.commit, "--")
+        _run(folder, env, "update-ref", "--no-deref", "HEAD", code.commit)
+        _run(folder, env, "read-tree", code.commit)
+        _start(folder, env, "update-index", "-q", "--refresh")  # what is right is not written anew
         _run(folder, env, "checkout", "--quiet", "--force", code.commit, "--", ".")
+        if is_new:
+            _place(repository, left)
 
 
-def _read_head(folder: str, env: Mapping[str, str]) -> str:
-    if not Path(folder, ".git").is_dir():
-        return ""
-    done = _start(folder, env, "rev-parse", "--verify", "--quiet", "HEAD")
-    return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else ""
+def _place(repository: str, left: str) -> None:
+    """Give the job a copy of the repository, in the place of what stands there. Raises OSError."""
+    new = f"{left}.holdfast-new"
+    for path in (new, left):
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        elif os.path.lexists(path):
+            os.unlink(path)
+    shutil.copytree(repository, new)
+    os.rename(new, left)
 
 
 def _run(folder: str, env: Mapping[str, str], *words: str) -> None:

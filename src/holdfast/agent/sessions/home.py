@@ -251,15 +251,10 @@ class Sessions:
         if order.kind == "ssh":  # as of a copy, the command is shown to people
             argv = SSH_SERVER
         if order.kind == "copy":  # the command is shown to people, and Holdfast's own runs
-            argv = serve_files(task.pid if task.in_container else 0)
+            argv, bare = serve_files(task.pid if task.in_container else 0), task.in_container
             env |= {"LD_PRELOAD": "", "LD_LIBRARY_PATH": ""}
         elif task.in_container:
-            try:
-                argv, inside = enter(task.pid, argv)
-            except OSError as error:
-                why = f"the container of task {order.key} cannot be entered: {error}"
-                return SessionStatus(code="conflict", detail=why, status=409)
-            env, bare = inside | env, True
+            argv, bare = enter(task.pid, argv), True
         live = self._make(order.session, order.key)
         self._stir(order.key, key_pressed=True)
         self._hand.say(

@@ -53,6 +53,7 @@ SCROLL_BYTES = 1 << 20
 TERMINAL_WINDOW_BYTES = 256 << 10
 """What a terminal is ahead of its user: little, so that Ctrl-C is not far behind."""
 _READ_BYTES = 64 << 10
+_JOINED_BYTES = 4 << 10
 _LAST_SECONDS = 0.2  # for output that children of a process that ended still write
 _TOLD_SECONDS = 2.0
 _SIGNALS = frozenset(
@@ -112,7 +113,7 @@ class LiveSession:
         self._input = -1
         self._input_ends = False
         self._unwritten: deque[bytes] = deque()
-        self._taken = self._taken_told = 0
+        self._received = self._taken = self._taken_told = 0
         self._kept: deque[tuple[int, int, bytes]] = deque()  # offset, channel, bytes
         self._made = 0
         self._acked = 0
@@ -194,12 +195,22 @@ class LiveSession:
         if self._log_fd >= 0:
             with contextlib.suppress(OSError):  # a full disk
                 os.write(self._log_fd, data)
-        self._kept.append((self._made, self._outputs[fd], data))
-        self._made += len(data)
+        self._keep_output(self._outputs[fd], data)
         while self._kept and self._made - self._kept[0][0] - len(self._kept[0][2]) > self._keep():
             self._kept.popleft()
         self._pump()
         self._read_on()
+
+    def _keep_output(self, channel: int, data: bytes) -> None:
+        """Keep output; small pieces are joined, because each look for what to send passes them."""
+        self._made += len(data)
+        at = self._made - len(data)
+        if self._kept and self._kept[-1][1] == channel:
+            start, _, last = self._kept[-1]
+            if len(last) + len(data) <= _JOINED_BYTES:
+                self._kept.pop()
+                at, data = start, last + data
+        self._kept.append((at, channel, data))
 
     def _keep(self) -> int:
         """Return how many of the last bytes must be kept."""
@@ -258,8 +269,11 @@ class LiveSession:
 
     def _write_input(self) -> None:
         loop = asyncio.get_running_loop()
+        if self._input < 0:
+            self._unwritten.clear()
+            self._taken = self._received
         try:
-            while self._unwritten and self._input >= 0:
+            while self._unwritten:
                 piece = self._unwritten[0]
                 count = os.write(self._input, piece)
                 self._taken += count
@@ -272,7 +286,7 @@ class LiveSession:
             self._tell_taken()
             return
         except OSError:  # it is not read any more
-            self._taken += sum(map(len, self._unwritten))
+            self._taken = self._received
             self._unwritten.clear()
             if not self.tty:
                 self._close_input()
@@ -281,6 +295,10 @@ class LiveSession:
         self._tell_taken()
         if self._input_ends and not self._unwritten and not self.tty:
             self._close_input()
+
+    def _queue_input(self, data: bytes) -> None:
+        self._unwritten.append(data)
+        self._received += len(data)
 
     def _tell_taken(self) -> None:
         if self._taken - self._taken_told >= ACK_BYTES // 4:
@@ -296,7 +314,7 @@ class LiveSession:
         asyncio.get_running_loop().remove_writer(fd)
         if fd not in self._outputs:  # of a terminal, what is written to is read as well
             os.close(fd)
-        self._taken += sum(map(len, self._unwritten))
+        self._taken = self._received
         self._unwritten.clear()
         self._hand.say(CloseInput(id=self.id))
 
@@ -343,10 +361,6 @@ class LiveSession:
             link.wire.send(frame(NOTICE, sentence.encode()))
 
     @property
-    def _received(self) -> int:
-        return self._taken + sum(map(len, self._unwritten))
-
-    @property
     def is_done(self) -> bool:
         """Return whether all that there is to tell is known."""
         return self.refusal is not None or (self.over is not None and not self._outputs)
@@ -369,13 +383,16 @@ class LiveSession:
             return
         elif channel == STDIN:
             self._keyed()
-            self._unwritten.append(payload)
+            if self._received - self._taken > WINDOW_BYTES:  # no client of ours sends so much
+                link.wire.close(LOST)
+                return
+            self._queue_input(payload)
             if len(self._unwritten) == 1:
                 self._write_input()
         elif channel == CLOSE and payload[:1] == bytes((STDIN,)):
             self._input_ends = True
             if self.tty:  # a terminal has no end: what its programs read as one is sent
-                self._unwritten.append(b"\x04")
+                self._queue_input(b"\x04")
             self._write_input()
         elif channel == RESIZE and self.tty and self._input >= 0:
             size = _decode_size(payload)

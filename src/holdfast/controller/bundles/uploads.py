@@ -84,12 +84,14 @@ async def keep_pack(call: ApiCall, project: str, data: bytes) -> None:
     await controller.bundles.write(PACKS + pack, data)
     if not await controller.store.bundles.add_pack(project, pack, len(data), parts):
         await controller.bundles.delete([PACKS + pack])
+    else:
+        controller.room.add(project, len(data))
 
 
 async def _check_room(call: ApiCall, project: str, size: int) -> None:
     """Raise TooLarge where bundles would take more room than they may."""
     settings = await call.controller.settings.recent()
-    kept = await call.store.bundles.measure_bundles(project)
+    kept = await call.controller.room.measure(project, call.store.bundles.measure_bundles)
     of_project = settings.value("bundle_project_max_mb", project=project)
     assert isinstance(of_project, (int, float))
     in_all = settings.number("bundle_max_mb")
@@ -126,21 +128,34 @@ async def keep_bundle(
     view = BundleView(digest=digest, project=project, files=files, bytes=size)
     if await controller.store.bundles.use_bundles([(project, digest)]):
         return view
-    wanted = [sha256.hex() for sha256 in list_digests(entries)]
+    wanted = await asyncio.to_thread(_list_wanted, entries)
     places = await controller.store.bundles.find_places(project, wanted)
     if len(places) < len(wanted):
         raise _say_missing(project, entries, places)
-    packs = list(dict.fromkeys(pack for pack, _ in places.values()))
-    numbers = {pack: number for number, pack in enumerate(packs)}
-    found = [(numbers[places[sha256][0]], places[sha256][1]) for sha256 in wanted]
     plan = make_new_id()
-    await controller.bundles.write(PLANS + plan, encode_plan(BundlePlan(data, packs, found)))
+    packs, planned = await asyncio.to_thread(_make_plan, data, wanted, places)
+    await controller.bundles.write(PLANS + plan, planned)
     kept = await controller.store.bundles.add_bundle(
         project, digest, plan, files=files, size=size, packs=packs
     )
     if kept != plan:
         await controller.bundles.delete([PLANS + plan])
     return view
+
+
+def _list_wanted(entries: Sequence[Entry]) -> list[str]:
+    return [sha256.hex() for sha256 in list_digests(entries)]
+
+
+def _make_plan(
+    data: bytes, wanted: Sequence[str], places: Mapping[str, tuple[str, int]]
+) -> tuple[list[str], bytes]:
+    """Return the packs of a bundle, and its plan; called in a thread, because there may be a million
+    places."""
+    packs = list(dict.fromkeys(pack for pack, _ in places.values()))
+    numbers = {pack: number for number, pack in enumerate(packs)}
+    found = [(numbers[places[sha256][0]], places[sha256][1]) for sha256 in wanted]
+    return packs, encode_plan(BundlePlan(data, packs, found))
 
 
 def _say_missing(

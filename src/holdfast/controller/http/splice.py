@@ -20,6 +20,7 @@ LINE = "holdfast.line"
 """The key under which a WebSocket's scope holds its protocol."""
 _HIGH_WATER_BYTES = 1 << 20
 _CONTROL = 8
+_MOST_CONTROL_BYTES = 125
 
 
 def _count_head(head: bytes) -> int:
@@ -27,6 +28,10 @@ def _count_head(head: bytes) -> int:
     if len(head) < 2:
         return 2
     return 6 + {126: 2, 127: 8}.get(head[1] & 0x7F, 0)
+
+
+class BadFrame(Exception):
+    """The bytes are no frames of a client."""
 
 
 class FrameCutter:
@@ -45,7 +50,8 @@ class FrameCutter:
 
     def feed(self, data: bytes) -> tuple[list[bytes], list[tuple[int, bytes]], int]:
         """Return the pieces to pass on, the control frames, and the place in `data` at which the
-        first frame that begins in it does; -1 for none."""
+        first frame that begins in it does; -1 for none. Raises BadFrame for a frame without a mask
+        and for a control frame that is long, because those are gathered here."""
         out: list[bytes] = []
         controls: list[tuple[int, bytes]] = []
         at, first = 0, -1
@@ -75,6 +81,9 @@ class FrameCutter:
         self._left = int.from_bytes(head[2 : 2 + wide], "big") if wide else short
         self._mask = head[2 + wide :]
         opcode = head[0] & 0x0F
+        is_long = opcode >= _CONTROL and self._left > _MOST_CONTROL_BYTES
+        if is_long or not head[1] & 0x80:
+            raise BadFrame
         if opcode >= _CONTROL:
             self._control = (opcode, bytearray())
             if not self._left:
@@ -177,24 +186,30 @@ class SplicedProtocol(WebSocketsSansIOProtocol):
             return
         if self._cutter is None:
             self._cutter = FrameCutter()
+        try:
+            self._take_in(data, self._cutter)
+        except BadFrame:
+            self.transport.abort()
+
+    def _take_in(self, data: bytes, cutter: FrameCutter) -> None:
         if self._partner is None:
-            self._cutter.feed(data)
+            cutter.feed(data)
             super().data_received(data)
             return
         if not self._spliced:  # the rest of a message that was begun before
-            mirror = self._cutter.feed(data)
-            if mirror[2] < 0 and not self._cutter.at_boundary:
+            mirror = cutter.feed(data)
+            if mirror[2] < 0 and not cutter.at_boundary:
                 super().data_received(data)
                 return
             end = mirror[2] if mirror[2] >= 0 else len(data)
             super().data_received(data[:end])
             self._flush()
             self._spliced = True
-            self._cutter = FrameCutter()
+            cutter = self._cutter = FrameCutter()
             data = data[end:]
             if not data:
                 return
-        out, controls, _ = self._cutter.feed(data)
+        out, controls, _ = cutter.feed(data)
         if out and not self._partner.transport.is_closing():
             self._partner.transport.writelines(out)
             if self._partner.is_full:

@@ -14,6 +14,7 @@ from holdfast.controller.notices.sender import NoticeSender
 from holdfast.controller.runtime.auth import REVOKED, Guard
 from holdfast.controller.runtime.background import Background
 from holdfast.controller.runtime.bundles.kept import BundleBlobs
+from holdfast.controller.runtime.bundles.room import RoomMeter
 from holdfast.controller.runtime.calls.reported import ReportedCalls
 from holdfast.controller.runtime.hosts.batch import batch_syncs
 from holdfast.controller.runtime.hosts.joins import Joins
@@ -66,6 +67,7 @@ class Controller:
         self.url = ""  # how this server is reached, as far as it knows
         self.blobs = blobs if blobs is not None else MemoryBlobs()
         self.bundles = BundleBlobs(self.blobs)
+        self.room = RoomMeter(clock)
         self.clock = clock
         self.began_at = clock()
         self.chance = chance

@@ -17,7 +17,7 @@ import secrets
 import shlex
 import uuid
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from starlette.responses import Response
@@ -45,6 +45,7 @@ from holdfast.store.postgres.jobs.sessions import Visitor
 from holdfast.wire.sessions.frames import PROTOCOL, STATUS, frame_json
 from holdfast.wire.sessions.messages import (
     MAX_ARGV_BYTES,
+    Kind,
     SessionEnd,
     SessionOrder,
     SessionRecord,
@@ -123,7 +124,7 @@ async def _serve(call: ApiCall, socket: Socket, job: JobRecord) -> None:
         session=record.id,
         key=TaskKey(record.job_id, record.rank, record.epoch),
         ticket=secrets.token_urlsafe(32),
-        kind=asked.kind,
+        kind=cast(Kind, record.kind),
         new=new,
         argv=asked.argv,
         tty=asked.tty,
@@ -149,7 +150,7 @@ async def _serve(call: ApiCall, socket: Socket, job: JobRecord) -> None:
         if new:
             controller.background.start(call.store.sessions.note_begun(record.id))
         how = await relay(socket, host_end, lambda: _stay(call, job, record.id))
-        if asked.kind == "attach" and how != LOST:  # the terminal goes on
+        if record.kind == "attach" and how != LOST:  # the terminal goes on
             await end_session(call, record, SessionEnd(reason="its user left"))
 
 
@@ -181,6 +182,8 @@ async def _find(call: ApiCall, job: JobRecord, asked: SessionRequest) -> Session
     record = await call.store.sessions.get_session(asked.session)
     if record.job_id != job.id:
         raise NotFound(f"job {job.id} has no session {asked.session}")
+    if "forward" in (record.kind, asked.kind):
+        raise Conflict("each forwarded connection is a session of its own; open a new one")
     if record.state == "ended" and record.kind != "attach":
         code = "" if record.exit_code is None else f" with exit code {record.exit_code}"
         raise Conflict(

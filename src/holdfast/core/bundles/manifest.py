@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -20,6 +20,8 @@ PIECE_BYTES = 8 << 20
 """A file larger than `WHOLE_BYTES` is kept as pieces of this size."""
 WHOLE_BYTES = 16 << 20
 MAX_MANIFEST_BYTES = 96 << 20
+MAX_ENTRIES = 1 << 20
+"""Most entries of a manifest, because bytes that pack well could name twenty millions in memory."""
 SHA_BYTES = 32
 FILE: Literal[0] = 0
 FOLDER: Literal[1] = 1
@@ -56,7 +58,7 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     """What stands in a folder, sorted by path."""
 
     version: Literal[1]
-    entries: list[Entry]
+    entries: Annotated[list[Entry], msgspec.Meta(max_length=MAX_ENTRIES)]
 
 
 _encoder = msgspec.msgpack.Encoder()

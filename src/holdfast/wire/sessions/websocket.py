@@ -59,7 +59,7 @@ class MessageReader:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._buffer = bytearray()
-        self._parts: list[bytes] = []
+        self._message = bytearray()
         self._opcode = 0
 
     def feed(self, data: bytes | memoryview) -> list[tuple[int, bytes]]:
@@ -103,10 +103,10 @@ class MessageReader:
             found.append((opcode, payload))
             return
         if opcode != CONTINUED:
-            self._opcode, self._parts = opcode, []
-        self._parts.append(payload)
-        if sum(map(len, self._parts)) > self._max_bytes:
+            self._opcode, self._message = opcode, bytearray()
+        self._message += payload
+        if len(self._message) > self._max_bytes:
             raise ValidationError(f"a message is over {self._max_bytes} bytes")
         if last:
-            found.append((self._opcode, b"".join(self._parts)))
-            self._parts = []
+            found.append((self._opcode, bytes(self._message)))
+            self._message = bytearray()

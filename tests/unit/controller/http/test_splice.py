@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.controller.http.splice import FrameCutter
+from holdfast.controller.http.splice import BadFrame, FrameCutter
 from holdfast.wire.sessions.websocket import BINARY, PING, MessageReader, write_message
 
 MESSAGES = st.lists(
@@ -34,3 +35,14 @@ def test_messages_arrive_as_they_were_however_their_bytes_come(
     assert cutter.at_boundary
     assert found == [(op, data) for op, data, _ in sent if op == BINARY]
     assert heard == [(op, data) for op, data, _ in sent if op == PING]
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"\x89\xfe\x00\x7e", b"\x89\xff\x00\x00\x00\xff\x00\x00\x00\x00", b"\x82\x05"],
+    ids=["a long ping", "an endless ping", "no mask"],
+)
+def test_a_control_frame_is_short_and_a_clients_frame_has_a_mask(head: bytes) -> None:
+    """What is gathered here of a frame stays small, whatever length it names."""
+    with pytest.raises(BadFrame):
+        FrameCutter().feed(head + b"mask" + b"x" * 200)

@@ -11,6 +11,7 @@ from holdfast.core.bundles.manifest import (
     FILE,
     FOLDER,
     LINK,
+    MAX_ENTRIES,
     PIECE_BYTES,
     WHOLE_BYTES,
     Entry,
@@ -94,3 +95,10 @@ def test_a_large_file_is_kept_as_pieces(size: int, pieces: int) -> None:
     assert sum(length for _, _, length in parts) == size
     assert [at for _, at, _ in parts] == [n * PIECE_BYTES for n in range(pieces)]
     assert len(list_digests([entry])) == pieces
+
+
+def test_a_few_bytes_never_become_millions_of_entries() -> None:
+    many = MAX_ENTRIES + 1
+    raw = b"\x92\x01\xdd" + many.to_bytes(4, "big") + b"\x92\xc4\x01a\x00" * many
+    with pytest.raises(ValidationError, match=f"length <= {MAX_ENTRIES}"):
+        decode_manifest(zlib.compress(raw))
