@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waits import wait_until
+from tests.waits import run_patiently, wait_until
 
 _SHOW = "grep -E 'Cap(Eff|Bnd|Prm|Inh)' /proc/self/status; echo $$ $COLOUR $KEPT $GONE; exit 7"
 BOX = ("unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
@@ -38,7 +38,7 @@ def boxed(tmp_path: Path) -> Iterator[int]:
 def run(pid: int, *words: str) -> subprocess.CompletedProcess[str]:
     argv = [sys.executable, "-I", "-m", "holdfast.work.inside", str(pid), "GONE,X", "--", *words]
     env = {"KEPT": "given"}
-    return subprocess.run(argv, env=env, capture_output=True, text=True, check=False, timeout=60)
+    return run_patiently(argv, env=env, capture_output=True, text=True, seconds=30)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root enters the namespaces of root")
