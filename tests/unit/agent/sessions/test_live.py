@@ -9,6 +9,7 @@ from typing import Any, cast
 from holdfast.agent.sessions.dial import LOST, Dialled
 from holdfast.agent.sessions.hand import HandLine
 from holdfast.agent.sessions.live import LiveSession
+from holdfast.core.ids import TaskKey
 from holdfast.wire.sessions.frames import PIECE_BYTES, STDIN, STDOUT, WINDOW_BYTES, frame
 
 
@@ -32,9 +33,11 @@ def make(*, tty: bool) -> tuple[LiveSession, Wire, list[int]]:
     """A session that has begun, its user's link, and the ends that its process would hold."""
     live = LiveSession(
         "s1",
+        TaskKey("job", 0, 1),
         "life",
         cast(HandLine, _Hand()),
         stop=lambda: None,
+        keyed=lambda: None,
         gone=lambda: None,
         linger_seconds=1.0,
     )
