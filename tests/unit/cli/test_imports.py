@@ -63,6 +63,17 @@ def list_imports(stub: Stub, *words: str) -> set[str]:
     return set(done.stderr.partition("imported:")[2].split())
 
 
+def test_a_session_imports_no_client_beside_its_own_line() -> None:
+    """The whole of a short `exec` may cost little more than `version`."""
+    said = (
+        "import sys; from holdfast.cli.sessions import exec;"
+        "print({'holdfast.client.synchronous', 'holdfast.core.records', 'holdfast.core.settings.table',"
+        "'asyncio', 'ssl'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
 def test_a_guardian_imports_neither_click_nor_extensions() -> None:
     """It lives for as long as the host, and reads no words of a user."""
     said = (

@@ -118,13 +118,15 @@ async def _serve(call: ApiCall, socket: Socket, job: JobRecord) -> None:
     _check_request(asked)
     controller = call.controller
     new = not asked.session
-    record = await (_begin(call, job, asked) if new else _find(call, job, asked))
+    known = None if new else await _find(call, job, asked)
     order = SessionOrder(
         id=uuid.uuid4().hex,
-        session=record.id,
-        key=TaskKey(record.job_id, record.rank, record.epoch),
+        session=make_new_id() if known is None else known.id,
+        key=TaskKey(job.id, asked.rank, 0)  # the store knows the epoch
+        if known is None
+        else TaskKey(known.job_id, known.rank, known.epoch),
         ticket=secrets.token_urlsafe(32),
-        kind=cast(Kind, record.kind),
+        kind=asked.kind if known is None else cast(Kind, known.kind),
         new=new,
         argv=asked.argv,
         tty=asked.tty,
@@ -136,7 +138,11 @@ async def _serve(call: ApiCall, socket: Socket, job: JobRecord) -> None:
         watch=asked.watch,
     )
     with controller.joints.wait(order.id) as joint:
-        await call.store.sessions.ask_link(record.host_id, order, controller.replica)
+        if known is None:
+            record = await _begin(call, job, asked, order)
+        else:
+            record = known
+            await call.store.sessions.ask_link(record.host_id, order, controller.replica)
         controller.poke(f"host:{record.host_id}")
         try:
             async with asyncio.timeout(HOST_SECONDS):
@@ -163,7 +169,9 @@ def _check_request(asked: SessionRequest) -> None:
         raise ValidationError("a forward names a port from 1 to 65535", field="port")
 
 
-async def _begin(call: ApiCall, job: JobRecord, asked: SessionRequest) -> SessionRecord:
+async def _begin(
+    call: ApiCall, job: JobRecord, asked: SessionRequest, order: SessionOrder
+) -> SessionRecord:
     client = call.scope.get("client")
     visitor = Visitor(
         user=call.user,
@@ -172,7 +180,9 @@ async def _begin(call: ApiCall, job: JobRecord, asked: SessionRequest) -> Sessio
         address=str(client[0]) if client else "",
     )
     command = shlex.join(asked.argv) if asked.kind != "forward" else f"port {asked.port}"
-    record = await call.store.sessions.open_session(make_new_id(), job, asked, command, visitor)
+    record = await call.store.sessions.open_session(
+        job, asked, command, visitor, order, call.controller.replica
+    )
     call.controller.poke("events")
     return record
 

@@ -37,16 +37,19 @@ class PostgresSessions(OnSession):
     async def open_session(
         self,
         tx: Tx,
-        session_id: str,
         job: JobRecord,
         asked: SessionRequest,
         command: str,
         visitor: Visitor,
+        order: SessionOrder,
+        replica: str,
         *,
         now: Now = None,
     ) -> SessionRecord:
-        """Record a session in a running task, with its event (`session_started`). Raises Conflict
+        """Record a session in a running task, with its event (`session_started`), and order its
+        host to dial its first link, all in one transaction, because a person waits. Raises Conflict
         where the task does not run, and NotFound for a rank that the job does not have."""
+        session_id = order.session
         task = await tx.one("find_session_task", job_id=job.id, rank=asked.rank, now=now)
         _check_task(task, job, asked.rank)
         assert task is not None
@@ -77,6 +80,8 @@ class PostgresSessions(OnSession):
             | {"kind": asked.kind, "command": command, "token": visitor.token_name},
         )
         await write_events(tx, [event], task["now"])
+        key = TaskKey(job.id, asked.rank, task["epoch"])
+        await _ask(tx, task["host_id"], msgspec.structs.replace(order, key=key), replica, now)
         return SessionRecord(
             **named, rank=asked.rank, epoch=task["epoch"], state="opening", created_at=task["now"]
         )
@@ -85,15 +90,7 @@ class PostgresSessions(OnSession):
         self, host_id: str, order: SessionOrder, replica: str, *, now: Now = None
     ) -> None:
         """Order a host to dial a link; its ticket is good for one dial."""
-        given = {
-            "id": order.id,
-            "session_id": order.session,
-            "host_id": host_id,
-            "order": to_json(order),
-            "ticket_hash": hash_ticket(order.ticket),
-            "replica": replica,
-        }
-        await self.session.single(lambda tx: tx.run("insert_session_link", **given, now=now))
+        await self.session.single(lambda tx: _ask(tx, host_id, order, replica, now))
 
     async def tell_links(self, host_id: str) -> list[SessionOrder]:
         """Return the links that a host has still to dial; each again after two seconds."""
@@ -195,6 +192,18 @@ class PostgresSessions(OnSession):
         return [msgspec.convert(row, SessionRecord) for row in rows]
 
 
+async def _ask(tx: Tx, host_id: str, order: SessionOrder, replica: str, now: Now) -> int:
+    given = {
+        "id": order.id,
+        "session_id": order.session,
+        "host_id": host_id,
+        "order": to_json(order),
+        "ticket_hash": hash_ticket(order.ticket) if order.ticket else b"",
+        "replica": replica,
+    }
+    return await tx.run("insert_session_link", **given, now=now)
+
+
 async def _order_stop(tx: Tx, row: dict[str, Any], now: Now) -> None:
     """Order a session's host to end it, which may have no link now."""
     if row["kind"] == "attach":  # the terminal is the job's
@@ -206,9 +215,7 @@ async def _order_stop(tx: Tx, row: dict[str, Any], now: Now) -> None:
         ticket="",
         stop=True,
     )
-    named = {"id": order.id, "session_id": row["id"], "host_id": row["host_id"]}
-    more = {"order": to_json(order), "ticket_hash": b"", "replica": "", "now": now}
-    await tx.run("insert_session_link", **named, **more)
+    await _ask(tx, row["host_id"], order, "", now)
 
 
 def _name_stop(session_id: str) -> str:
