@@ -2,7 +2,8 @@
 
 Its keys come over the session's input before the first byte of ssh: the line of the user's public
 key, the lines of the server's private key, and a line with a dot. They lie in a folder of this
-session, which goes with it; the next session removes that of one that was killed. The host's own server, keys and configuration are not touched.
+session, which goes with it; the next session removes that of one that was killed. The host's own
+server, keys and configuration are not touched.
 
 The commands of its user get the environment of the session, because sshd begins with an empty one:
 it is written down once (`env`), and read by the command that sshd is made to run (`enter`).
