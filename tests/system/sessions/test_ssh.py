@@ -102,8 +102,8 @@ def test_two_connections_at_once_share_no_end_and_leave_no_key(
     folder = Path(os.readlink(f"/proc/{shared.host_of(job).task_pids(job)[0]}/cwd"))
     if len(copies) == 2:
         assert (folder / "tree/deep/file").read_bytes() == data
-    wait_until(lambda: not (laptop.home / "cache/holdfast/ssh" / host).exists(), 10)
-    wait_until(lambda: not list(temporary.glob("holdfast-ssh.*")), 10)
+    wait_until(lambda: not (laptop.home / "cache/holdfast/ssh" / host).exists(), 30)
+    wait_until(lambda: not list(temporary.glob("holdfast-ssh.*")), 30)
 
 
 def test_a_key_of_no_session_at_work_opens_nothing(

@@ -55,6 +55,7 @@ SHELL = [
 _BEGIN_SECONDS = 30.0
 _REMEMBERED_SECONDS = 120.0
 _TRIES = 5
+_LEAVE_SECONDS = 5.0  # what its user left may clean up
 _STIR_SECONDS = 0.25  # less often than bytes come, and often enough for any idle timeout
 _REFUSED = SessionStatus(
     code="sessions_off",
@@ -291,7 +292,11 @@ class Sessions:
             self._life,
             self._hand,
             keyed=lambda: self._stir(key, key_pressed=True),
-            stop=lambda: None if log_path else self._hand.say(StopSession(id=session_id)),
+            stop=lambda: (
+                None
+                if log_path
+                else self._hand.say(StopSession(id=session_id, grace_seconds=_LEAVE_SECONDS))
+            ),
             gone=lambda: self._forget(session_id),
             linger_seconds=self._linger_seconds,
             log_path=log_path,

@@ -2,7 +2,8 @@
 
 Its keys come over the session's input before the first byte of ssh: the line of the user's public
 key, the lines of the server's private key, and a line with a dot. They lie in a folder of this
-session, which goes with it. The host's own server, keys and configuration are not touched.
+session, which goes with it; the next session removes that of one that was killed. The host's own
+server, keys and configuration are not touched.
 
 The commands of its user get the environment of the session, because sshd begins with an empty one:
 it is written down once (`env`), and read by the command that sshd is made to run (`enter`).
@@ -19,7 +20,12 @@ sshd=$(command -v sshd) || say \
   "no sshd is installed where this job runs; add it to the host or the image: apt install openssh-server"
 id -un >/dev/null 2>&1 || say \
   "user $(id -u) of this job has no name in /etc/passwd of its image, which sshd needs"
-place=$(mktemp -d "${TMPDIR:-/tmp}/holdfast-ssh.XXXXXXXX") || say "no folder can be made for the keys" 1
+ours="${TMPDIR:-/tmp}/holdfast-ssh.$(uname -n)"
+for old in "$ours".*; do  # of sessions that were killed
+  pid=${old#"$ours".}
+  if [ -O "$old" ] && ! kill -0 "${pid%%.*}" 2>/dev/null; then rm -rf "$old"; fi
+done
+place=$(mktemp -d "$ours.$$.XXXXXXXX") || say "no folder can be made for the keys" 1
 trap 'rm -rf "$place"' EXIT
 trap 'exit 143' HUP INT TERM
 IFS= read -r line && printf '%s\n' "$line" >"$place/user.pub"
@@ -30,7 +36,7 @@ for one in /usr/lib/openssh /usr/libexec/openssh /usr/lib/ssh /usr/libexec; do
   [ -x "$one/sftp-server" ] && sftp="Subsystem sftp $one/sftp-server"
 done
 folder=$PWD
-unset SSH_AUTH_SOCK SSH_CONNECTION SSH_CLIENT SSH_TTY SSH_ORIGINAL_COMMAND TERM PWD OLDPWD line one
+unset SSH_AUTH_SOCK SSH_CONNECTION SSH_CLIENT SSH_TTY SSH_ORIGINAL_COMMAND TERM PWD OLDPWD line one ours old pid
 export -p >"$place/env"
 cat >"$place/enter" <<'END'
 place=${0%/*}

@@ -19,7 +19,8 @@ from holdfast.cli.jobs.run import wait_to_run
 from holdfast.cli.jobs.submit import submit_spec, takes_spec
 from holdfast.cli.options import COUNT
 from holdfast.cli.output import note, print_text
-from holdfast.errors import ValidationError
+from holdfast.cli.sessions.terminal import tell_lost
+from holdfast.errors import Unavailable, ValidationError
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -44,6 +45,7 @@ fi
 exec "$@"
 """
 _READY_SECONDS = 0.5
+_LOOK_SECONDS = 2.0
 _NOT_INSTALLED = 127
 
 
@@ -120,17 +122,24 @@ def _serve(client: Client, job: JobRecord, local: int, token: str) -> None:
             f"port {local} cannot be listened on here: {error.strerror}", field="port"
         ) from error
     with forward:
-        shown = False
+        shown = lost = False
         while True:
             try:
                 if not shown and _answers(forward):
                     print_text(f"http://127.0.0.1:{forward.port}/?token={token}")
                     shown = True
-                if forward.wait(_READY_SECONDS):
+                if forward.wait(_LOOK_SECONDS if shown else _READY_SECONDS):
                     break
                 job = client.job(job.id)
+                if lost:
+                    tell_lost("")
+                lost = False
                 if job.state.terminal:
                     break
+            except Unavailable as error:  # the port stays, and goes on once the line is back
+                if not lost:
+                    tell_lost(str(error))
+                lost = True
             except KeyboardInterrupt:
                 job = _ask_end(client, job)
     _end(client, client.wait(job.id))
