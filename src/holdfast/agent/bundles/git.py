@@ -41,11 +41,11 @@ _FINAL = (
 def fetch_commit(
     code: CodeRef, folder: str, given: Mapping[str, str], environ: Mapping[str, str]
 ) -> None:
-    """Make a folder hold a commit; what a job wrote beside the commit's files stays. given: the
+    """Make a folder hold the files of a commit; files that a job wrote beside them stay. given: the
     job's variables and secrets.
 
     Raises:
-        ValidationError: the commit cannot be had. Unavailable: it cannot be had now.
+        ValidationError: the commit cannot be fetched. Unavailable: it cannot be fetched now.
     """
     check_code(code)
     with _credentials(given) as more, tempfile.TemporaryDirectory(prefix="holdfast-git-") as own:
@@ -107,7 +107,7 @@ def _start(folder: str, env: Mapping[str, str], *words: str) -> subprocess.Compl
 
 @contextmanager
 def _credentials(given: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """Yield the variables by which git signs in (GIT-2)."""
+    """Yield the variables by which git signs in to the repository (GIT-2)."""
     more: dict[str, str] = {}
     if token := given.get("GIT_TOKEN"):
         user = given.get("GIT_USER", "x-access-token")

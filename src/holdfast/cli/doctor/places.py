@@ -18,7 +18,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_places(data: str | None, state: str | None) -> Places:
-    """Find the folders: those that are named, or the usual ones that are there."""
+    """Return the folders of Holdfast: those that are named, or the usual ones that are there."""
     up = Path(data).expanduser().absolute() if data else find_data_folder()
     agent = find_state_folder(state)
     if state is None and not agent.is_dir() and up is not None and DataFolder(up).url_file.exists():

@@ -72,11 +72,12 @@ class Reservation(msgspec.Struct, frozen=True):
         return [ReservedJob(p, attempt, secrets.get(p.job_id, {})) for p, attempt in placed]
 
     def list_applied(self, found: Rows) -> list[str]:
-        """Return the ids of the jobs that the statement has written."""
+        """Return the ids of the jobs that the statement has reserved."""
         return [one.placement.job_id for one in self.read(found)]
 
     def make_task(self, one: ReservedJob) -> OfferedTask:
-        """Return the task of a job of one task, for the order to the host that takes it."""
+        """Return the task of a reserved job of one task, for the order to the host that takes the
+        job."""
         (seat,) = one.placement.tasks
         return OfferedTask(
             key=TaskKey(one.placement.job_id, 0, one.placement.epoch + 1),
