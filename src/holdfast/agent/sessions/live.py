@@ -150,7 +150,7 @@ class LiveSession:
             self._linger()
 
     def take_over(self, over: SessionOver) -> None:
-        """Note that the session's first process ended, or never began."""
+        """Note that the session's first process ended, or never began. over: how it ended."""
         self.over = over
         self.begun.set()
         if not self._outputs:

@@ -178,7 +178,8 @@ def _act(
 
 
 def _say_outcome(job: JobRecord | ArrayRecord) -> str:
-    """Write what became of a job. A job that had succeeded or failed before is left as it was."""
+    """Write the state of a job after its cancel. A job that had succeeded or failed before is left
+    as it was."""
     state, reason = job.state.value, job.reason
     if isinstance(job, JobRecord) and state in ("succeeded", "failed"):
         reason = "it had ended before" + f": {reason}" * (reason not in ("", state))

@@ -340,7 +340,7 @@ async def find_job(call: ApiCall) -> JobRecord:
 
 
 async def get_job(call: ApiCall) -> Response:
-    """Return one job, with its chain and where it stands in it."""
+    """Return one job, with its chain of attempts and the job's place in that chain."""
     return answer_json(await view_job(call.controller, await find_job(call)))
 
 

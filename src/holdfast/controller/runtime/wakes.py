@@ -187,7 +187,7 @@ class WakeBus:
 
     @contextlib.contextmanager
     def watching(self, name: str) -> Iterator[Wake]:
-        """Yield the wake of a topic that is kept only while something waits for it."""
+        """Yield the wake of a topic. The wake is kept only while a caller waits for it."""
         self._watched[name] = self._watched.get(name, 0) + 1
         try:
             yield self.topic(name)

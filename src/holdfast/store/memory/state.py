@@ -230,7 +230,7 @@ class MemoryState:
         return task if task is not None and task.epoch == key.epoch else None
 
     def use_of(self, project: str) -> Use:
-        """Return what a project's unfinished jobs use."""
+        """Return the resources that a project's unfinished jobs use."""
         found = [job for job in self._unfinished() if job.row.project == project]
         running = [job for job in found if job.row.state in LIVE_JOB_STATES]
         return Use(

@@ -246,7 +246,7 @@ async def read_quotas(
 
 
 async def read_quotas_left(tx: Tx, quotas: Mapping[str, Quota]) -> dict[str, QuotaLeft]:
-    """Return what projects may still start (QUOTA-2)."""
+    """Return the rest of each project's quota (QUOTA-2)."""
     rows = await tx.rows("running_of_projects", names=list(quotas)) if quotas else []
     use = {row.pop("project"): Use(**row) for row in rows}
     return {name: quota_left(quota, use.get(name, Use())) for name, quota in quotas.items()}

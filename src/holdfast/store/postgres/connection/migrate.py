@@ -165,7 +165,8 @@ def read_status(dsn: str) -> SchemaStatus:
 
 
 def read_findings(dsn: str) -> list[ServerFinding]:
-    """Return what a person should change about the server at `dsn`. Raises as `migrate` does."""
+    """Return the problems of the server at `dsn` that a person should mend. Raises as `migrate`
+    does."""
     with _connect(dsn, to_write=False) as conn:
         return list_findings(read_state(conn))
 

@@ -98,7 +98,8 @@ class PostgresLeases(OnSession, LeaseStore):
         self, job: NewJob, taker: HostSync, terms: TakeTerms, *, now: Now = None
     ) -> tuple[Submitted, HostSynced] | None:
         """Write one new job, and let a host fill its free room in the same transaction, as a sync
-        with `takes` does. The host's answer holds the offers, perhaps of jobs that came before.
+        with `takes` does. The host's answer holds the offers, which may be of jobs that were
+        submitted before.
 
         Return None, and write nothing, where the job is not new or a quota is set; the caller then
         uses `submit_jobs`.
