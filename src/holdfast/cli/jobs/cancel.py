@@ -220,8 +220,9 @@ class Results:
         self._refused = self._refused or error
 
     def show(self, *, as_list: bool) -> None:
-        """Print the outcomes as JSON, if the user asked for it: a list, or without `as_list` the
-        only one. Raises the first refusal."""
+        """Print the outcomes as JSON, if the user asked for it: as a list, or without `as_list` as
+        one object, because there is one outcome only. Raises the error of the first cancel that was
+        refused."""
         if self._face.as_json and self._done:
             self._face.show_json(self._done if as_list else self._done[0])
         if self._refused is not None:

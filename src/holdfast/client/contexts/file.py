@@ -100,16 +100,17 @@ def find_config_folder(environ: Mapping[str, str]) -> Path | None:
 
 
 def find_contexts_file(environ: Mapping[str, str]) -> Path | None:
-    """Return the path of the file of contexts, whether or not it is there."""
+    """Return the path of the file of contexts, whether or not the file is there; None where no
+    variable names this user's folder."""
     folder = find_config_folder(environ)
     return folder / _FILE if folder else None
 
 
 def read_contexts(environ: Mapping[str, str]) -> CliContexts:
-    """Read the contexts; none where there is no file.
+    """Read the contexts of a user; the answer has none where there is no file.
 
-    Raises ValidationError for a file that others may read or write, is another user's, or is not
-    understood.
+    Raises ValidationError for a file that other users may read or write, that belongs to another
+    user, or that cannot be understood.
     """
     path = find_contexts_file(environ)
     if path is None:

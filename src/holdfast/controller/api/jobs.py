@@ -335,7 +335,7 @@ async def read_jobs_page(
 
 
 async def find_job(call: ApiCall) -> JobRecord:
-    """Return the job in the path."""
+    """Return the job that the path of the request names. Raises NotFound."""
     return await call.store.jobs.get_job(check_job_id(call.params["id"]))
 
 

@@ -42,7 +42,7 @@ class PostgresCallReads(OnSession):
 
     @transacts_planned
     async def read_set(self, tx: Tx, set_id: str) -> CallSetView:
-        """Return a set. Raises NotFound."""
+        """Return a call set as its client sees it. Raises NotFound."""
         return await show_set(tx, set_id)
 
     @transacts_planned
@@ -55,7 +55,7 @@ class PostgresCallReads(OnSession):
         project: str | None = None,
         owner: str | None = None,
     ) -> list[CallSetView]:
-        """Return sets, the newest first."""
+        """Return call sets, the newest first. before: only sets with ids below this one."""
         rows = await tx.rows(
             "list_call_sets", before=before, limit=limit, project=project, owner=owner
         )
@@ -148,7 +148,7 @@ class PostgresCallReads(OnSession):
 
 
 async def get_set(tx: Tx, set_id: str) -> dict[str, Any]:
-    """Return a set's row. Raises NotFound."""
+    """Return the row of a call set. Raises NotFound."""
     row = await tx.one("read_call_set", id=set_id)
     if row is None:
         raise no_set(set_id)
@@ -156,7 +156,7 @@ async def get_set(tx: Tx, set_id: str) -> dict[str, Any]:
 
 
 async def show_set(tx: Tx, set_id: str) -> CallSetView:
-    """Return a set as its client sees it. Raises NotFound."""
+    """Return a call set as its client sees it. Raises NotFound."""
     row = await tx.one("show_call_set", id=set_id)
     if row is None:
         raise no_set(set_id)
