@@ -1,4 +1,4 @@
-"""The asyncio client: streams. One event loop uses it."""
+"""The asyncio client: streams. A client belongs to one event loop."""
 
 from __future__ import annotations
 

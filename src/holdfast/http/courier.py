@@ -1,14 +1,15 @@
-"""What becomes of a request: a kept connection or a new one, to one of several controllers, perhaps
-through a proxy; and its answer. Written once, for `blocking` and `asynchronous`.
+"""Carry requests to controllers and bring the answers: on a kept connection or a new one, to one of
+several controllers, perhaps through a proxy. The steps are written once, for `blocking` and
+`asynchronous`.
 
 CALL-1  A repeatable request that a kept connection loses before the first byte of its answer is sent
         once more on a fresh one, because the server may have closed the idle connection.
 CALL-2  If a controller's name has several addresses, each new connection tries the next address
         first, so that a replica that accepts connections and answers none delays one call only.
-CALL-3  A request goes to the controller that answered last. One that cannot be connected, that loses
-        a request, or that answers 502, 503 or 504 is left for the next in the list. The request itself goes
-        on there where it was not sent or may be repeated; each controller is tried once, and the pauses
-        between rounds are the caller's.
+CALL-3  A request goes to the controller that answered last. A controller that cannot be connected,
+        that loses a request, or that answers 502, 503 or 504 is left for the next in the list. The
+        request itself goes on there where it was not sent or may be repeated; each controller is
+        tried once, and the caller decides on the pauses between rounds.
 """
 
 from __future__ import annotations

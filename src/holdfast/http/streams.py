@@ -1,9 +1,9 @@
-"""What a connection's bytes go through, and what makes connections; `blocking` and `asynchronous`
-have one of each.
+"""The protocols of a stream, which carries a connection's bytes, and of a dialer, which makes
+connections. The modules `blocking` and `asynchronous` have one of each.
 
-Their methods are coroutines in both. Those of `blocking` never wait inside of the coroutine machinery:
-they block, so that the steps of an exchange are written once (`courier`) and run without an event
-loop there.
+The methods are coroutines in both. The coroutines of `blocking` never wait for an event loop: they
+block, so that the steps of an exchange are written once (`courier`) and run there without an event
+loop.
 """
 
 from __future__ import annotations

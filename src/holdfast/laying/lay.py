@@ -1,12 +1,12 @@
-"""Lay the files of a bundle into a folder, and put right what a job changed of them.
+"""Lay the files of a bundle into a folder, and write those again that a job has changed.
 
-LAY-1  Only what the manifest names is written, below the folder, and never through a link: each
-       step down opens one folder without following links. What a job left in the place of a folder
-       or a file is moved aside, and not deleted; only a link is replaced.
+LAY-1  Only names of the manifest are written, below the folder, and never through a link: each step
+       down opens one folder without following links. A thing that a job left in the place of a
+       folder or a file is moved aside, and not deleted; only a link is replaced.
 LAY-2  A file is whole or is not there: it is written under another name, its bytes are compared
        with their digest, and it is renamed.
-LAY-3  A later attempt puts right what is not as it was laid, by the file's number, size and times,
-       and leaves all else as the job left it.
+LAY-3  A later attempt writes again each file that has changed since it was laid, by the file's
+       number, size and times, and leaves all else as the job left it.
 """
 
 import contextlib

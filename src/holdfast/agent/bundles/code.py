@@ -2,11 +2,11 @@
 
 LAID-1  Every attempt gets the same code: the bundle that its job names, from the first attempt to
         the last, also where the folder that it came from has changed since.
-LAID-2  One laying at a time for a folder, and one for an attempt: the ranks of a gang on one host
-        share the folder, and those that run already are not disturbed.
+LAID-2  Code is laid into a folder by one thread at a time, and once for an attempt: the ranks of a
+        gang on one host share the folder, and ranks that run already are not disturbed.
 LAID-3  Code in the folders of jobs that are not here any more takes bounded room: after an hour,
-        and beyond the newest eight, what is as it was laid is deleted. What a job wrote or changed
-        stays.
+        and beyond the newest eight, files that have not changed since they were laid are deleted.
+        Files that a job wrote or changed stay.
 """
 
 import asyncio

@@ -2,10 +2,10 @@
 
 GIT-1  Only https and ssh are spoken, no hook or helper of a repository runs, no configuration of
        this machine is read, and no word of a user is taken for an option. The work folder's `.git` is
-       a copy for the job: git itself works in a repository that no job can reach, because what a job
-       writes into a configuration, from within its container too, would run on this host.
-GIT-2  Credentials come from the job's secrets: GIT_TOKEN for https, GIT_SSH_KEY for ssh. They stand
-       in the environment or in a file (0600) that is deleted, and in no argument.
+       a copy for the job: git itself works in a repository that no job can reach, because words that a
+       job writes into a configuration, from within its container too, would run on this host.
+GIT-2  Credentials come from the job's secrets: GIT_TOKEN for https, GIT_SSH_KEY for ssh. These
+       stand in the environment or in a file (0600) that is deleted, and in no argument.
 """
 
 import base64

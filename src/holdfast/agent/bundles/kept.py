@@ -1,9 +1,9 @@
-"""The packs that a host keeps: what one job fetched, the next one finds here.
+"""The packs that a host keeps, so that a job finds here the packs that an earlier job fetched.
 
-PACKS-1  A pack in the folder is whole or is not there, and what stands in it is compared with its
-         digests before it is used, because a disk may have lost bytes when the power went.
-PACKS-2  The folder has at most `limit_bytes`. What was used longest ago goes first, and what is
-         used now stays.
+PACKS-1  A pack in the folder is whole or is not there, and its bytes are compared with their
+         digests before they are used, because a disk may have lost bytes when the power went.
+PACKS-2  The folder has at most `limit_bytes`. The pack that was used longest ago is deleted first,
+         and a pack that is used now stays.
 """
 
 import contextlib

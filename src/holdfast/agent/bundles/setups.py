@@ -1,5 +1,5 @@
-"""The Python environments of tasks: the plan by which `holdfast.work.setup` makes one, and how its
-failure is told."""
+"""Make the Python environments of tasks: plan how `holdfast.work.setup` makes one, and read why it
+failed."""
 
 import hashlib
 import json

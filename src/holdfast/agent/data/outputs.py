@@ -1,12 +1,13 @@
-"""Keep what tasks leave: send it while they run, and once more when they have ended.
+"""Keep the outputs of tasks: send them while the tasks run, and once more when they have ended.
 
 OUT-4  A record of each task that keeps outputs stands on the disk from its launch until the
        controller has the last word on them, so that the agent that follows a killed one, or a host
        that comes back, sends the rest.
 OUT-5  While a task runs, its outputs are sent each minute in which they changed, so that a lost host
        loses a minute of them.
-OUT-6  What is left out is named, with the reason: names that lead out, devices, files that changed
-       each time that they were read, what is beyond the bounds, and what the store has no room for.
+OUT-6  Names that are left out are listed, with the reason: names that lead out, devices, files that
+       changed each time that they were read, files beyond the bounds, and files for which the store
+       has no room.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
 """Carry the bytes of one session between its process and the links of its users.
 
-- What a session's process printed is kept until its user has acknowledged it, so a link that is made
-  anew goes on where the old one broke. A process with pipes is held up where `WINDOW_BYTES` are not
-  acknowledged; one with a terminal is held up only while its user is linked, and of what it prints
-  meanwhile the last `SCROLL_BYTES` are kept.
-- A session whose user is gone without a word is kept for `LINGER_SECONDS`; one whose user left or
-  may not stay is stopped at once.
+- The output of a session's process is kept until the session's user has acknowledged it, so a link
+  that is made anew goes on where the old one broke. A process with pipes is held up where
+  `WINDOW_BYTES` are not acknowledged. A process with a terminal is held up only while its user is
+  linked; of its output without a user, the last `SCROLL_BYTES` are kept.
+- A session whose user lost the connection is kept for `LINGER_SECONDS`; a session whose user left
+  or may not stay is stopped at once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The folder that goes with a job: its flags, what is asked before it goes, and how it is sent."""
+"""The folder that goes with a job: its flags, the questions before it is sent, and the sending."""
 
 from __future__ import annotations
 

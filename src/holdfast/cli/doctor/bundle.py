@@ -1,4 +1,4 @@
-"""Pack what a report of a fault needs into one archive, without secrets (DOCTOR-1)."""
+"""Pack into one archive what people need for a report of a fault, without secrets (DOCTOR-1)."""
 
 from __future__ import annotations
 

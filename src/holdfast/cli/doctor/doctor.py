@@ -1,4 +1,4 @@
-"""`doctor`: what is wrong on this machine and with its server, each finding with its mend."""
+"""The command `doctor`: the faults of this machine and of its server, each with its mend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The screen of `top` as lines, and what its keys do. Pure: a view, a size and a place give lines."""
+"""Draw the screen of `top` as lines, and decide what its keys do. Pure: a view, a size and a place
+give lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What is asked before a folder is sent: secrets in it, a home folder, and more than a bound. Pure."""
+"""The questions that are asked before a folder is sent: about secrets in it, a home folder, and a
+size over the bound. Pure."""
 
 from __future__ import annotations
 

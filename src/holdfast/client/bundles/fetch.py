@@ -1,4 +1,4 @@
-"""The code of a job, read again: what stands in it, how two differ, and a copy of it."""
+"""Read the code of a job again: its files, the differences between two jobs, and a copy of it."""
 
 from __future__ import annotations
 

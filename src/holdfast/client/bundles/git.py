@@ -1,4 +1,4 @@
-"""`--git URL@REF`: the commit that a name of a repository means now."""
+"""Resolve `--git URL@REF`: find the commit that a name of a repository means now."""
 
 from __future__ import annotations
 

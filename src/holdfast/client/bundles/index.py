@@ -1,5 +1,5 @@
-"""What is remembered of a folder that was sent: the digests of its files, so that what did not change
-is not read again.
+"""Remember the digests of the files of a folder that was sent, so that unchanged files are not read
+again.
 
 INDEX-1  A file is as it was if its device, number, size, mtime and ctime are, and if it did not
          change within `SETTLE_NS` before the index was written: a later change could fall into the

@@ -1,4 +1,5 @@
-"""What is left out of a folder: one function for every path, in git's words for patterns."""
+"""Decide which paths of a folder are left out: by one function for every path, and by git's
+patterns."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Find what goes of a folder: in a git checkout what git would name, else all that no rule leaves
-out."""
+"""Find the paths of a folder that are sent: in a git checkout the paths that git would name, else
+all paths that no rule leaves out."""
 
 from __future__ import annotations
 

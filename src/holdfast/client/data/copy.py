@@ -4,7 +4,7 @@ COPY-1  A copy that broke off goes on where it stopped: over a new session, or b
         again. At most `WINDOW_BYTES` are sent again for each break.
 COPY-2  A file that arrived has the SHA-256 that it has on the other side, or the copy says that it
         has not. A source that changes meanwhile is begun anew, a few times.
-COPY-3  What arrives here is written below the named folder alone (ARRIVE-1…3).
+COPY-3  Files that arrive here are written below the named folder alone (ARRIVE-1…3).
 """
 
 from __future__ import annotations

@@ -53,7 +53,8 @@ class AgentOutputsQuery(Query, frozen=True, kw_only=True):
 
 
 class OutputsQuery(Query, frozen=True, kw_only=True):
-    """Which outputs of a job are meant: of all attempts and ranks where they are left out."""
+    """The outputs of a job that a request means. Without an attempt or a rank, it means those of
+    all."""
 
     attempt: Annotated[int, Meta(ge=1, le=2**30)] | None = None
     rank: Annotated[int, Meta(ge=0, le=65_535)] | None = None

@@ -1,4 +1,4 @@
-"""Where the code of a job comes from: a bundle, or a commit of a git repository. Pure."""
+"""The source of a job's code: a bundle, or a commit of a git repository. Pure."""
 
 from __future__ import annotations
 

@@ -31,11 +31,11 @@ _VERSION: Literal[1] = 1
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One thing in a folder.
+    """One entry of a folder: a file, a folder or a link.
 
     path: its name below the folder, as bytes, because not every name is UTF-8. kind: FILE, FOLDER
-    or LINK. bits: its permissions. size, digests: of a file, its bytes and the SHA-256 of each of
-    its pieces, one after the other. target: of a link.
+    or LINK. bits: its permissions. size, digests: of a file, the number of its bytes and the
+    SHA-256 of each of its pieces, one after the other. target: of a link.
     """
 
     path: bytes
@@ -55,7 +55,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Manifest(msgspec.Struct, frozen=True, array_like=True):
-    """What stands in a folder, sorted by path."""
+    """The entries of a folder, sorted by path."""
 
     version: Literal[1]
     entries: Annotated[list[Entry], msgspec.Meta(max_length=MAX_ENTRIES)]

@@ -12,7 +12,7 @@ MODE is `namespace` (a user namespace in which we are UID, outside still ourselv
 (setuid to UID) or `self`. SIGNAL is sent to us when the thread that started us ends; PARENT is that
 process's pid. FOLDER becomes the working folder before anything is dropped.
 
-It imports nothing of Holdfast: it must start in ten milliseconds and also where the package cannot
+The launcher imports nothing of Holdfast: it must start in ten ms and also where the package cannot
 be read.
 """
 

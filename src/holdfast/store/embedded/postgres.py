@@ -1,7 +1,7 @@
 """An embedded PostgreSQL: made, started, watched and ended by the process that owns its folder.
 
 Why not the wheels' own managers: they report a zombie as running, chmod the parents of the data
-folder, call useradd and leave servers behind. What is kept here instead:
+folder, call useradd and leave servers behind. These invariants are kept here instead:
 
 PG-1  Every process of the server holds the lock on `server.lock`; the folder is free when the
       kernel says so.
@@ -13,7 +13,8 @@ PG-4  The server does not outlive its owner: it gets SIGINT (a clean, fast shutd
 -     A pid alone is never believed: a process is signalled through a pidfd, after its lock or
       folder was looked at.
 
-The facts behind it, and what was measured, are in docs/decisions/0003-embedded-postgres.md.
+The facts behind these invariants, and the measurements, are in
+docs/decisions/0003-embedded-postgres.md.
 """
 
 import logging

@@ -1,9 +1,9 @@
-"""Which processes belong to an embedded server, and how they are ended.
+"""Find the processes that belong to an embedded server, and end them.
 
 PG-1: every process of a server, initdb included, holds one open file description: the lock on
-`server.lock`, which it inherited. So "nothing of it is left" is one question to the kernel (is the
-lock free?). The answer holds across containers that share the folder, and after pids were reused. A
-pid alone is never believed.
+`server.lock`, which the process inherited. So "no process of the server is left" is one question to
+the kernel (is the lock free?). The answer holds across containers that share the folder, and after
+pids were reused. A pid alone is never believed.
 """
 
 import errno

@@ -1,4 +1,5 @@
-"""One run of the server process: its user, how it is kept, and what its failure to start means."""
+"""Run the server process: under which user, kept by which thread, and what a failure of its start
+means."""
 
 from __future__ import annotations
 
@@ -52,12 +53,12 @@ class TryAgain(Exception):
 
 @dataclass(frozen=True)
 class ServerPlace:
-    """How PostgreSQL is told where its cluster lies: by path, or, `private`, by a descriptor, for a
-    user without access to a folder above it.
+    """The place of the cluster, as PostgreSQL is told it: a path, or, where `private`, a
+    descriptor, for a user without access to a folder above the cluster.
 
     The kernel resolves `/proc/self/fd/N` without checking the folders above, in every process that
-    inherits N. Starting in the folder is not enough: before 16, PostgreSQL leaves the folder it is
-    started in to resolve its own name, and goes back by path.
+    inherits N. Starting in the folder is not enough: before 16, PostgreSQL leaves the folder in
+    which it is started to resolve its own name, and goes back by path.
     """
 
     name: str
@@ -80,11 +81,11 @@ class ServerPlace:
 
 
 class ServerRun:
-    """One run of the server process, kept by a thread that lives as long as it does.
+    """One run of the server process, kept by a thread that lives as long as the process does.
 
-    The thread is needed: the parent-death signal (PG-4) is sent when the *thread* that
-    forked ends, so a server started from a worker thread would stop with that worker. It also
-    reaps, so there is never a zombie.
+    The thread is needed because the parent-death signal (PG-4) is sent when the *thread* that
+    forked ends, so a server started from a worker thread would stop with that worker. The thread
+    also reaps the process, so there is never a zombie.
     """
 
     def __init__(

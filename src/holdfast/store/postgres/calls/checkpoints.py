@@ -3,9 +3,8 @@ store.
 
 SAVED-1  A checkpoint is accepted from, and given to, only the executor that has the call in an open
         batch, while the call has no end in it (CALLSET-1).
-SAVED-2  A row is written when its bytes are whole in the blob store. It is deleted after its blob,
-         once
-        the call has succeeded or its set is gone, because a person may retry a call that failed.
+SAVED-2  A row is written when its bytes are whole in the blob store. The row is deleted after its
+        blob, once the call has succeeded or its set is gone, because a person may retry a call that failed.
 """
 
 from collections.abc import Sequence

@@ -48,8 +48,8 @@ class FeedRow(msgspec.Struct, kw_only=True):
 
 
 class CallExchanges:
-    """A runner of exchanges. It keeps between them the fields of sets, which never change, and
-    sizes of calls, which only guide."""
+    """A runner of exchanges. Between them it keeps the fields of sets, which never change, and
+    sizes of calls, which serve as estimates only."""
 
     def __init__(self) -> None:
         self._sets: dict[int, CallSetRow] = {}

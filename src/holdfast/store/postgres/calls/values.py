@@ -1,4 +1,5 @@
-"""What callers and the store tell each other about calls: turns of executors, feeds, standings."""
+"""The values that callers and the store exchange about calls: turns of executors, feeds,
+standings."""
 
 from collections.abc import Sequence
 from datetime import datetime

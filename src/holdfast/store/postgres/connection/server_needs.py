@@ -1,7 +1,8 @@
 """Requirements on a user's own PostgreSQL server, and how to meet them.
 
-They are checked when the schema is brought up to date or asked about, so that an unsuitable server
-is refused at the start and by name, not by the first statement that happens to fail.
+The requirements are checked when the schema is brought up to date or asked about, so that an
+unsuitable server is refused at the start and by name, not by the first statement that happens to
+fail.
 """
 
 from dataclasses import dataclass

@@ -1,10 +1,10 @@
 """The one write that starts jobs (`reserve_jobs`): for the leader's plan, and for jobs that hosts
 take.
 
-RESERVE-1  The leader and the hosts plan for themselves, on locked room. This writes those of their
-           placements whose job is still queued under the epoch that the plan saw and whose queue is
-           open. It skips the other jobs and waits for no lock, because its caller holds locks of
-           hosts, and locks of queues come before those.
+RESERVE-1  The leader and the hosts plan for themselves, on locked room. This module writes
+           the placements whose job is still queued under the epoch that the plan saw and whose
+           queue is open. The write skips the other jobs and waits for no lock, because its caller
+           holds locks of hosts, and locks of queues come before those.
 """
 
 from collections.abc import Callable, Mapping, Sequence
