@@ -54,7 +54,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
 
 
 class HttpAnswer(msgspec.Struct, frozen=True):
-    """A whole answer. headers: with names in lower case."""
+    """A whole answer. headers: the headers, with names in lower case."""
 
     status: int
     body: bytes

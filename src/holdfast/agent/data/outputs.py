@@ -279,7 +279,7 @@ def _close_folders(entries: dict[str, Entry]) -> list[Entry]:
 
 
 class OutputsKeeper:
-    """Keeps the outputs of this host's tasks. folder: of the records (OUT-4)."""
+    """Keeps the outputs of this host's tasks. folder: the folder with the records (OUT-4)."""
 
     def __init__(self, folder: Path, table: TaskTable, transfers: Transfers) -> None:
         self._folder = folder

@@ -10,8 +10,8 @@ from holdfast.client.locate import find_data_folder
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True):
-    """The folders of Holdfast on this machine that are there. data: of an `up`. state: of an
-    agent."""
+    """The folders of Holdfast on this machine that are there. data: the data folder of an `up`.
+    state: the folder of an agent."""
 
     data: Path | None
     state: Path | None

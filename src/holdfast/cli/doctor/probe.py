@@ -50,8 +50,8 @@ class ProbeOrder(msgspec.Struct, frozen=True, kw_only=True):
     """The order to the process that looks at this machine.
 
     folders, files: path → use. host: also look at what tasks need. data: the data folder of an
-    `up`, "" without one. state: the folder of an agent. dsn: of the database; None for that of the
-    data folder, if its server runs.
+    `up`, "" without one. state: the folder of an agent. dsn: the DSN of the database; None for that
+    of the data folder, if its server runs.
     """
 
     folders: dict[str, str] = {}

@@ -21,8 +21,8 @@ _NAME_CHARACTERS = 64
 
 
 class CliContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A named server. urls: its addresses, the first tried first. ca_file: PEM of the authority
-    that signed its certificate, an absolute path; None for the system's."""
+    """A named server. urls: the server's addresses, in the order in which they are tried. ca_file:
+    PEM of the authority that signed its certificate, an absolute path; None for the system's."""
 
     urls: tuple[str, ...]
     token: str | None = None

@@ -22,10 +22,10 @@ class CodeRef(
 ):
     """The code that every attempt of a job gets, the same for all of them.
 
-    digest: the bundle of the folder that was sent. url: else the git repository that hosts fetch
-    it from. commit, branch: of the folder's checkout, or of the repository; empty where it is no
-    checkout. dirty: the folder had changes that were not committed. ref: the name that the commit
-    was found by at submission.
+    digest: the bundle of the folder that was sent. url: else the git repository that hosts fetch it
+    from. commit, branch: the commit and branch of the folder's checkout, or of the repository;
+    empty where the folder is no checkout. dirty: the folder had changes that were not committed.
+    ref: the name that the commit was found by at submission.
     """
 
     digest: Annotated[str, Meta(max_length=64, pattern=r"^([0-9a-f]{64}|)$(?!\n)")] = ""

@@ -34,8 +34,8 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One entry of a folder: a file, a folder or a link.
 
     path: its name below the folder, as bytes, because not every name is UTF-8. kind: FILE, FOLDER
-    or LINK. bits: its permissions. size, digests: of a file, the number of its bytes and the
-    SHA-256 of each of its pieces, one after the other. target: of a link.
+    or LINK. bits: its permissions. size, digests: the number of a file's bytes, and the SHA-256 of
+    each of its pieces, one after the other. target: the path to which a link points.
     """
 
     path: bytes

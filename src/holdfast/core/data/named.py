@@ -23,8 +23,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class NamedFolder(msgspec.Struct, frozen=True):
-    """A cache or a mount that a job asks for. inside: its path in the job's container; "" for the
-    path that it has on the host."""
+    """A cache or a mount that a job asks for. inside: the folder's path in the job's container; ""
+    for the path that the folder has on the host."""
 
     name: str
     inside: str = ""

@@ -222,7 +222,8 @@ class PostgresWorkflows(OnSession):
         counted: bool = True,
         now: Now = None,
     ) -> None:
-        """Make a post due again after the delay. counted: it counts as one of the post's tries."""
+        """Make a post due again after the delay. counted: this failure counts as one of the post's
+        tries."""
         due = await tx.now(now) + timedelta(seconds=delay_seconds)
         await tx.run("postpone_post", n=post.n, error=error, due_at=due, tries=int(counted))
 

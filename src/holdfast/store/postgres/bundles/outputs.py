@@ -14,7 +14,7 @@ from holdfast.store.postgres.connection.session import Tx, to_json
 
 
 class OutputsTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task whose outputs a host may send. wanted: its job asks for outputs."""
+    """A task whose outputs a host may send. wanted: the task's job asks for outputs."""
 
     attempt: int
     project: str

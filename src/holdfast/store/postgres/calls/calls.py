@@ -150,9 +150,9 @@ class PostgresCalls(PostgresCallReads):
     ) -> list[ExecutorTurned]:
         """Record ends and hand out batches, for many executors in one transaction.
 
-        policy_of, rules: for decisions on failures; None: a function's own fields over the
-        defaults. cold_wait_of: queue → the bound for functions that set none; None: the default.
-        The caller fills in `SetInfo.watch` of the batches.
+        policy_of, rules: the policies and rules by which failures are decided; None: a function's
+        own fields over the defaults. cold_wait_of: queue → the bound for functions that set none;
+        None: the default. The caller fills in `SetInfo.watch` of the batches.
         """
         if not turns:
             return []

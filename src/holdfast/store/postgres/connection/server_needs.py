@@ -19,8 +19,9 @@ _POOLER_LOOKS = 8
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """The facts about a server, read on a new connection. number: its `server_version_num`, 150018
-    for 15.18. shares_sessions: a pooler gives one session to several connections in turn."""
+    """The facts about a server, read on a new connection. number: the server's
+    `server_version_num`, 150018 for 15.18. shares_sessions: a pooler gives one session to several
+    connections in turn."""
 
     number: int
     version: str

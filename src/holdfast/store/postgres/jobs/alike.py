@@ -24,8 +24,8 @@ _decode_shuns = msgspec.json.Decoder(tuple[tuple[str, ...], tuple[str, ...]]).de
 
 
 class AlikeJob(msgspec.Struct, frozen=True):
-    """The fields that alike jobs share. job: for the plan, one of them, as if it had no attempt
-    yet. offered: for their orders."""
+    """The fields that alike jobs share. job: one of the alike jobs, for the plan, as if it had no
+    attempt yet. offered: the fields for the orders of the jobs."""
 
     job: Candidate
     offered: OfferedJob

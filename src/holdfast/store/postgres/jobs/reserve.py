@@ -25,8 +25,8 @@ RESERVE_FROM = [str(s) for s in sources(JOB, JobEvent.RESERVE)]
 
 
 class ReservedJob(msgspec.Struct, frozen=True):
-    """A job that was reserved. attempt: the number of its new attempt. secrets: its secrets, read
-    only for a job that a host takes."""
+    """A job that was reserved. attempt: the number of its new attempt. secrets: the job's secrets,
+    read only for a job that a host takes."""
 
     placement: JobPlacement
     attempt: int
