@@ -30,8 +30,8 @@ _asked = threading.local()
 
 
 class NoticeOrder(msgspec.Struct, frozen=True):
-    """A message to send. Without a title the URL is only read, and nothing is sent. The library's
-    name of it is secret."""
+    """A message to send. url: the address in the library's form, which is a secret. Without a title
+    the url is only checked, and nothing is sent."""
 
     number: int
     url: str
