@@ -91,8 +91,9 @@ def _refuse(what: str) -> ValidationError:
 
 
 def read_wishes(of_job: Sequence[str], of_project: str = "") -> dict[str, Wish]:
-    """Return target → the wish for it, from two texts with spaces between the wishes: the project's
-    wishes, and over them the job's. Raises ValidationError."""
+    """Return target → the wish for it. of_project: the project's wishes, a text with spaces between
+    them. of_job: the job's wishes, which take the place of the project's for the same target.
+    Raises ValidationError."""
     found = [read_wish(text) for text in (*of_project.split(), *of_job)]
     if len(found) > MAX_WISHES:
         raise _refuse(f"{len(found)} targets are more than {MAX_WISHES}")

@@ -267,8 +267,8 @@ async def read_shares(tx: Tx, environment: Mapping[str, Value]) -> dict[str, Sha
 
 
 async def lock_quotas(tx: Tx, names: Collection[str]) -> None:
-    """Lock the rows of the projects, so that no other transaction counts against their quotas
-    meanwhile (QUOTA-1)."""
+    """Lock the quotas of the projects, so that no other transaction counts against them meanwhile
+    (QUOTA-1)."""
     await tx.rows("lock_quota", names=sorted(names))
 
 
