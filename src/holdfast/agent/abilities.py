@@ -164,7 +164,8 @@ class Abilities:
 
 
 def try_start(folder: Path) -> str | None:
-    """Do what the start of a task does, and undo it. Return the reason if it failed, else None."""
+    """Do the steps of a task's start, and undo them. Return the reason if a step failed, else
+    None."""
     made: list[Path] = []
     opened: list[int] = []
     try:

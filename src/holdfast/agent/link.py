@@ -180,7 +180,8 @@ class GuardianLink(asyncio.Protocol):
                 self._transport.write(b"".join(held))
 
     def say_alive(self, *, holding: bool = False) -> None:
-        """Report that the loop turns. `holding`: True if ends wait for uploads."""
+        """Report to the guardian that the agent's loop turns. holding: True if ends of tasks wait
+        for uploads."""
         if not self._count_unread():
             self._deaf_since = None
         elif self._deaf_since is None:
@@ -189,7 +190,7 @@ class GuardianLink(asyncio.Protocol):
 
     @property
     def deaf_seconds(self) -> float:
-        """Return for how many seconds the guardian has neither read nor sent anything (HEAR-3)."""
+        """Return the seconds for which the guardian has neither read nor sent anything (HEAR-3)."""
         return 0.0 if self._deaf_since is None else read_boottime() - self._deaf_since
 
     def _count_unread(self) -> int:

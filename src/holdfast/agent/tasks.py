@@ -215,7 +215,7 @@ class AgentTask:
         )
 
     def _tell_section(self, now: float) -> tuple[float | None, bool]:
-        """Return for how many seconds the task's section excuses ranks on other hosts, and True if
+        """Return the seconds for which the task's section excuses ranks on other hosts, and True if
         the task needs such an excuse itself (EXCUSE-1). Ranks on one host excuse each other without
         the controller."""
         left = None

@@ -69,8 +69,8 @@ def request_of(call: RestCall[Any], timeout_seconds: float) -> HttpRequest:
 
 
 def held_seconds(request: HttpRequest) -> float:
-    """Return for how many seconds a request lets the controller hold the answer back until something
-    comes."""
+    """Return the seconds for which a request lets the controller hold the answer back until there
+    is news."""
     return float(dict(request.query).get("wait", 0.0))
 
 

@@ -53,6 +53,6 @@ class TaskKey(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False
 
     @classmethod
     def parse(cls, text: str) -> TaskKey:
-        """Read what `str()` wrote. Raises ValueError on anything else."""
+        """Return the id that `str()` wrote. Raises ValueError on any other text."""
         job_id, rank, epoch = text.split(":")
         return cls(job_id, int(rank), int(epoch))

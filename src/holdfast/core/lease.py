@@ -35,8 +35,8 @@ class ClockReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_step(last: ClockReading, this: ClockReading) -> float:
-    """Return by how many seconds the store's clock was set between two readings (back:
-    negative)."""
+    """Return the seconds by which the store's clock was set between two readings; negative where it
+    was set back."""
     passed = (this.at - last.at).total_seconds()
     # The monotonic clock bounds the true time between the readings; the rest is the step.
     least, most = this.before - last.after, this.after - last.before

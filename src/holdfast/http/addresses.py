@@ -9,8 +9,8 @@ from holdfast.errors import ValidationError
 
 
 class HttpAddress(msgspec.Struct, frozen=True):
-    """One address. authority: host and port as the URL spells them. prefix: the path before every
-    request's own. login: `name:password` of the URL, or an empty text."""
+    """The address of a controller. authority: host and port as the URL spells them. prefix: the
+    path before every request's own. login: `name:password` of the URL, or an empty text."""
 
     url: str
     is_secure: bool

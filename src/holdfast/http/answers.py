@@ -15,7 +15,7 @@ _SPLITS_A_LINE = "\r\n\0"
 
 
 class BadAnswer(Exception):
-    """The bytes are no answer, or the answer is not whole."""
+    """Says that the bytes are no answer, or that the answer is not whole."""
 
 
 def write_head(method: str, target: str, headers: Iterable[tuple[str, str]]) -> bytes:
@@ -67,7 +67,7 @@ class AnswerReader:
             raise BadAnswer("the server closed the connection within its answer")
 
     def take(self) -> list[bytes]:
-        """Return the parts of the body that have come since the last call."""
+        """Return the parts of the body that have come since the last call of this function."""
         pieces, self._pieces = self._pieces, []
         return pieces
 

@@ -1,4 +1,4 @@
-"""The asyncio client: streams. One event loop uses it."""
+"""The asyncio client: streams. A client belongs to one event loop."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class AsyncStream:
         await self._writer.start_tls(tls, server_hostname=host, ssl_handshake_timeout=seconds)
 
     def hand_over(self, protocol: asyncio.Protocol) -> None:
-        """Have another protocol read and write from now on."""
+        """Have another protocol read and write this connection from now on."""
         _HANDED_OVER[protocol] = self._writer
         transport = self._writer.transport
         transport.set_protocol(protocol)

@@ -1,14 +1,15 @@
-"""What becomes of a request: a kept connection or a new one, to one of several controllers, perhaps
-through a proxy; and its answer. Written once, for `blocking` and `asynchronous`.
+"""Carry requests to controllers and bring the answers: on a kept connection or a new one, to one of
+several controllers, perhaps through a proxy. The steps are written once, for `blocking` and
+`asynchronous`.
 
 CALL-1  A repeatable request that a kept connection loses before the first byte of its answer is sent
         once more on a fresh one, because the server may have closed the idle connection.
 CALL-2  If a controller's name has several addresses, each new connection tries the next address
         first, so that a replica that accepts connections and answers none delays one call only.
-CALL-3  A request goes to the controller that answered last. One that cannot be connected, that loses
-        a request, or that answers 502, 503 or 504 is left for the next in the list. The request itself goes
-        on there where it was not sent or may be repeated; each controller is tried once, and the pauses
-        between rounds are the caller's.
+CALL-3  A request goes to the controller that answered last. A controller that cannot be connected,
+        that loses a request, or that answers 502, 503 or 504 is left for the next in the list. The
+        request itself goes on there where it was not sent or may be repeated; each controller is
+        tried once, and the caller decides on the pauses between rounds.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ _AWAY = (502, 503, 504)
 class HttpRequest(msgspec.Struct, frozen=True):
     """One request.
 
-    silence_seconds: the longest wait for more of the answer. body: its bytes, or pieces that make up
-    the Content-Length of `headers`. repeatable: True if sending it twice does no harm; never for a body in
-    pieces. opened: called with the connection before the request is sent.
+    silence_seconds: the longest wait for more of the answer. body: the bytes of the request's body,
+    or pieces that make up the Content-Length of `headers`. repeatable: True if sending the request
+    twice does no harm; never for a body in pieces. opened: called with the connection before the
+    request is sent.
     """
 
     method: str
@@ -52,7 +54,7 @@ class HttpRequest(msgspec.Struct, frozen=True):
 
 
 class HttpAnswer(msgspec.Struct, frozen=True):
-    """A whole answer. headers: with names in lower case."""
+    """A whole answer. headers: the headers, with names in lower case."""
 
     status: int
     body: bytes
@@ -85,7 +87,8 @@ class HttpExchange:
     async def _send(
         self, head: bytes, body: bytes | Iterable[bytes] | None, length: int, seconds: float
     ) -> bool:
-        """Send a request. Returns False if the server hung up, or answered, before it had all."""
+        """Send a request. Return False if the server hung up, or answered, before it had the whole
+        request."""
         if body is None or isinstance(body, bytes):
             return await self._write(head + (body or b""), seconds)
         unsent = head
@@ -147,13 +150,14 @@ class HttpExchange:
         return b"".join(parts)
 
     def keep(self) -> bool:
-        """Prepare the connection for another request. Returns False when it is used up."""
+        """Prepare the connection for another request. Return False where the connection cannot
+        carry one."""
         self._idle_since = time.monotonic()
         return self._is_sent and self.answer.is_reusable
 
     def is_usable(self, repeatable: bool) -> bool:
-        """Return whether the connection may carry another request. One that lay idle for long may be
-        closed just now, which a repeatable request survives (CALL-1)."""
+        """Return whether the connection may carry another request. The server may be closing a
+        connection that lay idle for long, which a repeatable request survives (CALL-1)."""
         is_fresh = repeatable or time.monotonic() - self._idle_since < _IDLE_SECONDS
         return is_fresh and not self.stream.has_news()
 
@@ -189,7 +193,7 @@ class Courier:
 
     @property
     def urls(self) -> str:
-        """Return the addresses of the controllers, for messages."""
+        """Return the addresses of the controllers, to be named in messages."""
         return " or ".join(address.url for address in self._addresses)
 
     async def open(self, request: HttpRequest) -> HttpExchange:
@@ -215,7 +219,7 @@ class Courier:
         raise _sum_up(losses)
 
     async def connect(self) -> tuple[ByteStream, HttpAddress]:
-        """Connect to a controller, for another protocol than this room's (CALL-3). Raises
+        """Connect to a controller, for a protocol other than HTTP (CALL-3). Raises
         NeverConnected."""
         losses: list[tuple[HttpAddress, ConnectionLost]] = []
         first = self._at
@@ -244,7 +248,7 @@ class Courier:
             self._idle.pop().stream.close()
 
     def _leave(self, at: int) -> None:
-        """Send the next request to the controller behind number `at`."""
+        """Send the next request to the controller behind the one of number `at`."""
         if self._at == at:
             self._at = (at + 1) % len(self._addresses)
 
@@ -303,8 +307,8 @@ class Courier:
         return write_head(request.method, target, [("Host", address.authority), *headers.items()])
 
     async def _connect(self, at: int, *, dig: bool) -> ByteStream:
-        """Connect to a controller. dig: True to have a proxy on the way connect through, instead of
-        reading what is sent. Raises NeverConnected."""
+        """Connect to the controller of number `at`. dig: True to have a proxy on the way connect
+        through, instead of reading the bytes that are sent. Raises NeverConnected."""
         address, proxy = self._addresses[at], self._proxies[at]
         seconds = min(self._timeout_seconds, CONNECT_SECONDS)
         try:

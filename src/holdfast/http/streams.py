@@ -1,9 +1,9 @@
-"""What a connection's bytes go through, and what makes connections; `blocking` and `asynchronous`
-have one of each.
+"""The protocols of a stream, which carries a connection's bytes, and of a dialer, which makes
+connections. The modules `blocking` and `asynchronous` have one of each.
 
-Their methods are coroutines in both. Those of `blocking` never wait inside of the coroutine machinery:
-they block, so that the steps of an exchange are written once (`courier`) and run without an event
-loop there.
+The methods are coroutines in both. The coroutines of `blocking` never wait for an event loop: they
+block, so that the steps of an exchange are written once (`courier`) and run there without an event
+loop.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ class ByteStream(Protocol):
     """One connection. Its methods raise OSError, TimeoutError among them."""
 
     async def send(self, data: bytes, seconds: float) -> None:
-        """Write all of the data. seconds: the longest wait for the peer to take more."""
+        """Write all of the data to the connection. seconds: the longest wait for the peer to take
+        more."""
 
     async def receive(self, seconds: float) -> bytes:
-        """Return what has come, after a wait of at most `seconds`; no bytes at the end."""
+        """Return the bytes that have come, after a wait of at most `seconds`; no bytes at the end
+        of the connection."""
 
     async def secure(self, tls: ssl.SSLContext, host: str, seconds: float) -> None:
         """Speak TLS from now on; the certificate must be for `host`."""
@@ -40,7 +42,8 @@ class Dialer(Protocol):
     """Makes connections. Its methods raise OSError, TimeoutError among them."""
 
     async def find(self, host: str, port: int) -> list[str]:
-        """Return the addresses of a name."""
+        """Return the addresses that the name of a host stands for."""
 
     async def open(self, address: str, port: int, seconds: float) -> ByteStream:
-        """Connect."""
+        """Connect to an address and return the connection. seconds: the longest wait for the
+        connection."""

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
 
 
 def make_tls(ca_file: str | None) -> ssl.SSLContext:
-    """Return the context that trusts the authorities of `ca_file`, else those that SSL_CERT_FILE or
-    SSL_CERT_DIR names, else the machine's. Raises ValidationError for a file that cannot be used."""
+    """Return the TLS context that trusts the authorities of `ca_file`, else those that
+    SSL_CERT_FILE or SSL_CERT_DIR names, else the machine's. Raises ValidationError for a file that
+    cannot be used."""
     import ssl  # late, because most commands speak to loopback
 
     file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")

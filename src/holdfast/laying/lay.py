@@ -1,12 +1,12 @@
-"""Lay the files of a bundle into a folder, and put right what a job changed of them.
+"""Lay the files of a bundle into a folder, and write those again that a job has changed.
 
-LAY-1  Only what the manifest names is written, below the folder, and never through a link: each
-       step down opens one folder without following links. What a job left in the place of a folder
-       or a file is moved aside, and not deleted; only a link is replaced.
+LAY-1  Only names of the manifest are written, below the folder, and never through a link: each step
+       down opens one folder without following links. A thing that a job left in the place of a
+       folder or a file is moved aside, and not deleted; only a link is replaced.
 LAY-2  A file is whole or is not there: it is written under another name, its bytes are compared
        with their digest, and it is renamed.
-LAY-3  A later attempt puts right what is not as it was laid, by the file's number, size and times,
-       and leaves all else as the job left it.
+LAY-3  A later attempt writes again each file that has changed since it was laid, by the file's
+       number, size and times, and leaves all else as the job left it.
 """
 
 import contextlib
@@ -28,9 +28,9 @@ ReadPiece = Callable[[bytes, int], bytes]
 
 
 class Laid(msgspec.Struct, frozen=True, array_like=True):
-    """What was laid into a folder. boot: the boot of the machine, because files that were not
-    synced may be lost with it. attempt: the attempt for which it was laid. marks: path → the
-    number, the size and the times of a file or link."""
+    """The files that were laid into a folder. boot: the boot of the machine, because files that
+    were not synced may be lost with it. attempt: the attempt for which they were laid. marks: path
+    → the number, the size and the times of a file or link."""
 
     digest: str
     boot: str
@@ -39,7 +39,8 @@ class Laid(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Layer:
-    """Lays one bundle into one folder. read_piece: returns the bytes of a digest."""
+    """Lays one bundle into one folder. read_piece: a function that returns the bytes of a
+    digest."""
 
     def __init__(self, folder: str, marks: dict[bytes, Mark], read_piece: ReadPiece) -> None:
         self._root = os.open(folder, _OPEN)
@@ -50,7 +51,7 @@ class Layer:
 
     def lay(self, entries: Sequence[Entry]) -> dict[bytes, Mark]:
         """Lay all entries, sorted by path, and return their marks. Raises OSError, ValidationError,
-        and what `read_piece` raises."""
+        and the errors of `read_piece`."""
         marks: dict[bytes, Mark] = {}
         closed = list[Entry]()
         try:
@@ -128,8 +129,8 @@ class Layer:
 
 
 def remove_laid(folder: str, marks: dict[bytes, Mark]) -> None:
-    """Delete what was laid into a folder and is as it was laid, and the folders that are empty
-    then. Raises OSError."""
+    """Delete the files that were laid into a folder and have not changed since, and the folders
+    that are empty then. Raises OSError."""
     root = os.open(folder, _OPEN)
     try:
         for path, mark in marks.items():
@@ -177,7 +178,8 @@ def _filled(data: bytes) -> Iterator[tuple[int, bytes | memoryview]]:
 
 
 def check_piece(sha256: bytes, data: bytes) -> bytes:
-    """Return a piece whose bytes have this digest. Raises ValidationError for others."""
+    """Return a piece, after a check that its bytes have this digest. Raises ValidationError where
+    they do not."""
     if hashlib.sha256(data).digest() != sha256:
         raise ValidationError(
             f"other bytes came than those of {sha256.hex()}", code="checksum_mismatch"
@@ -197,7 +199,7 @@ def _mark(found: os.stat_result) -> Mark:
 
 
 def _clear(parent: int, name: bytes, found: os.stat_result) -> None:
-    """Make room for what the manifest has under a name (LAY-1)."""
+    """Make room for the entry that the manifest has under a name (LAY-1)."""
     if stat.S_ISLNK(found.st_mode):
         os.unlink(name, dir_fd=parent)
         return

@@ -29,13 +29,15 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = False) -> None:
 
 
 def write_bound(path: Path, word: str) -> None:
-    """Replace `path` by a word that is bound to this file (FILE-1). Raises OSError."""
+    """Replace the file at `path` by a bound file, which holds a word and the number of its own
+    inode (FILE-1). Raises OSError."""
     _replace(path, word.encode(), durable=True, bound=True)
 
 
 def read_bound(path: Path) -> tuple[str, bool]:
-    """Return the word of a bound file, and whether the file is a copy. The word is empty where
-    there is no file, or where the file broke off. Raises OSError for a file that cannot be read."""
+    """Return the word in a bound file, and whether the file is a copy of the one that was written.
+    The word is empty where there is no file, or where the file is cut short. Raises OSError for a
+    file that cannot be read."""
     words = (read_private(path) or b"").decode(errors="replace").split()
     if len(words) != 2:
         return "", False

@@ -79,7 +79,8 @@ class TaskGroup:
         return _try_write(f"{self.path}/cgroup.kill", "1")
 
     def remove(self) -> bool:
-        """Remove the group and those below it. Returns False while a process still lives in it."""
+        """Remove the group and the groups below it. Return False while a process still lives in one
+        of them."""
         return _remove_group(self.path)
 
 
@@ -232,8 +233,8 @@ def read_memory_limit(pid: int) -> int | None:
 
 
 def find_own_groups(groups: list[str], mounts: list[str]) -> dict[str, str]:
-    """Join /proc/self/cgroup with mountinfo. Returns hierarchy ("" is v2) → this process's own
-    folder in it."""
+    """Return hierarchy → this process's own folder in that hierarchy, from /proc/self/cgroup and
+    mountinfo. The hierarchy "" is v2."""
     own: dict[str, str] = {}
     for line in groups:
         _, controllers, path = line.split(":", 2)

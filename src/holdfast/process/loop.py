@@ -37,9 +37,9 @@ def catch_signals() -> int:
 
 
 def write_note(fd: int, source: str, sentence: str, fields: Mapping[str, object]) -> bool:
-    """Write one line to a log: JSON, and text on a terminal. Returns False where that fails (a full
-    disk), or would have to wait (a paused terminal, a full pipe), because neither must hold up the
-    processes."""
+    """Write one line to a log: JSON, and text on a terminal. Return False where that fails (a full
+    disk), or would have to wait (a paused terminal, a full pipe), because a log must not hold up
+    the program."""
     words = {key: value for key, value in fields.items() if value is not None}
     words = {"at": time.time(), "from": source, "message": sentence, **words}
     line = msgspec.json.encode(words) + b"\n"

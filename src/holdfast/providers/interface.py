@@ -75,8 +75,8 @@ class Provider(Protocol):
         offers'."""
 
     async def quote(self, offers: tuple[Offer, ...]) -> tuple[Quote, ...]:
-        """Return what is known of these offers now: price and availability. Never raises
-        NoCapacity."""
+        """Return the price and the availability of these offers, as far as they are known now.
+        Never raises NoCapacity."""
 
     async def create(self, order: CreateOrder) -> Machine:
         """Make one machine, and return it as soon as the provider has accepted the order.

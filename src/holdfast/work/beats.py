@@ -181,7 +181,8 @@ _looked = False
 
 
 def _find_reporter() -> Reporter | None:
-    """Return this process's reporter, None outside Holdfast. The environment is read once."""
+    """Return this process's reporter, None outside Holdfast. The environment is read at the first
+    call only."""
     global _reporter, _looked
     if not _looked:
         task, address = os.environ.get("HOLDFAST_TASK"), os.environ.get("HOLDFAST_BEAT_SOCKET")

@@ -82,7 +82,8 @@ def load(*, local: Path | None = None) -> bytes | None:
 
 
 def path(*, local: Path | None = None) -> str | None:
-    """Return the file `load` reads. It stays for as long as the task runs; copy it to keep it."""
+    """Return the file that `load` reads. The file stays for as long as the task runs; copy it to
+    keep it longer."""
     if os.environ.get("HOLDFAST_TASK"):
         return os.environ.get("HOLDFAST_CHECKPOINT") or None
     if local is not None and os.path.exists(local):

@@ -47,9 +47,9 @@ class NotServed(Exception):
 
 
 class FileTree:
-    """The files below one folder. beneath: nothing leads out of it (BELOW-1); otherwise links are
-    followed as a process would whose root this folder is. cwd: the folder of names without a / in
-    front, then."""
+    """The files below one folder. beneath: no name leads out of the folder (BELOW-1); without it,
+    links are followed as by a process whose root this folder is, and `cwd` is the folder of names
+    without a / in front."""
 
     def __init__(self, root: str, *, beneath: bool = True, cwd: str = "") -> None:
         self._cwd = os.fsencode(cwd)
@@ -57,7 +57,7 @@ class FileTree:
         self._resolve = _NO_MAGIC | (_BENEATH if beneath else _IN_ROOT)
 
     def open(self, path: str, flags: int, mode: int = 0) -> int:
-        """Open a name. Raises OSError."""
+        """Open the file of a name. Raises OSError."""
         name = os.fsencode(path) or b"."
         if not self._resolve & _BENEATH:
             name = os.path.join(self._cwd, name)
@@ -92,7 +92,8 @@ class FileTree:
     # ---- what is there
 
     def walk(self, paths: list[str], most: int) -> Iterator[dict[str, Any]]:
-        """Yield an entry for everything below these names, and {"left": why} for what is left out."""
+        """Yield an entry for everything below these names, and {"left": reason} for each name that
+        is left out."""
         seen = 0
         pending = [path.rstrip("/") or "." for path in reversed(paths)]
         tops = set(pending)
@@ -127,7 +128,7 @@ class FileTree:
             os.close(fd)
 
     def look(self, path: str, *, follow: bool) -> dict[str, Any]:
-        """Return what a name stands for (BELOW-2). Raises OSError."""
+        """Return the entry of a name: its kind, its size and the like (BELOW-2). Raises OSError."""
         fd = self.open(path, os.O_PATH | (0 if follow else os.O_NOFOLLOW))
         try:
             found = os.fstat(fd)
@@ -161,7 +162,8 @@ class FileTree:
     # ---- reading
 
     def read(self, path: str, at: int, size: int) -> tuple[dict[str, Any], bytes]:
-        """Return a piece of a file, and the file's size and sign afterwards. Raises OSError."""
+        """Return a piece of a file, and the file's size and sign after the read: the sign is three
+        numbers, of which one changes when the file does. Raises OSError."""
         fd = self.open(path, _READ | (os.O_NOFOLLOW if self._resolve & _BENEATH else 0))
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -203,8 +205,8 @@ class FileTree:
             os.close(fd)
 
     def commit(self, part: str, path: str, size: int, sha256: str, bits: int) -> None:
-        """Give a file that was sent its name and its bits, if it has these bytes. Raises OSError,
-        NotServed."""
+        """Give a file that was sent its name and its permission bits, if its bytes have this size
+        and SHA-256. Raises OSError, NotServed."""
         fd = self.open(part, os.O_RDWR | os.O_NOFOLLOW)
         try:
             os.ftruncate(fd, size)
@@ -222,8 +224,8 @@ class FileTree:
             os.close(parent)
 
     def make_folder(self, path: str, bits: int) -> None:
-        """Make a folder and those above it; a folder that is there stays as it is. Raises
-        OSError."""
+        """Make a folder and the folders above it; a folder that is there already stays as it is.
+        Raises OSError."""
         done = "/" if path.startswith("/") else ""
         for name in [part for part in path.split("/") if part not in ("", ".")]:
             parent = self.open(done, os.O_PATH | os.O_DIRECTORY)
@@ -254,7 +256,8 @@ def _say(error: OSError) -> str:
 
 
 def read_frame(stream: BinaryIO) -> tuple[dict[str, Any], bytes] | None:
-    """Return the next frame of a stream, None at its end. Raises EOFError for half of one."""
+    """Return the next frame of a stream, None at the stream's end. Raises EOFError where only a
+    part of a frame comes."""
     head = _read_exactly(stream, HEAD.size, first=True)
     if not head:
         return None

@@ -120,8 +120,8 @@ def _lock(fd: int, root: Path, key: str) -> None:
 
 
 def choose_python(version: str, environ: Mapping[str, str]) -> tuple[str, list[str]]:
-    """Return the interpreter's name with its version, and the command that makes an environment of
-    it; the folder's path follows. Raises SetupFailed."""
+    """Return the interpreter's name with its version, and the command that makes an environment
+    with it; the path of the environment's folder is to be added at the end. Raises SetupFailed."""
     path = environ.get("PATH", os.defpath)
     uv = shutil.which("uv", path=path)
     if version and uv:

@@ -2,11 +2,11 @@
 
 LAID-1  Every attempt gets the same code: the bundle that its job names, from the first attempt to
         the last, also where the folder that it came from has changed since.
-LAID-2  One laying at a time for a folder, and one for an attempt: the ranks of a gang on one host
-        share the folder, and those that run already are not disturbed.
+LAID-2  Code is laid into a folder by one thread at a time, and once for an attempt: the ranks of a
+        gang on one host share the folder, and ranks that run already are not disturbed.
 LAID-3  Code in the folders of jobs that are not here any more takes bounded room: after an hour,
-        and beyond the newest eight, what is as it was laid is deleted. What a job wrote or changed
-        stays.
+        and beyond the newest eight, files that have not changed since they were laid are deleted.
+        Files that a job wrote or changed stay.
 """
 
 import asyncio
@@ -66,9 +66,9 @@ class CodeLaying:
         self._laying: set[str] = set()  # folders that are being laid, which no sweep touches
 
     async def lay(self, task: AgentTask, order: LaunchOrder) -> str | None:
-        """Lay the code of a task. Return None once it is there, or where the task has none;
-        otherwise a sentence on why it cannot be. Raises Unavailable where it cannot be had now, and
-        OSError where this host's disk is why."""
+        """Lay the code of a task into its work folder. Return None once the code is there, or where
+        the task has none; otherwise a sentence on why it cannot be laid. Raises Unavailable where
+        the code cannot be fetched now, and OSError where this host's disk is the reason."""
         code = order.code
         if code is None:
             return None
@@ -167,7 +167,7 @@ class CodeLaying:
 
 
 class _Pieces:
-    """Reads pieces out of packs, which are fetched when the first piece of each is needed."""
+    """Reads pieces out of packs. A pack is fetched when its first piece is needed."""
 
     def __init__(
         self,
@@ -183,7 +183,8 @@ class _Pieces:
         self._fds: dict[int, int] = {}
 
     def read(self, sha256: bytes, size: int) -> bytes:
-        """Return the bytes of a digest (PACKS-1)."""
+        """Return the bytes of a digest, fetching the pack with them where it is missing
+        (PACKS-1)."""
         number, at = self._places[sha256]
         if not 0 <= number < len(self._plan.packs):
             raise ValidationError("the places of the bundle do not fit its manifest")
@@ -212,7 +213,7 @@ class _Pieces:
         self._packs.remove(self._plan.packs[number])
 
     def close(self) -> None:
-        """Close the packs."""
+        """Close the packs that are open."""
         while self._fds:
             os.close(self._fds.popitem()[1])
 

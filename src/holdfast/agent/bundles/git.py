@@ -2,10 +2,10 @@
 
 GIT-1  Only https and ssh are spoken, no hook or helper of a repository runs, no configuration of
        this machine is read, and no word of a user is taken for an option. The work folder's `.git` is
-       a copy for the job: git itself works in a repository that no job can reach, because what a job
-       writes into a configuration, from within its container too, would run on this host.
-GIT-2  Credentials come from the job's secrets: GIT_TOKEN for https, GIT_SSH_KEY for ssh. They stand
-       in the environment or in a file (0600) that is deleted, and in no argument.
+       a copy for the job: git itself works in a repository that no job can reach, because words that a
+       job writes into a configuration, from within its container too, would run on this host.
+GIT-2  Credentials come from the job's secrets: GIT_TOKEN for https, GIT_SSH_KEY for ssh. These
+       stand in the environment or in a file (0600) that is deleted, and in no argument.
 """
 
 import base64
@@ -41,11 +41,11 @@ _FINAL = (
 def fetch_commit(
     code: CodeRef, folder: str, given: Mapping[str, str], environ: Mapping[str, str]
 ) -> None:
-    """Make a folder hold a commit; what a job wrote beside the commit's files stays. given: the
+    """Make a folder hold the files of a commit; files that a job wrote beside them stay. given: the
     job's variables and secrets.
 
     Raises:
-        ValidationError: the commit cannot be had. Unavailable: it cannot be had now.
+        ValidationError: the commit cannot be fetched. Unavailable: it cannot be fetched now.
     """
     check_code(code)
     with _credentials(given) as more, tempfile.TemporaryDirectory(prefix="holdfast-git-") as own:
@@ -107,7 +107,7 @@ def _start(folder: str, env: Mapping[str, str], *words: str) -> subprocess.Compl
 
 @contextmanager
 def _credentials(given: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """Yield the variables by which git signs in (GIT-2)."""
+    """Yield the variables by which git signs in to the repository (GIT-2)."""
     more: dict[str, str] = {}
     if token := given.get("GIT_TOKEN"):
         user = given.get("GIT_USER", "x-access-token")

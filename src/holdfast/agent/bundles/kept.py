@@ -1,9 +1,9 @@
-"""The packs that a host keeps: what one job fetched, the next one finds here.
+"""The packs that a host keeps, so that a job finds here the packs that an earlier job fetched.
 
-PACKS-1  A pack in the folder is whole or is not there, and what stands in it is compared with its
-         digests before it is used, because a disk may have lost bytes when the power went.
-PACKS-2  The folder has at most `limit_bytes`. What was used longest ago goes first, and what is
-         used now stays.
+PACKS-1  A pack in the folder is whole or is not there, and its bytes are compared with their
+         digests before they are used, because a disk may have lost bytes when the power went.
+PACKS-2  The folder has at most `limit_bytes`. The pack that was used longest ago is deleted first,
+         and a pack that is used now stays.
 """
 
 import contextlib
@@ -29,7 +29,8 @@ class KeptPacks:
         self._size: int | None = None
 
     def open_pack(self, pack: str) -> int | None:
-        """Return a descriptor of a pack, and note its use; None where it is not here."""
+        """Return a descriptor of a pack, and note that the pack was used; None where the pack is
+        not on this host."""
         path = f"{self._folder}/{pack}"
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -40,7 +41,7 @@ class KeptPacks:
         return fd
 
     def add(self, pack: str, data: bytes) -> None:
-        """Keep a pack (PACKS-1). Raises OSError."""
+        """Keep the bytes of a pack on this host (PACKS-1). Raises OSError."""
         make_folder(str(self._folder))
         part = f"{self._folder}/{_PART}{secrets.token_hex(8)}"
         fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -60,12 +61,13 @@ class KeptPacks:
         self._prune()
 
     def remove(self, pack: str) -> None:
-        """Delete a pack whose bytes are wrong."""
+        """Delete a pack, because its bytes are wrong."""
         with contextlib.suppress(OSError):
             os.unlink(f"{self._folder}/{pack}")
 
     def _prune(self) -> None:
-        """Delete packs until the rest fits (PACKS-2)."""
+        """Delete packs, the longest unused first, until the others fit into `limit_bytes`
+        (PACKS-2)."""
         with self._lock:
             if self._size is not None and self._size <= self._limit_bytes:
                 return

@@ -1,5 +1,5 @@
-"""The Python environments of tasks: the plan by which `holdfast.work.setup` makes one, and how its
-failure is told."""
+"""Make the Python environments of tasks: plan how `holdfast.work.setup` makes one, and read why it
+failed."""
 
 import hashlib
 import json
@@ -15,8 +15,8 @@ PLAN_FILE, FAILED_FILE = "setup.json", "setup.failed"
 
 
 def wrap_command(task: AgentTask, order: LaunchOrder, root: Path, argv: Sequence[str]) -> list[str]:
-    """Return the command that makes an order's environment and becomes its program; the program's
-    own where the order asks for none. Raises OSError."""
+    """Return the command that makes the Python environment of an order and then becomes the order's
+    program; the program's own command where the order asks for no environment. Raises OSError."""
     if order.setup is None and order.python is None:
         return list(argv)
     project = hashlib.sha256(order.project.encode()).hexdigest()[:16]
@@ -33,7 +33,7 @@ def wrap_command(task: AgentTask, order: LaunchOrder, root: Path, argv: Sequence
 
 
 def read_failure(task: AgentTask) -> str | None:
-    """Return why a task's environment could not be made, None where it was."""
+    """Return why a task's Python environment could not be made; None where it was made."""
     try:
         return (task.folder / FAILED_FILE).read_text(errors="replace")[:4096] or None
     except OSError:

@@ -55,7 +55,7 @@ class AppTrial(msgspec.Struct, frozen=True):
 
     @property
     def pause_seconds(self) -> float:
-        """Return for how long the app stays off this host."""
+        """Return the seconds for which the app stays off this host."""
         return min(FIRST_PAUSE_SECONDS * 2.0 ** min(self.aside - 1, 10), MAX_PAUSE_SECONDS)
 
 

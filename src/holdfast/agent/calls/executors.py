@@ -361,8 +361,8 @@ class Executors:
             log.warning("a cancelled call did not end in its grace", extra=task.about())
 
     def _end_call(self, key: TaskKey, call: tuple[int, int], phases: Collection[int]) -> bool:
-        """Kill an executor if it runs this call, and is in one of these phases of it. Return True
-        if the executor was killed."""
+        """Kill the executor if it runs this call, and if the call is in one of the phases given.
+        Return True if the executor was killed."""
         task = self.table.get(key)
         place = None if task is None else read_place(task.folder)
         if task is None or place is None or place.phase not in phases:

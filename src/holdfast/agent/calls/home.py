@@ -62,7 +62,8 @@ class ExecutorHome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_executor_home(config: AgentConfig, beat_socket: str) -> ExecutorHome:
-    """Return what the executors of this agent share; their socket lies beside the beat socket."""
+    """Return the files and settings that the executors of this agent share; their socket lies
+    beside the beat socket."""
     return ExecutorHome(
         folder=config.state_path / "calls",
         socket=str(Path(beat_socket).with_name(CALLS_SOCKET_FILE)),

@@ -33,8 +33,8 @@ class Inside:
         self._savers: list[ProcessEntry] | None = None
 
     def may_tell_main(self) -> bool:
-        """Send TERM to all but the main program, once; return True when the main program may get
-        it."""
+        """Send TERM to all processes but the main program, once; return True when the main program
+        may get TERM, too."""
         if self._savers is None:
             self._savers = self._tell_others() if self._is_ours() else []
         self._savers = [entry for entry in self._savers if _lives(entry)]
@@ -53,8 +53,8 @@ class Inside:
             return False
 
     def _tell_others(self) -> list[ProcessEntry]:
-        """Send TERM to all but the main program; return the processes for which the main program
-        waits."""
+        """Send TERM to all processes but the main program; return the processes whose ends the main
+        program has to await before it gets TERM."""
         try:
             others, main = find_others(read_table(), self._first, with_init=self._with_init)
         except OSError:
@@ -72,8 +72,12 @@ class Inside:
 def find_others(
     table: dict[int, ProcessEntry], first: int, *, with_init: bool
 ) -> tuple[list[ProcessEntry], int]:
-    """Return all processes below the first one but the main program, and the main program's pid;
-    0 if there is none."""
+    """Return the living processes of a container except the main program, and the main program's
+    pid; 0 if there is no main program.
+
+    table: all processes by pid. first: the pid of the container's first process. with_init: the
+    first process is a small init, and the main program is its oldest child.
+    """
     below: list[ProcessEntry] = []
     edge = {first}
     while edge:

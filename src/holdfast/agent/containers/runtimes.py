@@ -124,8 +124,9 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
 def find_runtime(
     asked: Kind | None, options: Mapping[str, Sequence[str]], environ: Mapping[str, str]
 ) -> Runtime:
-    """Return the runtime to use: the one that was asked for; else podman; else docker. options:
-    the operator's options for each. Raises ValidationError that names the programs to install."""
+    """Return the runtime to use: the one that was asked for; else podman; else docker. options: the
+    operator's options for each runtime. Raises ValidationError, which names the programs to
+    install."""
     path = environ.get("PATH") or os.defpath
     kinds: tuple[Kind, ...] = (asked,) if asked else ("podman", "docker")
     for kind in kinds:
@@ -159,7 +160,8 @@ def is_hybrid(root: str = "/sys/fs/cgroup") -> bool:
 
 
 def read_traits(kind: Kind, environ: Mapping[str, str]) -> Traits:
-    """Read the traits of this host. This costs a few stats; no program is run."""
+    """Return the traits of this host that decide how podman or docker makes a container here. This
+    looks at a few files; no program is run."""
     uid = os.getuid()
     shared = uid == 0 or kind == "docker" or os.path.isdir("/dev/mqueue")
     return Traits(

@@ -40,7 +40,8 @@ class HostCaches:
         self.limit_bytes = limit_bytes
 
     def open(self, project: str, name: str) -> str:
-        """Make a cache if it is not there, note its use, and return its path. Raises OSError."""
+        """Return the path of a cache of a project, made if it is missing, and note that the cache
+        was used. Raises OSError."""
         place = self.root / quote(project, safe="") / name
         for folder in (self.root, place.parent, place, place / "files"):
             make_private_folder(folder)
@@ -48,12 +49,13 @@ class HostCaches:
         return str(place / "files")
 
     def list_keys(self) -> list[str]:
-        """Return the keys of the caches that are here, the longest unused first (CACHE-1)."""
+        """Return the keys of the caches on this host, the longest unused first (CACHE-1)."""
         return [key for _, key, _ in self._list_places()]
 
     def prune(self, busy: Callable[[], Collection[str]]) -> list[str]:
-        """Remove the longest unused caches, except the busy ones, until the others keep the bound
-        and leave room on the disk. Return the keys of those that are gone. Called in a thread."""
+        """Remove the longest unused caches, except the caches in `busy`, until the others keep the
+        bound and leave room on the disk. Return the keys of the removed caches. Call this in a
+        thread, because it waits for the disk."""
         for left in self.root.glob(f"{_DOOMED}*"):
             shutil.rmtree(left, ignore_errors=True)
         places = self._list_places()
@@ -119,11 +121,11 @@ class CacheKeeper:
         self._poked = asyncio.Event()
 
     def poke(self) -> None:
-        """Look soon, because a task that used a cache has ended."""
+        """Have the caches looked at soon, because a task that used a cache has ended."""
         self._poked.set()
 
     async def run(self) -> None:
-        """Look for ever: at the start, when tasks end, and each minute."""
+        """Look at the caches for ever: at the start, when tasks end, and each minute."""
         while True:
             await self.look()
             with contextlib.suppress(TimeoutError):
@@ -132,7 +134,8 @@ class CacheKeeper:
             self._poked.clear()
 
     async def look(self) -> None:
-        """Prune the caches, and tell which ones are here where that has changed."""
+        """Prune the caches, and tell the controller which caches are here where that has
+        changed."""
         gone = await run_aside(lambda: self._caches.prune(self._list_busy))
         if gone:
             log.info(f"removed caches, the longest unused first: {', '.join(gone)}")

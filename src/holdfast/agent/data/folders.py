@@ -11,8 +11,8 @@ from holdfast.wire.agent import LaunchOrder
 
 @dataclass(frozen=True)
 class TaskFolders:
-    """The named folders of one task. variables: where it finds each. volumes: as in JobSpec, for a
-    task in a container."""
+    """The named folders of one task. variables: the variables by which the task finds its folders.
+    volumes: as in JobSpec, for a task in a container."""
 
     variables: dict[str, str]
     volumes: list[str]
@@ -32,7 +32,8 @@ class NamedFolders:
             self.mounts.open(read_folder("mount", word).name)
 
     def open(self, order: LaunchOrder) -> TaskFolders:
-        """Make the folders that an order names ready. Raises OSError, ValidationError."""
+        """Open the caches and mounts that an order names, so that its task can use them. Raises
+        OSError, ValidationError."""
         found = TaskFolders({}, [])
         for word in order.caches:
             cache = read_folder("cache", word)

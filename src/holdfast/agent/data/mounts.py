@@ -23,8 +23,8 @@ MOUNT_SECONDS = 30.0
 
 
 def list_labels(mounts: Mapping[str, HostMount]) -> dict[str, str]:
-    """Return the labels of the mounts that this host has now: a folder that is there, a bucket
-    whose program is there (MOUNT-1)."""
+    """Return the labels of the mounts that this host has now (MOUNT-1): a folder must be there, and
+    for a bucket the program that shows it."""
     found = {}
     for name, mount in mounts.items():
         if (why := find_lack(mount)) is not None:
@@ -35,7 +35,7 @@ def list_labels(mounts: Mapping[str, HostMount]) -> dict[str, str]:
 
 
 def find_lack(mount: HostMount) -> str | None:
-    """Return why a mount cannot be used here; None if it can."""
+    """Return why a mount cannot be used here; None if it can be used."""
     if mount.bucket:
         there = shutil.which(mount.tool) is not None
         return None if there else f"this host has no program {mount.tool}"
@@ -57,7 +57,7 @@ class HostMounts:
 
     def open(self, name: str) -> tuple[str, str]:
         """Return the path of a mount and its mode, "ro" or "rw". Raises ValidationError with the
-        reason why it cannot be used."""
+        reason where the mount cannot be used."""
         mount = self._mounts.get(name)
         if mount is None:
             raise ValidationError(f"this host lists no mount {name} (`holdfast agent --mount`)")
@@ -90,7 +90,8 @@ class HostMounts:
 
 
 def write_command(mount: HostMount, folder: str) -> list[str]:
-    """Return the command that shows a bucket as a folder, and returns once it does."""
+    """Return the command that shows a bucket as a folder, and that returns once the folder is
+    there."""
     bucket, _, prefix = mount.bucket.partition("/")
     if mount.tool == "rclone":
         mode = ["--vfs-cache-mode", "writes"] if mount.write else ["--read-only"]

@@ -1,12 +1,13 @@
-"""Keep what tasks leave: send it while they run, and once more when they have ended.
+"""Keep the outputs of tasks: send them while the tasks run, and once more when they have ended.
 
 OUT-4  A record of each task that keeps outputs stands on the disk from its launch until the
        controller has the last word on them, so that the agent that follows a killed one, or a host
        that comes back, sends the rest.
 OUT-5  While a task runs, its outputs are sent each minute in which they changed, so that a lost host
        loses a minute of them.
-OUT-6  What is left out is named, with the reason: names that lead out, devices, files that changed
-       each time that they were read, what is beyond the bounds, and what the store has no room for.
+OUT-6  Names that are left out are listed, with the reason: names that lead out, devices, files that
+       changed each time that they were read, files beyond the bounds, and files for which the store
+       has no room.
 """
 
 import asyncio
@@ -78,7 +79,7 @@ class _Known(msgspec.Struct):
 
 
 class _Round(msgspec.Struct):
-    """What one look at a task's outputs found."""
+    """The findings of one look at a task's outputs."""
 
     entries: dict[str, Entry] = {}
     left: list[LeftOut] = []
@@ -86,7 +87,7 @@ class _Round(msgspec.Struct):
     reason: str = ""
 
     def leave(self, path: str, why: str) -> None:
-        """Leave a name out (OUT-6)."""
+        """Note that a name is left out, and the reason (OUT-6)."""
         if len(self.left) < MAX_LEFT:
             self.left.append(LeftOut(path[:4096], why))
         else:
@@ -105,7 +106,8 @@ class Collector:
         self.wire = Wire()
 
     def send(self, *, ended: bool) -> None:
-        """Look at the outputs and send what is new. Blocking. Raises HoldfastError, OSError."""
+        """Look at the outputs of the task and send the files that are new. The call blocks. Raises
+        HoldfastError, OSError."""
         self.wire = Wire()
         round_ = _Round()
         reader = None
@@ -180,7 +182,8 @@ class Collector:
     def _read_all(
         self, reader: FolderReader, files: list[dict[str, Any]], round_: _Round
     ) -> Iterator[tuple[str, Entry]]:
-        """Read what changed, send it in packs, and yield each file once its bytes are kept."""
+        """Read the files that changed, send them in packs, and yield each file once its bytes are
+        kept."""
         batch: dict[bytes, bytes] = {}
         size, ready = 0, list[tuple[str, Entry]]()
         for one in files:
@@ -213,8 +216,8 @@ class Collector:
     def _read_file(
         self, reader: FolderReader, path: str, batch: dict[bytes, bytes]
     ) -> _Known | None:
-        """Read a whole file; add its bytes to the batch, or send them, where they are many. Return
-        None where it changed meanwhile."""
+        """Read a whole file, and add its bytes to the batch, or send the bytes where they are many.
+        Return None where the file changed meanwhile."""
         first, data = reader.read(path, 0, PIECE_BYTES)
         size, sign = first["size"], first["sign"]
         pieces = list[bytes]()
@@ -265,7 +268,7 @@ def _name(path: str) -> bytes:
 
 
 def _close_folders(entries: dict[str, Entry]) -> list[Entry]:
-    """Return all entries, with the folders in which they stand."""
+    """Return the entries together with those of the folders in which they stand."""
     found = {entry.path: entry for entry in entries.values()}
     for path in list(found):
         above = path.rpartition(b"/")[0]
@@ -276,7 +279,7 @@ def _close_folders(entries: dict[str, Entry]) -> list[Entry]:
 
 
 class OutputsKeeper:
-    """Keeps the outputs of this host's tasks. folder: of the records (OUT-4)."""
+    """Keeps the outputs of this host's tasks. folder: the folder with the records (OUT-4)."""
 
     def __init__(self, folder: Path, table: TaskTable, transfers: Transfers) -> None:
         self._folder = folder
@@ -289,16 +292,16 @@ class OutputsKeeper:
 
     @property
     def busy(self) -> bool:
-        """Return whether there are outputs that are still to be sent."""
+        """Return whether any outputs are still to be sent."""
         return bool(self._collectors)
 
     @property
     def pending(self) -> int:
-        """Return of how many tasks that have ended the outputs are still to be sent."""
+        """Return the number of tasks that have ended and whose outputs are still to be sent."""
         return sum(self._has_ended(key) for key in self._collectors)
 
     def begin(self, task: AgentTask, root: str, order: OutputsOrder) -> None:
-        """Record a task that starts (OUT-4). Raises OSError."""
+        """Record that a task with outputs starts (OUT-4). Raises OSError."""
         record = OwedOutputs(key=task.key, attempt=task.attempt, root=root, order=order)
         make_private_folder(self._folder)
         write_atomic(self._path_of(task.key), msgspec.json.encode(record))
@@ -306,11 +309,11 @@ class OutputsKeeper:
         self._poked.set()
 
     def poke(self) -> None:
-        """Look soon, because a task has ended."""
+        """Have the outputs looked at soon, because a task has ended."""
         self._poked.set()
 
     async def run(self) -> None:
-        """Send outputs for ever."""
+        """Send outputs for ever, as tasks leave them."""
         self._load()
         while True:
             for key in list(self._collectors):

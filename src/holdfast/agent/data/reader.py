@@ -13,8 +13,8 @@ from holdfast.work.files import make_frame, read_frame
 
 
 class FolderReader:
-    """Reads below one folder by a process of its own, so that a file system that hangs freezes no
-    agent, and a limit of this process is none of its."""
+    """Reads below one folder by a process of its own, so that a file system that hangs does not
+    freeze the agent, and so that a limit on this process does not hold for the reader."""
 
     def __init__(self, root: str) -> None:
         os.stat(root)  # a folder that is gone is no trouble of the program's
@@ -24,7 +24,8 @@ class FolderReader:
         )
 
     def walk(self, paths: list[str], most: int) -> Iterator[dict[str, Any]]:
-        """Yield the answers of a walk. Raises Unavailable."""
+        """Yield the answers of a walk: the entries of everything below these names, then the names
+        left out. Raises Unavailable."""
         answer, _ = self._ask({"do": "walk", "paths": paths, "most": most})
         yield answer
         while answer.get("more"):
@@ -32,8 +33,8 @@ class FolderReader:
             yield answer
 
     def read(self, path: str, at: int, size: int) -> tuple[dict[str, Any], bytes]:
-        """Return a file's size and sign, and a piece of it. Raises ValidationError where it cannot
-        be read, Unavailable."""
+        """Return the size of a file, its sign (three numbers that change when the file does), and a
+        piece of it. Raises ValidationError where the file cannot be read, and Unavailable."""
         answer, data = self._ask({"do": "read", "path": path, "at": at, "size": size})
         if "error" in answer:
             raise ValidationError(str(answer["error"]))
@@ -59,7 +60,7 @@ class FolderReader:
         return found
 
     def close(self) -> None:
-        """End the process."""
+        """End the process that reads."""
         self._process.kill()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:

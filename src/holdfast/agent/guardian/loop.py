@@ -256,7 +256,8 @@ class _Guardian:
         return self._exit_status
 
     def _turn(self) -> float:
-        """Do all that is due, each part for itself (GUARD-7); return the seconds to wait."""
+        """Do all the work that is due, each part for itself (GUARD-7); return the seconds to wait
+        until more is due."""
         mishaps, survive = self._mishaps.count, self._mishaps.survive
         self._tasks.note_turn()
         reaped = survive(self._nursery.collect, False)

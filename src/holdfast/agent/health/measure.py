@@ -66,8 +66,8 @@ def measure_sizes(order: MeasureOrder) -> Fragment:
 
 
 def measure_disk(order: MeasureOrder) -> Fragment:
-    """Time the write of a file through to the disk. The speed is 0 if the disk cannot be
-    written."""
+    """Time the write of a file through to the disk, and return the speed, which is 0 if the disk
+    cannot be written."""
     path = os.path.join(order.folder, f".holdfast-disk-check-{os.getpid()}")
     blocks = max(1, int(order.disk_mb * 1_000_000 / _BLOCK))
     data = os.urandom(_BLOCK)

@@ -91,7 +91,7 @@ class Commands:
         self.launcher.fail(task.key, sentence)
 
     def _look(self, answer: SyncAnswer) -> decide.Known:
-        """Return what this agent knows of the keys that an answer names."""
+        """Return the state of each task key that an answer names, as far as this agent knows it."""
         named = {
             *answer.acked, *answer.lost, *(each.key for each in answer.refused), *(each.key for each in answer.preempt),
             *(each.key for each in answer.claim), *(one.key for each in answer.launch for one in each.list_all()),

@@ -100,9 +100,9 @@ def make_inherited(environ: Mapping[str, str], config: AgentConfig) -> dict[str,
 
 
 def add_own_program(inherited: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Have tasks find `holdfast`, last in their PATH, if this agent was started by the path of
-    its program. The PATH names a link below `folder`, because beside the program lies a Python
-    that is not the tasks'."""
+    """Return the variables with the agent's own `holdfast` findable, last in PATH, if PATH has no
+    `holdfast` yet. PATH names a folder with a link to the program, below `folder`, because the
+    program's own folder also holds a Python that tasks must not use."""
     own, link = Path(sys.executable).with_name("holdfast"), folder / "bin" / "holdfast"
     if shutil.which("holdfast", path=inherited["PATH"]) or not own.exists():
         return dict(inherited)

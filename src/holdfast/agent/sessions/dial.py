@@ -51,7 +51,7 @@ class Dialled(asyncio.Protocol):
         self._look: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Note the transport; the event loop calls this."""
+        """Note the transport of the connection; the event loop calls this."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
@@ -146,7 +146,7 @@ class Dialled(asyncio.Protocol):
         self.over(LOST if self._code is None else self._code)
 
     def send(self, data: bytes) -> None:
-        """Send a message."""
+        """Send a message to the controller."""
         self._write(write_message(data, os.urandom(4)))
 
     def _write(self, data: bytes) -> None:
@@ -154,7 +154,7 @@ class Dialled(asyncio.Protocol):
             self._transport.write(data)
 
     def hold(self, wanted: bool) -> None:
-        """Stop reading, or go on, so that the other end is held up."""
+        """Stop or resume reading, so that the other end is held up while this end cannot go on."""
         if self._transport is not None and not self._transport.is_closing():
             if wanted:
                 self._transport.pause_reading()
@@ -162,19 +162,19 @@ class Dialled(asyncio.Protocol):
                 self._transport.resume_reading()
 
     def close(self, code: int = LEFT) -> None:
-        """Close the link once all is sent."""
+        """Close the link once all messages are sent."""
         self._write(write_message(code.to_bytes(2, "big"), os.urandom(4), CLOSE))
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
-        """Break the link off."""
+        """Break the link off at once."""
         if self._transport is not None:
             self._transport.abort()
 
 
 async def dial(http: AsyncHttp, path: str, headers: dict[str, str]) -> Dialled:
-    """Open a link to the controller. Raises HoldfastError."""
+    """Open a link to the controller, a WebSocket at `path`. Raises HoldfastError."""
     link = Dialled()
     try:
         async with asyncio.timeout(_HANDSHAKE_SECONDS):

@@ -44,7 +44,7 @@ class ListenerLooks:
         self._next: dict[tuple[TaskKey, int], asyncio.Task[ListeningAt | SessionStatus]] = {}
 
     async def find(self, task: AgentTask, port: int) -> ListeningAt | SessionStatus:
-        """Return where the task listens on the port, or the problem (FORWARD-1)."""
+        """Return the place where the task listens on the port, or the problem (FORWARD-1)."""
         asked = (task.key, port)
         look = self._next.get(asked)
         if look is None:
@@ -58,7 +58,7 @@ class ListenerLooks:
 
 
 async def find_target(task: AgentTask, guardian_pid: int, port: int) -> ListeningAt | SessionStatus:
-    """Look where the task listens on the port; return that, or the problem."""
+    """Find where the task listens on the port; return that place, or the problem."""
     nothing = SessionStatus(
         code="nothing_listens",
         detail=f"nothing of this job listens on {port} (job {task.key.job_id}, rank {task.key.rank})",
@@ -80,8 +80,8 @@ async def find_target(task: AgentTask, guardian_pid: int, port: int) -> Listenin
 
 
 def connect_inside(at: ListeningAt) -> socket.socket:
-    """Connect to the place, in its network namespace. Blocks; call it in a thread of its own, which
-    stays in that namespace. Raises OSError."""
+    """Connect to a place in its network namespace. The call blocks, and the thread stays in that
+    namespace, so it needs a thread of its own. Raises OSError."""
     if at.namespace:
         fd = os.open(at.namespace, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -95,8 +95,8 @@ def connect_inside(at: ListeningAt) -> socket.socket:
 
 
 class ForwardedConnection(asyncio.Protocol):
-    """One connection to a port of a task, and its link. over: called once, when both are done; moved:
-    called when bytes went one way."""
+    """One connection to a port of a task, and its link. over: called once, when the connection and
+    the link are both at their end; moved: called when bytes went one way."""
 
     def __init__(
         self, wire: Dialled, session_id: str, over: Callable[[], None], moved: Callable[[], None]
@@ -118,7 +118,7 @@ class ForwardedConnection(asyncio.Protocol):
         transport.set_write_buffer_limits(high=_HIGH_WATER_BYTES)
 
     def data_received(self, data: bytes) -> None:
-        """Send on what the task sent; the event loop calls this."""
+        """Send the bytes that came from the task to the user; the event loop calls this."""
         self._moved()
         for at in range(0, len(data), PIECE_BYTES):
             self._wire.send(frame(STDOUT, data[at : at + PIECE_BYTES]))
@@ -126,7 +126,7 @@ class ForwardedConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def eof_received(self) -> bool:
-        """Pass the end of what the task sends on; the event loop calls this."""
+        """Tell the user that the task sends no more; the event loop calls this."""
         self._wire.send(frame(CLOSE, bytes((STDOUT,))))
         return True  # the other way stays open
 

@@ -24,8 +24,8 @@ _MOST_ENDS = 3
 class HandLine:
     """The agent's end of the guardian's line about sessions.
 
-    hear: called with each answer and the descriptors that came with it, which are then the
-    hearer's.
+    hear: called with each answer and the descriptors that came with it. The function that is called
+    has to close the descriptors.
     """
 
     def __init__(self, fd: int | None) -> None:
@@ -35,18 +35,19 @@ class HandLine:
 
     @property
     def works(self) -> bool:
-        """Return whether the guardian knows of sessions: one of an earlier version does not."""
+        """Return whether the guardian knows of sessions, which a guardian of an earlier version
+        does not."""
         return self._socket is not None
 
     def open(self, hear: Callable[[HandAnswer, list[int]], None]) -> None:
-        """Begin to listen."""
+        """Begin to listen to the guardian, and pass its answers to `hear`."""
         self._hear = hear
         if self._socket is not None:
             self._socket.setblocking(False)
             asyncio.get_running_loop().add_reader(self._socket.fileno(), self._read)
 
     def say(self, request: HandRequest) -> None:
-        """Send a message."""
+        """Send a message to the guardian."""
         if self._socket is not None:
             self._unsent.append(encode(request))
             self._flush()

@@ -65,8 +65,8 @@ _REFUSED = SessionStatus(
 
 
 def serve_files(pid: int) -> list[str]:
-    """Return the command that serves a task's files for a copy. pid: of the first process of its
-    container, whose files and folder are meant; 0 without a container."""
+    """Return the command that serves a task's files for a copy. pid: the first process of the
+    task's container, whose view of the files is served; 0 without a container."""
     return [sys.executable, "-I", "-m", "holdfast.work.files", "task", str(pid)]
 
 
@@ -102,11 +102,11 @@ class Sessions:
         self._stirred: dict[tuple[TaskKey, bool], float] = {}  # when that was noted last
 
     def open(self) -> None:
-        """Listen to the guardian, which tells of the sessions that an earlier agent had."""
+        """Listen to the guardian, which tells of the sessions that an earlier agent began."""
         self._hand.open(self._hear)
 
     def take(self, orders: Sequence[SessionOrder]) -> bool:
-        """Carry out orders. Return True if any of them is new."""
+        """Carry out orders about sessions. Return True if any of the orders is new."""
         now = asyncio.get_running_loop().time()
         new = [order for order in orders if order.id not in self._ordered]
         kept = {i: at for i, at in self._ordered.items() if now - at < _REMEMBERED_SECONDS}
@@ -134,7 +134,7 @@ class Sessions:
     # ---- orders
 
     async def _open(self, order: SessionOrder) -> None:
-        """Begin the session, if it is new, and link it, at the same time."""
+        """Begin the session of an order, if it is new, and dial its link at the same time."""
         if order.kind == "forward":
             await self._forward(order)
             return
@@ -166,7 +166,7 @@ class Sessions:
         live.add_link(wire, order.session, seen=order.seen, watch=order.watch)
 
     async def _forward(self, order: SessionOrder) -> None:
-        """Connect a link to a port of its task (FORWARD-1)."""
+        """Connect a link to a port of a task (FORWARD-1)."""
         task = self._table.get(order.key)
         target: ListeningAt | SessionStatus | None = self._check(order)
         if target is None and task is not None:
@@ -224,7 +224,8 @@ class Sessions:
         return f"/v1/agent/sessions/{order.id}", headers
 
     def _find(self, order: SessionOrder) -> LiveSession | SessionStatus:
-        """Return the session of an order, which is begun where it is new; or why there is none."""
+        """Return the session of an order, begun now where it is new; or the reason why there is
+        none."""
         attach = order.kind == "attach"
         known = self._live.get(name_terminal(order.key) if attach else order.session)
         if known is not None:
@@ -274,7 +275,7 @@ class Sessions:
         return live
 
     def _check(self, order: SessionOrder) -> SessionStatus | None:
-        """Return why no session may begin in a task; None where one may."""
+        """Return the reason why no session may begin in a task; None where one may."""
         if not self._allowed:
             return _REFUSED
         task = self._table.get(order.key)
@@ -284,8 +285,8 @@ class Sessions:
         return None
 
     def _make(self, session_id: str, key: TaskKey, log_path: Path | None = None) -> LiveSession:
-        """Make a session. log_path: the log of a task whose own terminal it is; the task's end
-        alone is its end."""
+        """Make a session. log_path: the log of the task, where the session is the terminal of the
+        task itself; such a session ends only with the task."""
         live = self._live[session_id] = LiveSession(
             session_id,
             key,
@@ -325,8 +326,8 @@ class Sessions:
                 live.take_over(answer)
 
     def _take_over(self, started: SessionStarted, fds: list[int]) -> LiveSession | None:
-        """Go on with a terminal of an earlier agent. A session without a terminal ends, because
-        bytes of it may have been lost with that agent."""
+        """Go on with the terminal of a session that an earlier agent served. A session without a
+        terminal ends, because that agent may have lost some of its bytes."""
         if started.id == name_terminal(started.key):
             return self._make(
                 started.id, started.key, self._table.folder_of(started.key) / "stdout"
@@ -343,8 +344,8 @@ class Sessions:
         self._hand.say(ForgetSession(id=session_id))
 
     async def _report(self, session_id: str, end: SessionEnd) -> None:
-        """Tell the controller that a session is over. The leader's sweep ends those of which no
-        report arrives."""
+        """Tell the controller that a session is over. Where no report arrives, a sweep of the
+        leader ends the session."""
         for number in range(_TRIES):
             try:
                 await self._calls.end_session(session_id, end)
@@ -359,7 +360,7 @@ class Sessions:
 
 
 async def _connect(target: ListeningAt) -> socket.socket | SessionStatus:
-    """Connect to the port of a task; return the problem where that fails."""
+    """Return a socket that is connected to the port of a task, or the problem where that fails."""
     try:
         return await run_aside(lambda: connect_inside(target))
     except OSError as error:
@@ -368,7 +369,7 @@ async def _connect(target: ListeningAt) -> socket.socket | SessionStatus:
 
 
 async def _part(wire: Dialled) -> None:
-    """Let the other end read what was sent, and close."""
+    """Give the other end of a link time to read the messages that were sent, and close the link."""
     gone = asyncio.Event()
     wire.over = lambda code: gone.set()
     try:

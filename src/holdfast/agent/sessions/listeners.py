@@ -16,8 +16,8 @@ _ANY = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 class ListeningAt(msgspec.Struct, frozen=True):
-    """A place to connect to. namespace: the path of the network namespace to connect in; "" for this
-    process's own."""
+    """A place where a port can be reached. namespace: the path of the network namespace to connect
+    in; "" for this process's own."""
 
     address: str
     port: int
@@ -25,9 +25,9 @@ class ListeningAt(msgspec.Struct, frozen=True):
 
 
 def find_listener(pid: int, pids: Collection[int], port: int) -> ListeningAt | None:
-    """Return where a task listens on `port`; None where nothing of it does. pid: its first process,
-    inside of its container if it has one. pids: the processes of its tree. Raises OSError where the
-    first process is gone."""
+    """Return the place where a task listens on `port`; None where no process of the task does. pid:
+    the task's first process, inside of its container if it has one. pids: the processes of the
+    task's tree. Raises OSError where the first process is gone."""
     namespace = f"/proc/{pid}/ns/net"
     own = os.stat(namespace).st_ino == os.stat("/proc/self/ns/net").st_ino
     found = dict(_read_listeners(pid, port))
@@ -41,7 +41,8 @@ def find_listener(pid: int, pids: Collection[int], port: int) -> ListeningAt | N
 
 
 def _read_listeners(pid: int, port: int) -> Iterator[tuple[str, str]]:
-    """Yield the inode and address of each socket that listens on the port in a process's network."""
+    """Yield the inode and address of each socket that listens on the port, in the network of the
+    process `pid`."""
     for name in ("tcp", "tcp6"):
         try:
             with open(f"/proc/{pid}/net/{name}") as file:
@@ -64,7 +65,7 @@ def _read_address(words: str) -> str:
 
 
 def _find_held(pids: Collection[int], inodes: Collection[str]) -> set[str]:
-    """Return those of the sockets that one of the processes holds."""
+    """Return the sockets, by inode, that one of the processes holds."""
     wanted = {f"socket:[{inode}]": inode for inode in inodes}
     found: set[str] = set()
     for pid in pids:

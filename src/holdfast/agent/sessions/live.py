@@ -1,11 +1,11 @@
 """Carry the bytes of one session between its process and the links of its users.
 
-- What a session's process printed is kept until its user has acknowledged it, so a link that is made
-  anew goes on where the old one broke. A process with pipes is held up where `WINDOW_BYTES` are not
-  acknowledged; one with a terminal is held up only while its user is linked, and of what it prints
-  meanwhile the last `SCROLL_BYTES` are kept.
-- A session whose user is gone without a word is kept for `LINGER_SECONDS`; one whose user left or
-  may not stay is stopped at once.
+- The output of a session's process is kept until the session's user has acknowledged it, so a link
+  that is made anew goes on where the old one broke. A process with pipes is held up where
+  `WINDOW_BYTES` are not acknowledged. A process with a terminal is held up only while its user is
+  linked; of its output without a user, the last `SCROLL_BYTES` are kept.
+- A session whose user lost the connection is kept for `LINGER_SECONDS`; a session whose user left
+  or may not stay is stopped at once.
 """
 
 from __future__ import annotations
@@ -62,8 +62,9 @@ _SIGNALS = frozenset(
 
 
 class UserLink:
-    """One user's link to a session. user: the id of the user's session, which differs from this
-    one where it is attached. sent, acked: offsets of the output."""
+    """One user's link to a session. user: the id of the session that the user opened, which differs
+    from the id of this session where the user is attached to it. sent, acked: offsets in the
+    output."""
 
     def __init__(self, wire: Dialled, user: str, *, watch: bool, at: int) -> None:
         self.wire = wire
@@ -74,10 +75,12 @@ class UserLink:
 
 
 class LiveSession:
-    """One session at work. life: a word that differs where an earlier agent counted the bytes.
-    gone: called once, when the session may be forgotten; keyed: called at each key; stop: has the
-    guardian end its process. log_path: of the terminal of a task itself: the log to which what it
-    prints is appended, also where no user is linked.
+    """One session at work.
+
+    life: a word that changes where another agent begins to count the bytes anew. gone: called once,
+    when the session may be forgotten. keyed: called at each key. stop: has the guardian end the
+    session's process. log_path: for the terminal of a task itself, the log to which the terminal's
+    output is appended, also where no user is linked.
     """
 
     def __init__(
@@ -123,7 +126,7 @@ class LiveSession:
     # ---- the process
 
     def take_ends(self, fds: list[int], *, tty: bool, input_open: bool) -> None:
-        """Begin to carry bytes between these descriptors and the links."""
+        """Begin to carry bytes between the descriptors of the process and the links."""
         if self.begun.is_set():
             for fd in fds:
                 os.close(fd)
@@ -147,7 +150,7 @@ class LiveSession:
             self._linger()
 
     def take_over(self, over: SessionOver) -> None:
-        """Note that the first process ended, or never began."""
+        """Note that the session's first process ended, or never began. over: how it ended."""
         self.over = over
         self.begun.set()
         if not self._outputs:
@@ -213,7 +216,7 @@ class LiveSession:
         self._kept.append((at, channel, data))
 
     def _keep(self) -> int:
-        """Return how many of the last bytes must be kept."""
+        """Return how many of the last bytes of output must be kept."""
         return max(SCROLL_BYTES if self.tty else 0, 0 if self.tty else self._made - self._acked)
 
     def _drop_output(self, fd: int) -> None:
@@ -227,7 +230,7 @@ class LiveSession:
             self._finish()
 
     def _drop_outputs(self) -> None:
-        """Give up the rest of the output, once what is there was read."""
+        """Give up the rest of the output, once the bytes that have come were read."""
         if self._paused:  # its user reads slowly
             self._last = asyncio.get_running_loop().call_later(_LAST_SECONDS, self._drop_outputs)
             return
@@ -235,7 +238,7 @@ class LiveSession:
             self._drop_output(fd)
 
     def _pump(self) -> None:
-        """Send each link what its window allows."""
+        """Send each link as much output as its window allows."""
         for link in self._links:
             self._pump_link(link)
 
@@ -321,8 +324,9 @@ class LiveSession:
     # ---- its links
 
     def add_link(self, wire: Dialled, user: str, *, seen: int, watch: bool) -> None:
-        """Begin to serve a link of the session `user`. A user's own link takes the place of an
-        earlier one; another user's reads along."""
+        """Begin to serve a link of the user's session `user`. The link takes the place of an
+        earlier link of that session; where a link of another session is served already, the new one
+        reads along."""
         main = [link for link in self._links if not link.watch and link.user != user]
         watch = watch or bool(main)
         first = self._kept[0][0] if self._kept else self._made
@@ -362,7 +366,8 @@ class LiveSession:
 
     @property
     def is_done(self) -> bool:
-        """Return whether all that there is to tell is known."""
+        """Return whether nothing more will come: the session was refused, or it is over and its
+        output was read to the end."""
         return self.refusal is not None or (self.over is not None and not self._outputs)
 
     def _hear(self, link: UserLink, data: bytes) -> None:
@@ -406,7 +411,7 @@ class LiveSession:
                 self._hand.say(SignalSession(id=self.id, signal=number))
 
     def _lose(self, link: UserLink, code: int) -> None:
-        """Note the end of a link."""
+        """Note that a link has ended."""
         if link not in self._links:
             return
         self._links.remove(link)

@@ -104,7 +104,7 @@ class StreamTail:
         return told.size if told is not None else 0
 
     def _has_nothing_new(self) -> bool:
-        """Return True if the file is on record and masked up to its end. Most short tasks print
+        """Return True if the controller has the file up to its end, masked. Most short tasks print
         nothing, and this check costs a third of opening the file."""
         try:
             found = os.lstat(self._path)
@@ -181,8 +181,8 @@ class StreamTail:
         )
 
     def _find_start(self, fd: int, size: int) -> int:
-        """Return the offset at which to read on, after bytes that would not be kept (LOGS-2) or
-        were punched out."""
+        """Return the offset at which to read on. Bytes before it are skipped, because they would
+        not be kept (LOGS-2), or because the file has a hole there."""
         start, keep = self.offset, self.task.keep_bytes
         # The head was sent and the rest is more than would be kept: go on with the last half.
         if start >= keep // 8 and size - start > keep // 2:
@@ -246,7 +246,7 @@ class LogShipper:
             self._back.set()
 
     def rest(self) -> None:
-        """Ship nothing for `REST_SECONDS`, because a gang has fallen: shipping would take
+        """Send no logs for `REST_SECONDS`, because a gang has fallen: sending logs would take
         processor time from the report of its ends and from its next start."""
         self._rest_until = asyncio.get_running_loop().time() + REST_SECONDS
 

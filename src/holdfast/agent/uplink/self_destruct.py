@@ -19,10 +19,11 @@ async def end_when_alone(
     clock: Callable[[], float],
     end: Callable[[], None],
 ) -> None:
-    """Call `end` once no answer has come for `seconds` (never if None); do not return.
+    """Call `end` once the controller has answered nothing for `seconds` (never if None); do not
+    return.
 
-    heard_at: returns the instant of the last answer, on `clock`, which goes on while the machine
-    sleeps.
+    heard_at: returns the instant of the controller's last answer, on `clock`, which goes on while
+    the machine sleeps.
     """
     while seconds is not None:
         left = heard_at() + seconds - clock()

@@ -210,8 +210,8 @@ class WatchRunner:
         return max(0.001, min(next_at, now + 5.0) - now)
 
     def _excuse_ranks(self) -> None:
-        """Excuse ranks of a gang while another of its ranks on this host is in a section
-        (EXCUSE-1)."""
+        """Excuse the silence of a gang's ranks while another of its ranks on this host is in a
+        section (EXCUSE-1)."""
         until: dict[str, float] = {}
         for task in self._table:
             if task.live and task.watch.section is not None:
@@ -222,15 +222,16 @@ class WatchRunner:
                 task.watch.excuse(until[task.key.job_id])
 
     def _ask(self, task: AgentTask, now: float) -> None:
-        """Have the controller asked at once when a rank begins to need an excuse."""
+        """Have the agent ask the controller at once, when a rank first needs to know whether
+        another rank's section excuses its silence (EXCUSE-1)."""
         waits = task.needs_excuse(now)
         if waits and not task.asked_excuse:
             self._first_beat()
         task.asked_excuse = waits
 
     def take_excuses(self, excused: Sequence[Excused], since: float) -> None:
-        """Excuse ranks that wait for a rank on another host. The seconds of each excuse count
-        from `since`."""
+        """Excuse the silence of ranks that wait for a rank on another host, for the seconds that
+        the controller says. The seconds count from `since`."""
         for each in excused:
             task = self._table.get(each.key)
             if task is not None and task.live:

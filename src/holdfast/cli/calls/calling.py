@@ -56,8 +56,9 @@ def check_arguments(text: str) -> None:
 
 
 def read_declared(function: str) -> FunctionSpec | None:
-    """Return what a function of the folder or the packages here declares; None, and a note, where it
-    cannot be imported here, as an app that only hosts have."""
+    """Return the options that a function of this folder, or of the packages here, declares; None,
+    with a note to the user, where the function cannot be imported here, as for an app that only
+    hosts have."""
     out, into = os.pipe()
     words = [sys.executable, "-P", "-m", "holdfast.tasks.declared", function, str(into)]
     try:

@@ -100,7 +100,8 @@ def _count_text(view: CallSetView) -> str:
 
 
 def rate_text(view: CallSetView, now: float | None = None) -> str:
-    """Return the calls that ended a second, from the set's creation to its end, or until now."""
+    """Return the number of calls that ended per second, from the set's creation to its end, or
+    until now."""
     ended = view.succeeded + view.failed + view.cancelled
     until = view.ended_at if view.ended_at is not None else (now or time.time())
     seconds = until - view.created_at
@@ -111,8 +112,8 @@ def rate_text(view: CallSetView, now: float | None = None) -> str:
 
 
 def find_set(client: Client, word: str) -> str:
-    """Return the id of the call set that `word` begins or ends, or @last. Raises NotFound,
-    ValidationError."""
+    """Return the id of the call set of which `word` is the beginning or the end, or of the newest
+    one for @last. Raises NotFound, ValidationError."""
     if ID_PATTERN.fullmatch(word):
         return word
     recent = itertools.islice(client.call_sets(page_size=500), 1 if word == "@last" else 500)
@@ -232,7 +233,7 @@ def show_call(call: CallView) -> str:
 
 
 def value_text(value: str) -> str:
-    """Return a result's JSON as it is, and of an error its traceback."""
+    """Return the JSON of a result as it is, or the traceback of an error."""
     try:
         found = json.loads(value)
     except ValueError:

@@ -1,1 +1,2 @@
-"""Code that goes with jobs: its flags, what is asked before it goes, and the command about it."""
+"""Code that goes with jobs: its flags, the questions before it is sent, and the command about
+it."""

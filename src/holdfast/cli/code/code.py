@@ -1,4 +1,4 @@
-"""`code`: what would go of a folder, and what a job has of it."""
+"""The command `code`: which files of a folder would be sent, and which files a job has."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder that goes with a job: its flags, what is asked before it goes, and how it is sent."""
+"""The folder that goes with a job: its flags, the questions before it is sent, and the sending."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ _TELL_SECONDS = 0.2
 
 
 class Workdir(msgspec.Struct, frozen=True):
-    """The folder that a job takes along, and what its user allows."""
+    """The folder that a job takes along. max_bytes: the most bytes that it may have, None for the
+    usual bound. send_anyway: send it without a question."""
 
     path: str
     max_bytes: int | None = None
@@ -129,7 +130,7 @@ def send_workdir(client: Client, spec: JobSpec, workdir: Workdir | None) -> JobS
 
 
 def send_folder(client: Client, workdir: Workdir, project: str) -> Sent:
-    """Ask what has to be asked, and send a folder with its progress."""
+    """Ask the user about the folder where that is needed, and send it, showing the progress."""
     import gc
 
     from holdfast.client.bundles.send import FolderSender
@@ -148,8 +149,9 @@ def send_folder(client: Client, workdir: Workdir, project: str) -> Sent:
 
 
 def check_folder(found: Walk, workdir: Workdir) -> None:
-    """Ask before a folder goes that should perhaps not. Raises ValidationError where it must not,
-    and where no terminal can answer."""
+    """Raise ValidationError for a folder over its bound. Ask the user before a home folder, or one
+    with secrets, is sent; raise ValidationError where the user refuses, and where no terminal can
+    answer."""
     from holdfast.client.bundles.care import MAX_BYTES, find_worries, say_too_large
 
     limit = MAX_BYTES if workdir.max_bytes is None else workdir.max_bytes
@@ -175,7 +177,7 @@ def check_folder(found: Walk, workdir: Workdir) -> None:
 
 
 class ProgressLine:
-    """Says on a terminal how far a sending is, and what it came to."""
+    """Shows on a terminal the progress of sending a folder, and its outcome."""
 
     def __init__(self, found: Walk) -> None:
         self._found = found
@@ -204,12 +206,12 @@ class ProgressLine:
         sys.stderr.flush()
 
     def note(self, sentence: str) -> None:
-        """Say a sentence on a line of its own."""
+        """Write a sentence on a line of its own."""
         self._clear()
         note(sentence)
 
     def finish(self, sent: Sent) -> None:
-        """Say what was sent, if anything was."""
+        """Write how much was sent, if anything was."""
         from holdfast.client.bundles.care import say_size
 
         if self._shows and sent.sent:

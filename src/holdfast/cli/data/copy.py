@@ -67,7 +67,7 @@ def cp(face: Face, words: tuple[str, ...], rank: int | None, attempt: int | None
 
 
 class _Asked(NamedTuple):
-    """What is to be copied, and where to."""
+    """The files to copy, and the place to copy them to."""
 
     paths: list[str]
     to: str
@@ -109,8 +109,8 @@ def _copy(
 
 
 def _split(word: str) -> tuple[str, str]:
-    """Return the job and the path of JOB:PATH; no job for a path of this machine, which has a / in
-    front of any colon."""
+    """Return the job and the path of a word JOB:PATH. A path of this machine, which has a / in
+    front of any colon, has no job."""
     job, colon, path = word.partition(":")
     return (job, path) if colon and job and "/" not in job else ("", word)
 

@@ -1,4 +1,4 @@
-"""`outputs`: what the attempts of a job left; list it, and fetch it."""
+"""The command `outputs`: list what the attempts of a job left, and fetch it."""
 
 from __future__ import annotations
 

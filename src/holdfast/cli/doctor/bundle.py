@@ -1,4 +1,4 @@
-"""Pack what a report of a fault needs into one archive, without secrets (DOCTOR-1)."""
+"""Pack into one archive what people need for a report of a fault, without secrets (DOCTOR-1)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ looks like one. Look through it before you send it, because a secret of another 
 
 
 class Report:
-    """An archive that is made in memory; each text goes through the redaction."""
+    """An archive in memory, for a report of a fault. Secrets are removed from each text in it."""
 
     def __init__(self, redaction: Redaction) -> None:
         self._redaction = redaction
@@ -50,24 +50,24 @@ class Report:
         self.absent: dict[str, str] = {}
 
     def add(self, name: str, about: str, text: str) -> None:
-        """Add a text. about: what it is, for the contents."""
+        """Add a text to the archive. about: a line about the text, for the table of contents."""
         name = self._redaction.take_out(name)
         self.files[name] = self._redaction.take_out(text).encode(errors="replace")
         self.about[name] = about
 
     def add_json(self, name: str, about: str, value: Any) -> None:
-        """Add a value as JSON."""
+        """Add a value to the archive, as JSON."""
         self.add(name, about, json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False))
 
     def try_json(self, name: str, about: str, read: Callable[[], Any]) -> None:
-        """Add what a function returns, or why there is none."""
+        """Add the value that a function returns, or the reason why it returned none."""
         try:
             self.add_json(name, about, read())
         except (HoldfastError, OSError, ValueError) as error:
             self.absent[name] = self._redaction.take_out(str(error))
 
     def write_contents(self) -> str:
-        """Return the page that says what is in the archive, and what is missing."""
+        """Return the table of contents: the texts in the archive, and those that are missing."""
         width = max(map(len, self.files), default=0)
         lines = "".join(
             f"  {name.ljust(width)}  {about}\n" for name, about in sorted(self.about.items())
@@ -79,7 +79,7 @@ class Report:
         return self._redaction.take_out(page)
 
     def pack(self) -> bytes:
-        """Return the archive."""
+        """Return the bytes of the archive."""
         files = {"CONTENTS.txt": self.write_contents().encode(), **self.files}
         out, now = io.BytesIO(), time.time()
         with tarfile.open(fileobj=out, mode="w:gz") as archive:
@@ -106,7 +106,7 @@ def make_report(
     place: ControllerPlace | None,
     dsn: str | None,
 ) -> Report:
-    """Gather what a report of a fault needs."""
+    """Gather the parts of a report of a fault into an archive."""
     report = Report(Redaction(gather_secrets(places, place, dsn)))
     report.add_json("findings.json", "what the doctor found", list(findings))
     report.add_json("versions.json", "versions of Holdfast and its libraries", _read_versions())
@@ -120,7 +120,7 @@ def make_report(
 
 
 def write_report(report: Report, path: Path) -> int:
-    """Write the archive (0600). Returns its size. Raises ValidationError where that fails."""
+    """Write the archive (0600) and return its size. Raises ValidationError where that fails."""
     data = report.pack()
     try:
         write_atomic(path, data)
@@ -130,7 +130,7 @@ def write_report(report: Report, path: Path) -> int:
 
 
 def gather_secrets(places: Places, place: ControllerPlace | None, dsn: str | None) -> set[str]:
-    """Return the secrets that this machine knows."""
+    """Return the secrets that this machine knows, so that they can be removed from texts."""
     found = find_secrets(os.environ) | find_passwords(dsn or "")
     if dsn:
         found.add(dsn)
@@ -236,7 +236,7 @@ def _add_logs(report: Report, places: Places) -> None:
 
 
 def read_last_lines(path: Path) -> str:
-    """Return the last lines of a log, whole ones, within `LOG_BYTES` and `LOG_LINES`."""
+    """Return the last lines of a log, only whole lines, within `LOG_BYTES` and `LOG_LINES`."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         start = max(0, size - LOG_BYTES)

@@ -1,4 +1,4 @@
-"""`doctor`: what is wrong on this machine and with its server, each finding with its mend."""
+"""The command `doctor`: the faults of this machine and of its server, each with its mend."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SECONDS = 25.0
 
 
 def make_order(places: Places, *, host: bool, dsn: str | None) -> ProbeOrder:
-    """Return what is looked at on this machine."""
+    """Return the order that says which parts of this machine are looked at."""
     folders = {os.path.abspath(os.environ.get("TMPDIR") or "/tmp"): "temporary files"}
     files: dict[str, str] = {}
     contexts = find_contexts_file(os.environ)
@@ -63,14 +63,14 @@ def make_order(places: Places, *, host: bool, dsn: str | None) -> ProbeOrder:
 
 
 def examine_machine(order: ProbeOrder) -> list[DoctorFinding]:
-    """Look at this machine, within `SECONDS`."""
+    """Look at this machine, for at most `SECONDS`, and return the findings."""
     logging.getLogger("holdfast.agent.health").setLevel(logging.ERROR)  # the findings say it
     fragments = asyncio.run(ask_parts("holdfast.cli.doctor.probe", order, SECONDS))
     return judge_machine(list(order.parts), fragments, SECONDS)
 
 
 def examine_controller(face: Face) -> tuple[list[DoctorFinding], ControllerPlace | None]:
-    """Look at the server that commands go to."""
+    """Look at the server that commands go to, and return the findings."""
     try:
         facts, place = find_controller(face.url, face.read_token(), face.context)
     except HoldfastError as error:  # a file of contexts that cannot be used, and the like

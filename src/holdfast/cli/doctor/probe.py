@@ -47,11 +47,11 @@ _TIME_ERROR = 5  # of adjtimex(2): the clock is not synchronised
 
 
 class ProbeOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """The order to the looking process.
+    """The order to the process that looks at this machine.
 
-    folders, files: path → use. host: look at what tasks need, too. data: the data folder of an
-    `up`, "" without one. state: the folder of an agent. dsn: of the database; None for that of the
-    data folder, if it runs.
+    folders, files: path → use. host: also look at what tasks need. data: the data folder of an
+    `up`, "" without one. state: the folder of an agent. dsn: the DSN of the database; None for that
+    of the data folder, if its server runs.
     """
 
     folders: dict[str, str] = {}
@@ -64,7 +64,7 @@ class ProbeOrder(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def parts(self) -> Mapping[str, Callable[[], Any]]:
-        """Return the functions that look, by the name of their part."""
+        """Return the functions that look, each by the name of its part."""
         found: dict[str, Callable[[], Any]] = {
             "system": look_at_system,
             "time-zone": look_at_zone,
@@ -90,7 +90,8 @@ class ProbeOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def look_at_system() -> SystemFacts:
-    """Return versions and sizes."""
+    """Return the versions of Holdfast, of Python and of the kernel, and how many CPUs and how much
+    memory this machine has."""
     return SystemFacts(
         holdfast=VERSION,
         python=platform.python_version(),
@@ -175,7 +176,7 @@ def look_at_files(files: Mapping[str, str]) -> list[FileFacts]:
 
 
 def look_at_limits() -> LimitFacts:
-    """Return how many files a process may open."""
+    """Return how many files a process may open here."""
 
     def plain(value: int) -> int:
         return -1 if value == resource.RLIM_INFINITY else value
@@ -205,7 +206,7 @@ def look_at_groups() -> GroupFacts:
 
 
 def look_at_gpus() -> GpuFacts:
-    """Ask the drivers as an agent does."""
+    """Ask the drivers for the GPUs of this machine, as an agent does."""
     from holdfast.agent.probes.worker import open_readers, read_devices
 
     nodes = [f"/dev/{name}" for name in os.listdir("/dev")
@@ -219,7 +220,7 @@ def look_at_gpus() -> GpuFacts:
 
 
 def look_at_containers() -> ContainerFacts:
-    """Ask the engine that an agent would use, as its user."""
+    """Ask the container engine that an agent would use, as the agent's user."""
     from holdfast.agent.containers.runtimes import find_runtime
     from holdfast.errors import ValidationError
 
@@ -260,7 +261,8 @@ def look_at_shared_memory() -> SharedMemoryFacts:
 
 
 def look_at_local(data: str, port: int) -> LocalFacts:
-    """Return whether the `up` of a data folder listens, and whether the port of one is free."""
+    """Return whether the `up` of a data folder listens; without such an `up`, whether another
+    program has taken the port that one would use."""
     url = ""
     if data:
         try:
@@ -315,8 +317,8 @@ def look_at_agent(state: str) -> AgentFacts:
 
 
 def _is_locked(path: Path) -> bool:
-    """Return whether another process has locked a file. A guardian that starts in this moment has
-    patience for longer than this takes."""
+    """Return whether another process has locked a file. A guardian that starts at this moment waits
+    for longer than this look takes."""
     try:
         with path.open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -328,7 +330,8 @@ def _is_locked(path: Path) -> bool:
 
 
 def look_at_database(dsn: str | None, data: str) -> list[DatabaseFinding]:
-    """Return what `holdfast db status` says of the database: that of the DSN, or of the `up`."""
+    """Return the answer of `holdfast db status` about the database of the DSN, or that of the
+    `up`."""
     from holdfast.cli.extras import need_server
     from holdfast.errors import HoldfastError
 

@@ -84,7 +84,8 @@ def find_instead(client: Client, word: str, missing: NotFound) -> ArrayRecord:
 
 
 def _find_array(client: Client, word: str) -> ArrayRecord | None:
-    """Return the array that a word names; `@last` may name one, too."""
+    """Return the array that a word names, None where it names none. `@last` stands for the newest
+    submission, which may be an array."""
     if word != LAST:
         return find_array(client, word)
     last = recall_last(client.place.url)

@@ -178,7 +178,8 @@ def _act(
 
 
 def _say_outcome(job: JobRecord | ArrayRecord) -> str:
-    """Write what became of a job. A job that had succeeded or failed before is left as it was."""
+    """Write the state of a job after its cancel. A job that had succeeded or failed before is left
+    as it was."""
     state, reason = job.state.value, job.reason
     if isinstance(job, JobRecord) and state in ("succeeded", "failed"):
         reason = "it had ended before" + f": {reason}" * (reason not in ("", state))
@@ -219,8 +220,9 @@ class Results:
         self._refused = self._refused or error
 
     def show(self, *, as_list: bool) -> None:
-        """Print the outcomes as JSON, if the user asked for it: a list, or without `as_list` the
-        only one. Raises the first refusal."""
+        """Print the outcomes as JSON, if the user asked for it: as a list, or without `as_list` as
+        one object, because there is one outcome only. Raises the error of the first cancel that was
+        refused."""
         if self._face.as_json and self._done:
             self._face.show_json(self._done if as_list else self._done[0])
         if self._refused is not None:

@@ -50,18 +50,20 @@ class RankRow:
 
     @property
     def ranks(self) -> str:
-        """The numbers of the ranks."""
+        """Return the numbers of the row's ranks."""
         return say_ranks([view.rank for view in self.views], most=4)
 
     @property
     def hosts(self) -> str:
-        """The names of the hosts, or their number if there are many."""
+        """Return the names of the hosts of the row's ranks, or the number of hosts if there are
+        many."""
         hosts = list(dict.fromkeys(view.host for view in self.views))
         return ", ".join(hosts) if len(hosts) <= 2 else f"{len(hosts)} hosts"
 
     @property
     def devices(self) -> str:
-        """The devices of one host; with several hosts, the number that each rank has."""
+        """Return the devices of the row's ranks on their host; with several hosts, the number of
+        devices of each rank."""
         if not any(view.devices for view in self.views):
             return "-"
         if len({view.host for view in self.views}) == 1:
@@ -71,7 +73,7 @@ class RankRow:
 
     @property
     def steps(self) -> str:
-        """The steps, from the least to the greatest."""
+        """Return the steps that the row's ranks have reached, from the least to the greatest."""
         steps = [view.step for view in self.views if view.step is not None]
         if not steps:
             return "-"
@@ -80,13 +82,13 @@ class RankRow:
 
     @property
     def beat(self) -> str:
-        """The age of the oldest last beat."""
+        """Return the age of the row's oldest last beat."""
         beats = (view.beat_at for view in self.views if view.beat_at is not None)
         return age(min(beats, default=None))
 
     @property
     def note(self) -> str:
-        """The note of the first rank that has one."""
+        """Return the note of the first rank of the row that has one."""
         return next((view.note for view in self.views if view.note), "")
 
 

@@ -80,7 +80,8 @@ class Narrator:
                 note(f"{self._job_id} is {reasons.state}: {first}")
 
     def _say_memory_limits(self) -> None:
-        """Say that no kernel keeps the memory limit where that is so, because a watch may be late."""
+        """Say that no kernel keeps the memory limit of the job, if that is so, because a watch may
+        notice an excess late."""
         with contextlib.suppress(HoldfastError), self._face.client() as client:
             attempts = client.attempts(self._job_id)
             ids = set(attempts[-1].host_ids) if attempts else set()

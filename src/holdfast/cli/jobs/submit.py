@@ -482,7 +482,7 @@ def submit(
 
 
 def say_limits(limits: JobLimits) -> str:
-    """Say what will stop a job, and how it may start sooner."""
+    """Say which limits will stop a job, and how it may start sooner."""
     text = limits.sentence
     if not limits.backfills:
         text += (

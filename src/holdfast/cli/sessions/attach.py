@@ -44,8 +44,8 @@ def attach(face: Face, job_id: str, session: str, watch: bool) -> None:
 
 
 def come_to(client: Client, job_id: str, session: str = "", *, watch: bool = False) -> int:
-    """Carry the terminal of a job to this one; return the exit code of its end, 0 where the person
-    leaves before."""
+    """Carry the terminal of a job to this terminal; return the exit code of the terminal's end, 0
+    where the person leaves before that."""
     rows, cols = read_size()
     opened = client.open_session(
         job_id,

@@ -1,4 +1,4 @@
-"""`sessions`: which users are in which tasks."""
+"""The command `sessions`: list which users are in which tasks."""
 
 from __future__ import annotations
 

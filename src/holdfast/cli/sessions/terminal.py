@@ -50,11 +50,12 @@ DETACH_KEYS = b"\x10\x11"
 
 
 class Detached(Exception):
-    """The person at the terminal has left the session to itself."""
+    """Says that the person at the terminal has left the session to itself."""
 
 
 def carry(session: TaskSession, *, reads: bool = True, detaches: bool = False) -> int:
-    """Copy a session's output here, and this program's input there; return the exit code.
+    """Copy a session's output to this terminal, and this program's input to the session; return the
+    exit code.
 
     detaches: raise Detached where the person types `DETACH_KEYS`.
     """
@@ -97,8 +98,8 @@ def _write_all(fd: int, data: bytes) -> None:
 
 
 def _copy_input(session: TaskSession, wake: int, keys: bytes, left: threading.Event) -> None:
-    """Send what is read here until its end; and the size whenever it changes. Leave the session at
-    `keys`."""
+    """Send the input of this program to the session until its end, and the terminal's size whenever
+    it changes. Leave the session where the person types `keys`."""
     inputs, last = [0, wake], b""
     while not session.over:
         try:
@@ -134,7 +135,8 @@ def _pass_on(session: TaskSession, number: int) -> None:
 
 @contextlib.contextmanager
 def _signals(session: TaskSession, waker: int, raw: bool) -> Iterator[None]:
-    """Pass signals on to the command: those that this program gets, and changes of the size."""
+    """Pass signals on to the command: those that this program gets, and changes of the terminal's
+    size."""
 
     def take(number: int, frame: FrameType | None) -> None:
         with contextlib.suppress(OSError):
@@ -152,8 +154,8 @@ def _signals(session: TaskSession, waker: int, raw: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _raw_mode() -> Iterator[None]:
-    """Pass every key on as it is: the task's terminal echoes, and makes signals of Ctrl-C and
-    Ctrl-Z."""
+    """Pass every key to the task as it is: the task's terminal echoes keys, and makes signals of
+    Ctrl-C and Ctrl-Z."""
     import tty
 
     before = termios.tcgetattr(0)

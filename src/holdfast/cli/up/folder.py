@@ -104,11 +104,12 @@ class DataFolder:
 
     # ---- the address
     def publish(self, url: str) -> None:
-        """Write the address to which jobs can be sent now."""
+        """Write the address of this `up` to the file `url`, because jobs can be sent to it from now
+        on."""
         write_atomic(self.url_file, f"{url}\n".encode())
 
     def unpublish(self) -> None:
-        """Remove the address."""
+        """Remove the file `url`, because no jobs can be sent to this `up` any more."""
         self.url_file.unlink(missing_ok=True)
 
     def tell_how_to_reach(self, url: str) -> str:
@@ -136,7 +137,8 @@ class DataFolder:
 
     # ---- the host
     def read_identity(self) -> Mapping[str, str]:
-        """Return the host's identity that its agent keeps; empty if there is none."""
+        """Return the identity of the host that its agent keeps in this folder; an empty one if
+        there is none."""
         try:
             found = json.loads(self.host_file.read_text())
         except (OSError, ValueError):
@@ -145,7 +147,7 @@ class DataFolder:
 
     # ---- parts
     def record_parts(self, pids: Mapping[str, int]) -> None:
-        """Write down the pids and start times of the running parts (UP-2)."""
+        """Write down the pids and start times of the running parts of this `up` (UP-2)."""
         parts = {name: {"pid": pid, "started": read_start(pid)} for name, pid in pids.items()}
         try:
             write_atomic(self._parts_file, json.dumps(parts).encode() + b"\n")
@@ -153,11 +155,12 @@ class DataFolder:
             pass  # a full disk must not stop the parts, which die with `up` anyway (UP-4)
 
     def forget_parts(self) -> None:
-        """Note that no part runs any more."""
+        """Note that no part of this `up` runs any more."""
         self._parts_file.unlink(missing_ok=True)
 
     def end_leftovers(self, say: Callable[[str], None]) -> None:
-        """End the parts that an earlier `up` left running. The caller holds the lock.
+        """End the parts that an earlier `up` of this folder left running. The caller holds the
+        lock.
 
         Raises:
             Conflict: this folder is a copy of one whose parts run.
@@ -194,7 +197,7 @@ class DataFolder:
 
     # ---- logs
     def log_file(self, part: str) -> Path:
-        """Return the file of a part's output."""
+        """Return the path of the file with a part's output."""
         return self.log_folder / f"{part}.log"
 
     def rotate_logs(self, *, at_start: bool = False) -> None:
@@ -221,7 +224,8 @@ class DataFolder:
 
 
 def _names_another(environ: Mapping[str, str]) -> bool:
-    """Return whether commands without a word about it go to another server than this `up`."""
+    """Return whether commands in this environment go to another server than this `up`, if they name
+    none themselves."""
     if environ.get("HOLDFAST_URL") or environ.get("HOLDFAST_CONTEXT", LOCAL) != LOCAL:
         return True
     try:
@@ -262,7 +266,8 @@ def read_start(pid: int) -> str | None:
 
 
 def end_process(pid: int, started: str | None, sentence: str, say: Callable[[str], None]) -> None:
-    """End a process by TERM, then KILL; do nothing if it is gone, or if the pid is another's now.
+    """End a process by TERM, then KILL; do nothing if the process is gone, or if its pid is
+    another's now.
 
     say: called with `sentence` before the first signal.
 

@@ -19,7 +19,8 @@ LOOK_SECONDS = 2.0
 
 
 def watch(face: Face, make: Callable[[Client], str]) -> None:
-    """Show what `make` returns, and make it again and again; an error is shown below the last text."""
+    """Show the text that `make` returns, and make it again and again; an error is shown below the
+    last text."""
     text = "looking…"
     try:
         with Screen() as screen, face.client() as client:
@@ -38,7 +39,8 @@ def watch(face: Face, make: Callable[[Client], str]) -> None:
 
 
 def fit_lines(text: str, said: str, columns: int, lines: int) -> list[str]:
-    """Return the beginning of a text as a screen has room for it, with `said` on the last line."""
+    """Return the beginning of a text that fits on a screen, with the message `said` on the last
+    line."""
     found = text.splitlines()
     room = max(0, lines - 1)
     if len(found) > room:

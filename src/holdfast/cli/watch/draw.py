@@ -1,4 +1,5 @@
-"""The screen of `top` as lines, and what its keys do. Pure: a view, a size and a place give lines."""
+"""Draw the screen of `top` as lines, and decide what its keys do. Pure: a view, a size and a place
+give lines."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ _ID_COLUMNS, _STATE_COLUMNS = 20, 9
 
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen at one look. gpus: host's id → its devices' newest readings. paces: what earlier
-    looks saw of a job. error: why the last look failed."""
+    """The results of one look at the cluster. gpus: host's id → its devices' newest readings.
+    paces: steps of each job in earlier looks. error: why the last look failed."""
 
     at: datetime
     place: str
@@ -37,7 +38,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ask(StrEnum):
-    """What a key asks the program to do with the chosen job."""
+    """The request that a key makes of the program, about the chosen job."""
 
     NOTHING = ""
     QUIT = "quit"
@@ -48,8 +49,9 @@ class Ask(StrEnum):
 
 
 class Focus(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a person is. chosen: the id of a job. confirms: the job whose cancel is asked about.
-    text: lines shown over the table until a key is pressed. said: one line at the bottom."""
+    """The place of a person on the screen. chosen: the id of a job. confirms: the job whose cancel
+    is asked about. text: lines shown over the table until a key is pressed. said: one line at the
+    bottom."""
 
     chosen: str = ""
     confirms: str = ""
@@ -58,7 +60,7 @@ class Focus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sort_jobs(jobs: Sequence[JobRecord]) -> list[JobRecord]:
-    """Return the jobs by state, those that run first, and the newest first among equals."""
+    """Return the jobs by state, running jobs first, and the newest first among equals."""
     newest = sorted(jobs, key=lambda job: job.id, reverse=True)
     return sorted(newest, key=lambda job: _rank(job.state.value))
 
@@ -68,7 +70,8 @@ def _rank(state: str) -> int:
 
 
 def settle(place: Focus, jobs: Sequence[JobRecord]) -> Focus:
-    """Return the place with a job chosen that is there."""
+    """Return the place with a chosen job that is in the list: the present choice where it is there,
+    else the first job."""
     ids = [job.id for job in jobs]
     if place.chosen in ids or not ids:
         return place
@@ -76,8 +79,8 @@ def settle(place: Focus, jobs: Sequence[JobRecord]) -> Focus:
 
 
 def press(key: str, place: Focus, jobs: Sequence[JobRecord], page: int) -> tuple[Focus, Ask, str]:
-    """Return the place after a key, what it asks for, and the job that it asks for. page: how many
-    jobs a page has."""
+    """Return the place after a key was pressed, the request of that key, and the job that the
+    request is about. page: the number of jobs on a page."""
     place = settle(place, jobs)
     if not key:
         return place, Ask.NOTHING, ""
@@ -113,7 +116,8 @@ def press(key: str, place: Focus, jobs: Sequence[JobRecord], page: int) -> tuple
 
 
 def draw_top(view: View, place: Focus, columns: int, lines: int) -> list[str]:
-    """Return at most `lines` lines of at most `columns` columns. Hosts take at most a third."""
+    """Draw the screen: at most `lines` lines of at most `columns` columns. Hosts take at most a
+    third."""
     head = [_cut(_say_head(view), columns)]
     foot = [_cut(_say_foot(view, place), columns)]
     room = max(0, lines - len(head) - len(foot))

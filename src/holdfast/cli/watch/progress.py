@@ -22,8 +22,8 @@ LOOK_SECONDS = 2.0
 
 
 def take_beat(pace: Pace, job: JobRecord) -> Pace:
-    """Return the pace with the job's newest beat. A first attempt began with step 0 when it started;
-    where a later one began is not known before a second beat is seen."""
+    """Return the pace with the job's newest beat. A first attempt began with step 0 when it
+    started. Where a later attempt began is known only once a second beat was seen."""
     if not pace.seen and job.attempts == 1 and job.started_at is not None:
         pace = add_step(pace, SeenStep(job.started_at.timestamp(), 0))
     if job.step is None or job.beat_at is None:
@@ -32,14 +32,15 @@ def take_beat(pace: Pace, job: JobRecord) -> Pace:
 
 
 def find_estimate(job: JobRecord, pace: Pace, now: datetime) -> Estimate | None:
-    """Return how far a job is; None before its first step."""
+    """Return the progress of a job; None before its first step."""
     if job.step is None:
         return None
     return estimate(take_beat(pace, job), job.total, now.timestamp())
 
 
 def say_rate(found: Estimate) -> str:
-    """Write a rate: `12/s`, `3.4/s`, `7.0/min`, `2.5/h`; empty where it is not known."""
+    """Write a rate: `12/s`, `3.4/s`, `7.0/min`, `2.5/h`; an empty text where the rate is not
+    known."""
     if found.rate is None:
         return ""
     for each, unit in ((1.0, "s"), (60.0, "min"), (3600.0, "h")):
@@ -50,12 +51,12 @@ def say_rate(found: Estimate) -> str:
 
 
 def say_left(found: Estimate) -> str:
-    """Write the time left; empty where it is not known."""
+    """Write the time left; an empty text where the time is not known."""
     return "" if found.left_seconds is None else span(found.left_seconds)
 
 
 def say_estimate(found: Estimate) -> str:
-    """Write how far a job is: `step 120/1000 (12%), 3.1/s, 4m44s left`."""
+    """Write the progress of a job: `step 120/1000 (12%), 3.1/s, 4m44s left`."""
     of = f"/{found.total} ({100 * found.step / found.total:.0f}%)" if found.total else ""
     left = say_left(found)
     parts = (f"step {found.step}{of}", say_rate(found), left and f"{left} left")
@@ -88,7 +89,7 @@ class StepLine:
 
     @contextlib.contextmanager
     def output(self, data: bytes = b"\n") -> Iterator[None]:
-        """Take the line away while `data` is written."""
+        """Remove the line while `data` is written to the terminal."""
         with self._lock:
             self._line.clear()
             yield

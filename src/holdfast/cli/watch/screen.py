@@ -41,8 +41,8 @@ _KEYS = re.compile(rb"\x1b\[[0-9;]*[A-Za-z~]|\x1bO[A-Z]|.", re.DOTALL)
 
 
 def name_keys(data: bytes) -> list[str]:
-    """Return the names of the keys that were pressed, by their bytes: a letter is itself, an arrow
-    `up` or the like. Keys without a name are left out."""
+    """Return the names of the keys that were pressed, read from their bytes: a letter is its own
+    name, an arrow is `up` or the like. Keys without a name are left out."""
     found = []
     for key in _KEYS.findall(data):
         name = _NAMES.get(
@@ -54,7 +54,7 @@ def name_keys(data: bytes) -> list[str]:
 
 
 class Screen:
-    """The terminal, while the program has it; a context manager."""
+    """The terminal, while this program draws on all of it; a context manager."""
 
     def __init__(self) -> None:
         self._in, self._out = sys.stdin.fileno(), sys.stdout.fileno()
@@ -92,8 +92,8 @@ class Screen:
         return shutil.get_terminal_size((DEFAULT_COLUMNS, 24))
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Show the lines, and write nothing where they are shown already. None is wider than the
-        terminal, nor are they more than it has."""
+        """Show the lines; nothing is written where they are shown already. The caller gives no more
+        lines than the terminal has, and no wider ones."""
         if list(lines) == list(self._drawn):
             return
         self._drawn = list(lines)
@@ -119,7 +119,7 @@ class Screen:
         return self._keys.pop(0) if self._keys else ""
 
     def wake(self) -> None:
-        """Make `read_key` return; any thread may call this."""
+        """Make `read_key` return at once; any thread may call this."""
         try:
             os.write(self._wakes, b"x")
         except OSError:
@@ -127,7 +127,8 @@ class Screen:
 
     @contextmanager
     def lent(self) -> Iterator[None]:
-        """Give the terminal back for a while, to another program, whose Ctrl-C is not ours."""
+        """Give the terminal back for a while to another program, whose Ctrl-C does not end this
+        one."""
         self._is_lent = True
         self._give_back()
         before = signal.signal(signal.SIGINT, lambda *_: None)
@@ -151,7 +152,8 @@ class Screen:
             pass  # the terminal is gone
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
-        """Stop as any program does, with the terminal given back, until it goes on (`fg`)."""
+        """Stop this program as Ctrl-Z stops any other, with the terminal given back, until it is
+        continued (`fg`)."""
         if not self._is_lent:
             self._give_back()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)

@@ -78,7 +78,8 @@ def top(face: Face, queue: str | None, project: str | None) -> None:
 
 
 def look(client: Client, paces: dict[str, Pace], only: dict[str, Any]) -> View:
-    """Look at the cluster once. paces: what earlier looks saw of each job; it is brought up to date."""
+    """Look at the cluster once. paces: the steps of each job in earlier looks; this function brings
+    it up to date."""
     hosts = tuple(client.hosts())
     jobs = []
     for job in client.jobs(states=_STATES, page_size=MAX_JOBS, **only):
@@ -121,7 +122,7 @@ class LookThread:
         self._soon.set()
 
     def hurry(self) -> None:
-        """Look again at once."""
+        """Have the thread look again at once."""
         self._soon.set()
 
     def _look(self) -> None:
@@ -190,7 +191,8 @@ def _cancel(client: Client, job_id: str) -> str:
 
 
 def _lend(face: Face, screen: Screen, words: tuple[str, ...]) -> str:
-    """Run another command of ours in the terminal, and return what is to be said after it."""
+    """Run another command of `holdfast` in the terminal, and return a message for the person
+    afterwards."""
     environment = dict(os.environ)
     more = [] if face.url is None else ["--url", face.url]
     more += [] if face.token_file is None else ["--token-file", face.token_file]

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 def choose_exit_code(works: Sequence[Work], *, first: bool) -> int:
-    """Return the code of `wait`: 0 where all that ended succeeded, 1 where one did not, 124 where
-    the ends that were waited for have not come."""
+    """Return the exit code of `wait`: 0 where all works that ended succeeded, 1 where one did not,
+    124 where the awaited ends have not come."""
     ended = [work.state.value for work in works if work.state.terminal]
     if len(ended) < (min(1, len(works)) if first else len(works)):
         return EXIT_TIMEOUT
@@ -89,7 +89,8 @@ def _wait_outputs(client: Client, works: Sequence[Work], seconds: float | None) 
 
 
 def _find(client: Client, word: str) -> RestCall[Work]:
-    """Return the call for the job, the array or the run that a word names. Raises NotFound."""
+    """Return the call that reads the job, the array or the run that a word names. Raises
+    NotFound."""
     from holdfast.wire.api import JobView
     from holdfast.wire.workflows import RunView
 

@@ -20,8 +20,9 @@ ANSWER_SECONDS = 5.0
 def find_controller(
     url: str | None, token: str | None, context: str | None
 ) -> tuple[ControllerFacts, ControllerPlace | None]:
-    """Find the controller and ask it. Returns the facts, and its place; None where no setting
-    names one. Raises what `locate` raises for settings that cannot be used."""
+    """Find the controller that the settings name, and ask it about itself. Return its facts and its
+    place; None where no setting names a controller. Raises what `locate` raises for settings that
+    cannot be used."""
     try:
         place = locate(url, token, context=context)
     except NoController as error:
@@ -34,7 +35,8 @@ def find_controller(
 
 
 def ask_controller(place: ControllerPlace) -> ControllerFacts:
-    """Ask each address of a place; return what the first that answers says, or why none does."""
+    """Ask each address of a place; return the facts that the first answer gives, or the reason why
+    none came."""
     dead: dict[str, str] = {}
     facts = ControllerFacts()
     for url in place.urls or (place.url,):

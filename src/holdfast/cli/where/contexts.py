@@ -36,7 +36,7 @@ COLUMNS: Columns[ContextRow] = {
 
 @contextmanager
 def _open(face: Face) -> Iterator[None]:
-    """Open nothing: the contexts are a file of the user."""
+    """Open no connection, because the contexts are a file of the user."""
     yield None
 
 

@@ -14,7 +14,8 @@ _COLOURS = {Level.OK: _GREEN, Level.WARNING: _YELLOW, Level.PROBLEM: _RED}
 
 
 def draw_findings(findings: Sequence[DoctorFinding]) -> str:
-    """Return a line for each finding, and the mend of each that has one below it."""
+    """Return a line for each finding, with the finding's mend on a line below, where there is
+    one."""
     parts = max((len(finding.part) for finding in findings), default=0)
     indent = " " * (parts + 11)
     width = min(columns(), _WIDEST)
@@ -35,7 +36,8 @@ def _wrap(text: str, width: int) -> list[str]:
 
 
 def choose_exit(facts: ControllerFacts, findings: Sequence[DoctorFinding]) -> int:
-    """Return the exit code of `status`: why the controller does not work, or 0."""
+    """Return the exit code of `status`, which says why the controller does not work; 0 where it
+    works."""
     if facts.error_kind == "refused":
         return EXIT_UNAUTHORIZED
     if facts.error_kind in ("unreachable", "no_address"):

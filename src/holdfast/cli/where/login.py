@@ -96,7 +96,8 @@ def _check_urls(text: str) -> tuple[str, ...]:
 
 
 def _name_host(url: str) -> str:
-    """Return a name for the server at a URL: its host's, in the shape of a context's name."""
+    """Return a name for the server at a URL, made of its host's name so that a context may have
+    it."""
     host = urlsplit(url).hostname or ""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", host).strip("-.") or "server"
 
@@ -122,7 +123,8 @@ def _read_token(url: str, *, token_stdin: bool, token_file: str | None) -> str:
 
 
 def _try_token(place: ControllerPlace) -> ControllerFacts:
-    """Ask the controller with the token. Raises what speaks against keeping it."""
+    """Ask the controller with the token, and return its facts. Raises the error that forbids
+    keeping the token."""
     facts = ask_controller(place)
     if facts.error_code == "join_token":
         raise Unauthorized(

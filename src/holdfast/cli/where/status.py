@@ -1,4 +1,5 @@
-"""`status`: which server, as which user, whether it works, and what to do where it does not."""
+"""The command `status`: the server in use, the user there, whether the server works, and how to
+mend it where it does not."""
 
 from __future__ import annotations
 

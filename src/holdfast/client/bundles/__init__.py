@@ -1,1 +1,1 @@
-"""Folders that travel: what goes of them, and how it is sent."""
+"""Folders that travel with jobs: which of their files are sent, and how."""

@@ -1,4 +1,5 @@
-"""What is asked before a folder is sent: secrets in it, a home folder, and more than a bound. Pure."""
+"""The questions that are asked before a folder is sent: about secrets in it, a home folder, and a
+size over the bound. Pure."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def find_worries(root: bytes, home: str, paths: Iterable[bytes]) -> list[str]:
 
 
 def say_too_large(size: int, limit: int, largest: Iterable[tuple[bytes, int]]) -> str:
-    """Return what to do about a folder over the bound, with its largest folders."""
+    """Return a sentence on what to do about a folder over the bound, with its largest folders."""
     names = ", ".join(f"{show_path(path)} {say_size(each)}" for path, each in largest)
     return (
         f"the folder has {say_size(size)}, and {say_size(limit)} go unless more is asked for. The largest: "
@@ -65,7 +66,7 @@ def say_too_large(size: int, limit: int, largest: Iterable[tuple[bytes, int]]) -
 
 
 def say_size(size: float) -> str:
-    """Return a number of bytes as people say it."""
+    """Return a number of bytes in the units in which people say it."""
     for unit in ("bytes", "KiB", "MiB", "GiB"):
         if size < 1024 or unit == "GiB":
             return f"{size:.0f} {unit}" if unit == "bytes" or size >= 10 else f"{size:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""The code of a job, read again: what stands in it, how two differ, and a copy of it."""
+"""Read the code of a job again: its files, the differences between two jobs, and a copy of it."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ class JobCode(msgspec.Struct, frozen=True):
 
 
 class CodeDifference(msgspec.Struct, frozen=True):
-    """A path in which the code of two jobs differs. what: added, removed or changed."""
+    """A path in which the code of two jobs differs. what: "added", "removed" or "changed"."""
 
     path: bytes
     what: str
 
 
 def fetch_code(caller: Caller, job_id: str) -> JobCode:
-    """Return what stands in the code of a job. Raises NotFound where it has none."""
+    """Return the code of a job: its bundle, and the entries in it. Raises NotFound where the job
+    has no code."""
     data = caller.call(RestCall("GET", path_of("jobs", job_id, "code"), bytes))
     try:
         plan = decode_plan(data)
@@ -43,7 +44,7 @@ def fetch_code(caller: Caller, job_id: str) -> JobCode:
 
 
 def compare_codes(old: JobCode, new: JobCode) -> list[CodeDifference]:
-    """Return in which paths two jobs' code differs, by path."""
+    """Return the differences between the code of two jobs, sorted by path."""
     before = {entry.path: entry for entry in old.entries}
     after = {entry.path: entry for entry in new.entries}
     found = []

@@ -1,4 +1,4 @@
-"""`--git URL@REF`: the commit that a name of a repository means now."""
+"""Resolve `--git URL@REF`: find the commit that a name of a repository means now."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REF = re.compile(r"[^-\s\x00-\x1f\x7f~^:?*\[\\][^\s\x00-\x1f\x7f~^:?*\[\\]*")
 
 
 def split_git(word: str) -> tuple[str, str]:
-    """Return the address and the name in URL@REF; HEAD where none is named. Raises
+    """Return the address and the name in URL@REF; the name is HEAD where the word has none. Raises
     ValidationError."""
     url, at, ref = word.rpartition("@")
     for address, name in ((url, ref), (word, "HEAD")):
@@ -39,7 +39,8 @@ def split_git(word: str) -> tuple[str, str]:
 
 
 def resolve_git(word: str) -> CodeRef:
-    """Return the commit that URL@REF means now, asked of the repository. Raises ValidationError."""
+    """Return the commit that URL@REF means now, as the repository answers. Raises
+    ValidationError."""
     url, ref = split_git(word)
     if _COMMIT.fullmatch(ref):
         return CodeRef(url=url, ref=ref, commit=ref)

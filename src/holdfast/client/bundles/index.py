@@ -1,5 +1,5 @@
-"""What is remembered of a folder that was sent: the digests of its files, so that what did not change
-is not read again.
+"""Remember the digests of the files of a folder that was sent, so that unchanged files are not read
+again.
 
 INDEX-1  A file is as it was if its device, number, size, mtime and ctime are, and if it did not
          change within `SETTLE_NS` before the index was written: a later change could fall into the
@@ -21,8 +21,8 @@ Signature = tuple[int, int, int, int, int]
 
 
 class Index(msgspec.Struct, array_like=True):
-    """The index of a folder. files: path → signature and digests. kept: server and project → the
-    digest of the last bundle that was made there."""
+    """The index of a folder, which remembers the digests of its files. files: path → signature and
+    digests. kept: server and project → the digest of the last bundle that was made there."""
 
     version: int = 1
     written_ns: int = 0
@@ -30,7 +30,7 @@ class Index(msgspec.Struct, array_like=True):
     kept: dict[str, str] = {}
 
     def find(self, path: bytes, status: os.stat_result) -> bytes | None:
-        """Return a file's digests if it is as it was (INDEX-1)."""
+        """Return a file's digests if the file has not changed since (INDEX-1)."""
         known = self.files.get(path)
         if known is None or known[0] != sign(status):
             return None
@@ -43,7 +43,7 @@ _decoder = msgspec.msgpack.Decoder(Index)
 
 
 def sign(status: os.stat_result) -> Signature:
-    """Return what changes when a file's bytes do."""
+    """Return the numbers of a file's status that change when its bytes do."""
     times = status.st_mtime_ns, status.st_ctime_ns
     return status.st_dev, status.st_ino, status.st_size, *times
 
@@ -55,7 +55,7 @@ def find_place(root: bytes) -> Path:
 
 
 def load_index(path: Path) -> Index:
-    """Return a folder's index, an empty one where there is none that can be read."""
+    """Return a folder's index; an empty index where none is there that can be read."""
     try:
         found = _decoder.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError):
@@ -64,7 +64,8 @@ def load_index(path: Path) -> Index:
 
 
 def save_index(path: Path, index: Index) -> None:
-    """Write an index whole or not at all. A cache that cannot be written is left alone."""
+    """Write an index whole or not at all. Where the cache folder cannot be written, nothing is
+    done."""
     part = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
     with contextlib.suppress(OSError):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,5 @@
-"""What is left out of a folder: one function for every path, in git's words for patterns."""
+"""Decide which paths of a folder are left out: by one function for every path, and by git's
+patterns."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ _VERSIONED = (b".git", b".hg", b".svn")
 
 
 class PathLeftOut(msgspec.Struct, frozen=True):
-    """A path that does not go, and why."""
+    """A path that is not sent, and the reason."""
 
     path: bytes
     why: str
@@ -30,7 +31,8 @@ class _RuleFile:
         self._skip = len(folder) + 1 if folder else 0
 
     def judge(self, path: bytes, *, is_folder: bool) -> tuple[bool, str] | None:
-        """Return whether a path is left out, and by which line; None where no line speaks of it."""
+        """Return whether a path is left out, and by which line of the file; None where no line
+        matches the path."""
         words = os.fsdecode(path[self._skip :]) + ("/" if is_folder else "")
         found = self._spec.check_file(words)
         if found.include is None:
@@ -40,8 +42,8 @@ class _RuleFile:
 
 
 class IgnoreRules:
-    """The rules of a folder. names: the files that hold them, each a set of its own: a path goes if
-    no set leaves it out."""
+    """The rules of a folder. names: the names of rule files; the files of each name are a set of
+    rules by itself. A path is sent if no set leaves it out."""
 
     def __init__(self, root: bytes, names: Sequence[bytes]) -> None:
         self._root = root
@@ -50,8 +52,8 @@ class IgnoreRules:
         self._folders: dict[bytes, str | None] = {b"": None}
 
     def find_reason(self, path: bytes, *, is_folder: bool = False) -> str | None:
-        """Return why a path is left out, None if it goes. What stands in a folder that is left out
-        is left out with it."""
+        """Return why a path is left out, None if it is sent. All paths in a folder that is left out
+        are left out, too."""
         above, _, name = path.rpartition(b"/")
         reason = self._of_folder(above)
         if reason is not None:

@@ -49,9 +49,9 @@ _WAIT_SECONDS = 0.2
 
 
 class Sent(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a folder. code: what a job names. files, size: of the whole folder, in
-    bytes. read: bytes that were read. sent: bytes that went over the wire. changed: files that changed while
-    they were read."""
+    """The outcome of sending a folder. code: the reference that a job names. files, size: of the
+    whole folder, in bytes. read: bytes that were read. sent: bytes that went over the wire.
+    changed: files that changed while they were read."""
 
     code: CodeRef
     files: int
@@ -62,7 +62,7 @@ class Sent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SendProgress(msgspec.Struct):
-    """How far a sending is: of the bytes that have to be read."""
+    """The progress of sending a folder, counted in the bytes that have to be read."""
 
     whole: int = 0
     read: int = 0
@@ -74,8 +74,8 @@ _Part = tuple[bytes, bytes]  # a SHA-256 and its bytes
 
 
 class FolderSender:
-    """Sends one folder to one project. address: names the server in the index. tell: called now
-    and then with the progress; note: called with a sentence about a file that changes."""
+    """Sends one folder to one project. address: the name of the server in the index. tell: called
+    now and then with the progress; note: called with a sentence about a file that changes."""
 
     def __init__(
         self,
@@ -99,7 +99,8 @@ class FolderSender:
         self._progress = SendProgress()
 
     def send(self) -> Sent:
-        """Send what is missing, and return what a job names. Raises HoldfastError."""
+        """Send the bytes that are missing, and return the reference that a job names. Raises
+        HoldfastError."""
         try:
             return self._send()
         finally:
@@ -177,8 +178,8 @@ class FolderSender:
     def _make_bundle(
         self, digest: str, raw: bytes, known: dict[bytes, tuple[bytes, os.stat_result]]
     ) -> str:
-        """Have the bundle made; send what the project has lost meanwhile, or never had. Return its
-        digest."""
+        """Have the server make the bundle; send the bytes that the project has lost meanwhile, or
+        never had. Return the bundle's digest."""
         sure = self._where in self._index.kept or not self._index.files
         for _ in range(_TRIES):
             if not sure:
@@ -205,7 +206,7 @@ class FolderSender:
     def _send_missing(
         self, entries: list[Entry], known: dict[bytes, tuple[bytes, os.stat_result]]
     ) -> None:
-        """Ask which digests are missing, and read and send their files again."""
+        """Ask which digests are missing, and read and send the files with these digests again."""
         wanted = [digest for digest in list_digests(entries) if digest not in self._asked]
         missing = set[bytes]()
         for start in range(0, len(wanted), ASK_AT_ONCE):
@@ -224,7 +225,7 @@ class FolderSender:
     def _read_all(
         self, files: Iterable[tuple[bytes, os.stat_result]]
     ) -> Iterator[tuple[bytes, bytes, os.stat_result]]:
-        """Read files, have what is missing of them sent, and yield each with its digests."""
+        """Read files, have their missing pieces sent, and yield each file with its digests."""
         batch, size = list[bytes](), 0
         names = list[tuple[bytes, list[int], os.stat_result]]()
         for path, before in files:
@@ -250,7 +251,8 @@ class FolderSender:
             yield path, b"".join(parts[n][0] for n in places), status
 
     def _read_file(self, path: bytes, before: os.stat_result) -> tuple[bytes, os.stat_result]:
-        """Return a file's bytes and its status, which is the same before and after (SEND-1)."""
+        """Return the bytes and the status of a file; the status is the same before and after the
+        read (SEND-1)."""
         for number in range(_TRIES):
             fd = self._open(path)
             try:
@@ -302,7 +304,7 @@ class FolderSender:
         time.sleep(_WAIT_SECONDS * (number + 1))
 
     def _fly(self, parts: list[_Part]) -> None:
-        """Send parts in the background, at most `AT_ONCE` batches of them at a time."""
+        """Send pieces in the background, at most `AT_ONCE` batches of them at a time."""
         fresh = dict[bytes, bytes]()
         for digest, data in parts:
             if digest not in self._asked:
@@ -314,7 +316,8 @@ class FolderSender:
             self._flying.add(self._pool.submit(self._send_batch, list(fresh.items())))
 
     def _land(self, most: int) -> None:
-        """Wait until at most so many batches are under way. Raises what one of them raised."""
+        """Wait until at most `most` batches are under way. Raises the error of a batch that
+        failed."""
         while len(self._flying) > most:
             from concurrent.futures import FIRST_COMPLETED, wait
 
@@ -342,7 +345,8 @@ class FolderSender:
 
 
 def make_pool() -> ThreadPoolExecutor:
-    """Return the threads that send. Imported late, because most sendings have nothing to send."""
+    """Return the threads that send. They are imported late, because most folders have nothing new
+    to send."""
     from concurrent.futures import ThreadPoolExecutor
 
     return ThreadPoolExecutor(AT_ONCE, "code")

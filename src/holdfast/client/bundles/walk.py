@@ -1,5 +1,5 @@
-"""Find what goes of a folder: in a git checkout what git would name, else all that no rule leaves
-out."""
+"""Find the paths of a folder that are sent: in a git checkout the paths that git would name, else
+all paths that no rule leaves out."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.quotepath=false")
 
 
 class Found(msgspec.Struct, frozen=True, gc=False):
-    """A path that goes, and its status."""
+    """A path that is sent, and its status."""
 
     path: bytes
     status: os.stat_result
 
 
 class Walk(msgspec.Struct, frozen=True):
-    """What was found in a folder. found: files, links and folders, sorted. left_out: what does not
-    go, folders as a whole; of a git checkout only what `--list` asks for. checkout: commit, branch
-    and whether there are changes; None outside of git."""
+    """The findings of a walk through a folder. found: files, links and folders, sorted. left_out:
+    paths that are not sent, folders as a whole; of a git checkout only those that `--list` asks
+    for. checkout: commit, branch and whether there are changes; None outside of git."""
 
     root: bytes
     found: list[Found]
@@ -36,12 +36,12 @@ class Walk(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> int:
-        """Return the bytes of all files."""
+        """Return the sum of the bytes of all files."""
         return sum(f.status.st_size for f in self.found if stat.S_ISREG(f.status.st_mode))
 
     @property
     def files(self) -> int:
-        """Return how many files there are."""
+        """Return the number of files."""
         return sum(stat.S_ISREG(f.status.st_mode) for f in self.found)
 
     def list_largest(self, count: int = 5) -> list[tuple[bytes, int]]:
@@ -55,10 +55,11 @@ class Walk(msgspec.Struct, frozen=True):
 
 
 def walk(folder: str, *, explain: bool = False) -> Walk:
-    """Look through a folder. explain: also find what git leaves out, and why.
+    """Walk through a folder and return its findings. explain: also find the paths that git leaves
+    out, and why.
 
     Raises:
-        ValidationError: it is no folder, or cannot be read.
+        ValidationError: the path is no folder, or cannot be read.
     """
     root = os.fsencode(os.path.abspath(os.path.expanduser(folder)))
     if not os.path.isdir(root):
@@ -93,7 +94,8 @@ def _choose(
 def _walk_plain(
     root: bytes, below: bytes, rules: IgnoreRules, left_out: list[PathLeftOut]
 ) -> Iterator[bytes]:
-    """Yield all paths below a folder that no rule leaves out; a folder before what is in it."""
+    """Yield all paths below a folder that no rule leaves out; a folder comes before the paths in
+    it."""
     try:
         entries = sorted(
             os.scandir(os.path.join(root, below) if below else root), key=lambda e: e.name
@@ -143,8 +145,8 @@ def _stat_all(root: bytes, paths: Iterable[bytes], left_out: list[PathLeftOut]) 
 
 
 def _list_git(root: bytes) -> list[bytes] | None:
-    """Return what git names below a folder, also of checkouts inside of it; None where it is no
-    checkout, or there is no git."""
+    """Return the paths that git names below a folder, also of checkouts inside of it; None where
+    the folder is no checkout, or git is not installed."""
     done = _run_git(root, "ls-files", "-z", "-c", "-o", "--exclude-standard")
     if done is None:
         return None
@@ -202,7 +204,8 @@ def _run_git(root: bytes, *words: str, given: bytes | None = None) -> bytes | No
 
 
 def _explain_git(root: bytes) -> Iterator[PathLeftOut]:
-    """Yield what git ignores, folders as a whole, with the line that says so."""
+    """Yield the paths that git ignores, folders as a whole, with the line of the rule that ignores
+    them."""
     ignored = _run_git(root, "ls-files", "-z", "-o", "-i", "--exclude-standard", "--directory")
     if not ignored:
         return

@@ -21,8 +21,8 @@ _NAME_CHARACTERS = 64
 
 
 class CliContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A named server. urls: its addresses, the first tried first. ca_file: PEM of the authority
-    that signed its certificate, an absolute path; None for the system's."""
+    """A named server. urls: the server's addresses, in the order in which they are tried. ca_file:
+    PEM of the authority that signed its certificate, an absolute path; None for the system's."""
 
     urls: tuple[str, ...]
     token: str | None = None
@@ -30,13 +30,13 @@ class CliContext(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class CliContexts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """All contexts of a user. current: the one that is used where no other is named."""
+    """All contexts of a user. current: the context that is used where no other is named."""
 
     current: str = LOCAL
     contexts: dict[str, CliContext] = {}
 
     def get(self, name: str) -> CliContext:
-        """Return a context. Raises NotFound with the names that there are."""
+        """Return the context of a name. Raises NotFound, which lists the names on record."""
         found = self.contexts.get(name)
         if found is None:
             names = ", ".join(sorted([*self.contexts, LOCAL]))
@@ -48,8 +48,8 @@ class CliContexts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return found
 
     def put(self, name: str, context: CliContext) -> CliContexts:
-        """Return the contexts with this one, which is now the current one. Raises Conflict where
-        the name is that of another server."""
+        """Return the contexts with this one added, which becomes the current one. Raises Conflict
+        where the name is that of another server."""
         there = self.contexts.get(name)
         if there is not None and not set(there.urls) & set(context.urls):
             raise Conflict(
@@ -60,21 +60,21 @@ class CliContexts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return CliContexts(current=name, contexts={**self.contexts, name: context})
 
     def use(self, name: str) -> CliContexts:
-        """Return the contexts with another current one. Raises NotFound."""
+        """Return the contexts with the context `name` as the current one. Raises NotFound."""
         if name != LOCAL:
             self.get(name)
         return CliContexts(current=name, contexts=self.contexts)
 
     def without(self, name: str) -> CliContexts:
-        """Return the contexts without this one; where it was the current one, `local` is then.
-        Raises NotFound."""
+        """Return the contexts without the context `name`. Where that was the current one, `local`
+        becomes current. Raises NotFound."""
         self.get(name)
         rest = {other: kept for other, kept in self.contexts.items() if other != name}
         return CliContexts(current=LOCAL if self.current == name else self.current, contexts=rest)
 
 
 def check_name(name: str) -> str:
-    """Return a name that a new context may have. Raises ValidationError."""
+    """Return a name, if a new context may have it. Raises ValidationError."""
     plain = name.replace("-", "").replace("_", "").replace(".", "")
     if not (plain.isascii() and plain.isalnum()) or len(name) > _NAME_CHARACTERS or name[0] in "-.":
         raise ValidationError(
@@ -92,7 +92,7 @@ def check_name(name: str) -> str:
 
 
 def find_config_folder(environ: Mapping[str, str]) -> Path | None:
-    """Return the folder of this user's own configuration; None where no variable says which."""
+    """Return the folder of this user's own configuration; None where no variable names it."""
     given, home = environ.get("XDG_CONFIG_HOME"), environ.get("HOME")
     if given and os.path.isabs(given):  # a relative one counts as unset, as its specification says
         return Path(given) / "holdfast"
@@ -100,16 +100,17 @@ def find_config_folder(environ: Mapping[str, str]) -> Path | None:
 
 
 def find_contexts_file(environ: Mapping[str, str]) -> Path | None:
-    """Return the path of the file of contexts, whether or not it is there."""
+    """Return the path of the file of contexts, whether or not the file is there; None where no
+    variable names this user's folder."""
     folder = find_config_folder(environ)
     return folder / _FILE if folder else None
 
 
 def read_contexts(environ: Mapping[str, str]) -> CliContexts:
-    """Read the contexts; none where there is no file.
+    """Read the contexts of a user; the answer has none where there is no file.
 
-    Raises ValidationError for a file that others may read or write, is another user's, or is not
-    understood.
+    Raises ValidationError for a file that other users may read or write, that belongs to another
+    user, or that cannot be understood.
     """
     path = find_contexts_file(environ)
     if path is None:

@@ -29,7 +29,7 @@ _PIECE_BYTES = 1 << 20
 
 
 def check_name(path: bytes) -> list[bytes]:
-    """Return the steps of a name that arrived. Raises ValidationError for one that does not stay
+    """Return the steps of a name that arrived. Raises ValidationError for a name that does not stay
     below its folder (ARRIVE-1)."""
     parts = path.split(b"/")
     if not path or b"\0" in path or any(part in (b"", b".", b"..") for part in parts):
@@ -38,7 +38,7 @@ def check_name(path: bytes) -> list[bytes]:
 
 
 class Arrival:
-    """The folder in which files arrive. It is made where it is missing. Raises OSError."""
+    """The folder in which files arrive. The folder is made where it is missing. Raises OSError."""
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
         os.makedirs(folder, exist_ok=True)
@@ -57,7 +57,8 @@ class Arrival:
 
     @contextlib.contextmanager
     def _at(self, path: bytes, *, make: bool = True) -> Iterator[tuple[int, bytes]]:
-        """Open the folder in which a name stands, and make those that are missing."""
+        """Open the folder in which a name stands. make: also make the folders on the way that are
+        missing."""
         *above, name = check_name(path)
         at = os.dup(self._root)
         try:
@@ -90,7 +91,8 @@ class Arrival:
                 )
 
     def set_bits(self, path: bytes, bits: int) -> None:
-        """Set the bits of a folder, after what it holds was written. Raises OSError."""
+        """Set the permission bits of a folder, after the files in it were written. Raises
+        OSError."""
         with self._at(path, make=False) as (at, name):
             fd = os.open(name, _STEP, dir_fd=at)
             try:
@@ -99,8 +101,8 @@ class Arrival:
                 os.close(fd)
 
     def make_link(self, path: bytes, target: bytes) -> bool:
-        """Make a link, or return False for one that may lead out (ARRIVE-2). Raises OSError,
-        ValidationError."""
+        """Make a link; return False, and make none, where the link may lead out (ARRIVE-2). Raises
+        OSError, ValidationError."""
         check_name(path)
         if not target or not keeps_inside(os.fsdecode(path), os.fsdecode(target)):
             return False
@@ -113,8 +115,9 @@ class Arrival:
         return True
 
     def begin(self, path: bytes, mark: str) -> ArrivingFile:
-        """Begin a file, or go on with it where a part of it with the same mark is here. mark: names
-        the bytes, so that a part of others is not gone on with. Raises OSError, ValidationError."""
+        """Begin a file, or go on with a file of which a part with the same mark is here. mark: a
+        name for the file's bytes, so that a part of other bytes is not gone on with. Raises
+        OSError, ValidationError."""
         with self._at(path) as (at, name):
             part = b".%s.%s.part" % (name[:200], mark.encode()[:16])
             return ArrivingFile(os.dup(at), name, part)
@@ -146,7 +149,7 @@ class ArrivingFile:
 
     @property
     def size(self) -> int:
-        """Return how many bytes are here."""
+        """Return the number of bytes that are here."""
         return os.fstat(self._fd).st_size
 
     def cut(self, size: int) -> None:
@@ -154,18 +157,18 @@ class ArrivingFile:
         os.ftruncate(self._fd, size)
 
     def write(self, at: int, data: bytes) -> None:
-        """Write a piece. Raises OSError."""
+        """Write a piece of the file at its offset. Raises OSError."""
         view = memoryview(data)
         while view:
             written = os.pwrite(self._fd, view, at)
             view, at = view[written:], at + written
 
     def hash(self, size: int) -> str:
-        """Return the SHA-256 of the first bytes."""
+        """Return the SHA-256 of the first `size` bytes of the file."""
         return _hash(self._fd, size)
 
     def hash_piece(self, at: int, size: int) -> str:
-        """Return the SHA-256 of a piece that is here."""
+        """Return the SHA-256 of a piece of the file that is here."""
         digest, end = hashlib.sha256(), at + size
         while at < end and (piece := os.pread(self._fd, min(_PIECE_BYTES, end - at), at)):
             digest.update(piece)
@@ -173,20 +176,20 @@ class ArrivingFile:
         return digest.hexdigest()
 
     def finish(self, bits: int) -> None:
-        """Give the file its bits and its name. Raises OSError."""
+        """Give the file its permission bits and its name. Raises OSError."""
         os.fchmod(self._fd, bits & 0o777)
         os.fsync(self._fd)
         os.rename(self._part, self._name, src_dir_fd=self._parent, dst_dir_fd=self._parent)
         self.close()
 
     def drop(self) -> None:
-        """Delete what has arrived."""
+        """Delete the part of the file that has arrived."""
         with contextlib.suppress(OSError):
             os.unlink(self._part, dir_fd=self._parent)
         self.close()
 
     def close(self) -> None:
-        """Leave what has arrived for another try."""
+        """Close the file, and leave its part for another try."""
         for fd in (self._fd, self._parent):
             with contextlib.suppress(OSError):
                 os.close(fd)

@@ -21,7 +21,7 @@ class FilesRefused(HoldfastError):
 
 
 class Pipe(Protocol):
-    """What carries the bytes to the program and back."""
+    """The line that carries bytes to the program that serves files, and back."""
 
     def write(self, data: bytes) -> None:
         """Send bytes to the program."""
@@ -30,11 +30,12 @@ class Pipe(Protocol):
         """Return the next bytes of the program; none at its end."""
 
     def close(self) -> None:
-        """End it."""
+        """End the line."""
 
 
 class FilesChannel:
-    """Requests and their answers, in order; several may be under way."""
+    """Requests to the program that serves files, and its answers, in order; several may be under
+    way."""
 
     def __init__(self, pipe: Pipe) -> None:
         self._pipe = pipe
@@ -48,13 +49,14 @@ class FilesChannel:
         return self.take()
 
     def send(self, words: dict[str, Any], data: bytes = b"") -> None:
-        """Send a request."""
+        """Send a request without waiting for its answer."""
         whole = make_frame(words, data)
         self.sent += len(whole)
         self._pipe.write(whole)
 
     def take(self) -> Answer:
-        """Return the next answer. Raises FilesRefused, Unavailable."""
+        """Return the next answer, in the order of the requests. Raises FilesRefused,
+        Unavailable."""
         head = self._read(HEAD.size)
         sizes = HEAD.unpack(head)
         if sizes[0] > MAX_HEAD_BYTES or sizes[1] > MAX_BYTES:
@@ -70,7 +72,8 @@ class FilesChannel:
         return words, data
 
     def walk(self, paths: list[str], most: int) -> Iterator[dict[str, Any]]:
-        """Yield the answers of a walk. Raises FilesRefused, Unavailable."""
+        """Yield the answers of a walk: the entries of everything below these names, then the names
+        left out. Raises FilesRefused, Unavailable."""
         answer, _ = self.ask({"do": "walk", "paths": paths, "most": most})
         yield answer
         while answer.get("more"):
@@ -89,5 +92,5 @@ class FilesChannel:
         return found
 
     def close(self) -> None:
-        """End the program."""
+        """End the program that serves files."""
         self._pipe.close()

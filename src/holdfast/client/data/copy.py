@@ -4,7 +4,7 @@ COPY-1  A copy that broke off goes on where it stopped: over a new session, or b
         again. At most `WINDOW_BYTES` are sent again for each break.
 COPY-2  A file that arrived has the SHA-256 that it has on the other side, or the copy says that it
         has not. A source that changes meanwhile is begun anew, a few times.
-COPY-3  What arrives here is written below the named folder alone (ARRIVE-1…3).
+COPY-3  Files that arrive here are written below the named folder alone (ARRIVE-1…3).
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ _MAGIC = re.compile(r"[*?\[]")
 
 
 class CopyProgress(msgspec.Struct, kw_only=True):
-    """How far a copy is. whole, done: bytes of files. files: how many are done. kept: how many were
-    there already. left: names that are not copied, with the reason. breaks: how often it went on
-    over a new session. path: the file that is copied now."""
+    """The progress of a copy. whole, done: bytes of files. files: the number of files that are
+    done. kept: the number of files that were there already. left: names that are not copied, with
+    the reason. breaks: how often the copy went on over a new session. path: the file that is copied
+    now."""
 
     whole: int = 0
     done: int = 0
@@ -55,7 +56,7 @@ class Copier:
     """Copies files of one task.
 
     connect: opens a session of kind `copy`. tell: called with the progress. patience_seconds: how
-    long a session that broke is opened anew.
+    long the copy tries to open a session again after one broke.
     """
 
     def __init__(
@@ -81,13 +82,14 @@ class Copier:
 
     @property
     def channel(self) -> FilesChannel:
-        """Return the line to the task's files, over a new session where there is none."""
+        """Return the line to the program that serves the task's files, over a new session where
+        there is none."""
         if self._channel is None:
             self._channel = FilesChannel(self._connect())
         return self._channel
 
     def _keep_trying(self, work: Callable[[], None]) -> None:
-        """Do a work that may be done again, over as many sessions as it takes (COPY-1)."""
+        """Run `work`, which may be run again, over as many sessions as it takes (COPY-1)."""
         until, pause, last = time.monotonic() + self._patience_seconds, _AGAIN_SECONDS[0], -1
         while True:
             try:
@@ -119,7 +121,8 @@ class Copier:
         return self.progress
 
     def _list(self, path: str) -> tuple[str, list[dict[str, Any]]]:
-        """Return what a name stands for: the folder in front of what arrives, and the entries."""
+        """Return the folder in front of the names that arrive, and the entries that a name stands
+        for."""
         match = _MAGIC.search(path)
         start = path[: path.rfind("/", 0, match.start()) + 1] if match else path
         entries: list[dict[str, Any]] = []
@@ -138,7 +141,7 @@ class Copier:
         return start.rstrip("/"), chosen
 
     def _fetch_one(self, base: str, entries: list[dict[str, Any]], to: str, *, into: bool) -> None:
-        """Write the entries of one name."""
+        """Write the entries that one name stands for."""
         top = entries[0]
         if into or top["kind"] == "folder":
             root, strip = to, base
@@ -203,7 +206,8 @@ class Copier:
     def _pull(
         self, file: ArrivingFile, path: str, at: int, size: int, sign: list[int], done: int
     ) -> None:
-        """Ask for pieces ahead of those that arrive."""
+        """Fetch a file's bytes from `at` to its end, asking for pieces ahead of those that
+        arrive."""
         asked, under_way = at, 0
         while at < size:
             while asked < size and under_way < WINDOW_BYTES:
@@ -326,7 +330,7 @@ class Copier:
 
 
 def void(value: object) -> None:
-    """Drop a value."""
+    """Ignore a value. This stands for a callback that was not given."""
 
 
 def _hash(fd: int, size: int) -> str:
@@ -338,8 +342,8 @@ def _hash(fd: int, size: int) -> str:
 
 
 def _strip(path: str, base: str) -> bytes:
-    """Return a name that arrived, without the folder that was asked for. Raises ValidationError for
-    a name that is not below that folder."""
+    """Return a name that arrived without the folder in front of it. Raises ValidationError for a
+    name that is not below that folder."""
     name, base = path.removeprefix("./"), base.removeprefix("./").rstrip("/")
     if base not in ("", "."):
         if name == base:
@@ -351,8 +355,8 @@ def _strip(path: str, base: str) -> bytes:
 
 
 def _write_pattern(glob: str) -> str:
-    """Return a regular expression of a name in which `*` and `?` stand for letters other than a
-    slash, and `**` for any."""
+    """Return a regular expression for a pattern in which `*` and `?` stand for letters other than a
+    slash, and `**` for any letters."""
     found = ""
     at = 0
     while at < len(glob):

@@ -20,8 +20,9 @@ _KEPT_PACKS = 4
 
 
 class Fetched(msgspec.Struct, kw_only=True):
-    """What became of a fetch. files: that were written; kept: that were here already. bytes: that
-    came. refused: links that are not made, because they may lead out."""
+    """The outcome of a fetch. files: number of files that were written; kept: number of files that
+    were here already. bytes: the bytes that were fetched. refused: links that are not made, because
+    they may lead out."""
 
     files: int = 0
     kept: int = 0
@@ -40,9 +41,9 @@ def fetch_outputs(
 ) -> Script[Fetched]:
     """Write the outputs of one rank below the folder `to` (ARRIVE-1…3).
 
-    names: only these files, or what stands below these folders; `*` stands for any letters. strip:
-    write them without the folders in front of the names, and one file under the name `to`, where
-    that is no folder.
+    names: fetch only these files, and the files below these folders; `*` stands for any letters.
+    strip: write the files without the folders in front of their names, and a single file under the
+    name `to`, where `to` is no folder.
     """
     where = path_of("jobs", job_id, "outputs", str(attempt), str(rank))
     data = yield from take_answer(RestCall("GET", f"{where}/plan", bytes))
@@ -80,7 +81,7 @@ def _is_wanted(path: bytes, names: Sequence[str]) -> bool:
 
 
 def _strip_names(to: str, wanted: Sequence[Entry], names: Sequence[str]) -> tuple[str, list[Entry]]:
-    """Return the folder and the entries as `cp` writes them."""
+    """Return the folder to write to and the entries, named as `cp` names them."""
     bases = [os.fsencode(os.path.dirname(name)) for name in names if name]
     base = os.path.commonpath(bases) + b"/" if bases and all(bases) else b""
     stripped = [
@@ -114,7 +115,7 @@ def _fetch_file(arrival: Arrival, entry: Entry, packs: _Packs, found: Fetched) -
 
 
 class _Packs:
-    """The packs of a bundle, each fetched when its first piece is needed."""
+    """Reads the packs of a bundle. Each pack is fetched when its first piece is needed."""
 
     def __init__(self, where: str, plan: BundlePlan, entries: Sequence[Entry]) -> None:
         self._where, self._plan = where, plan
@@ -122,7 +123,8 @@ class _Packs:
         self._known: dict[int, bytes] = {}
 
     def read(self, digest: bytes, size: int) -> Script[bytes]:
-        """Return the bytes of a digest. Raises HoldfastError for others."""
+        """Return the bytes of a digest. Raises HoldfastError where the bytes have another
+        digest."""
         number, at = self._places[digest]
         if number not in self._known:
             while len(self._known) >= _KEPT_PACKS:

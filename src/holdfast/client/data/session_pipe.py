@@ -36,7 +36,7 @@ class SessionPipe:
 
     def receive(self) -> bytes:
         """Return the next bytes of the program. Raises Unavailable where the session was ended from
-        outside, HoldfastError where the program failed."""
+        outside of this copy, and HoldfastError where the program failed."""
         try:
             while (piece := self._session.read()) is not None:
                 if piece.stream == "stdout":
@@ -78,7 +78,8 @@ class SessionOpener(Protocol):
 
 
 class CopySessions:
-    """Opens the sessions of a copy, one after the other. shown: the command as others see it."""
+    """Opens the sessions of a copy, one after the other. shown: the command as other users see
+    it."""
 
     def __init__(self, client: SessionOpener, job_id: str, rank: int, shown: Sequence[str]) -> None:
         self._client, self._job_id, self._rank = client, job_id, rank
@@ -86,8 +87,8 @@ class CopySessions:
         self._began = False
 
     def open(self) -> SessionPipe:
-        """Open a session. Raises Conflict or NotFound where the task does not run, Unavailable
-        where it may be had later."""
+        """Open a session for the copy. Raises Conflict or NotFound where the task does not run, and
+        Unavailable where a session may be opened later."""
         try:
             session = self._client.open_session(
                 self._job_id, self._shown, kind="copy", rank=self._rank, linger_seconds=0

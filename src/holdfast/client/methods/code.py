@@ -40,7 +40,7 @@ class CodeMethods:
 
     @runs
     def code(self, job_id: str) -> Script[JobCode]:
-        """Return what stands in the code of a job. Raises NotFound where it has none."""
+        """Return the code of a job: the files in it. Raises NotFound where the job has no code."""
         from holdfast.client.bundles.fetch import fetch_code
 
         found: JobCode = yield UseCaller(lambda caller: fetch_code(caller, job_id))

@@ -22,7 +22,7 @@ class AsyncTaskSession:
         return self.session.exit_code
 
     async def read(self, seconds: float | None = None) -> Printed | None:
-        """Return the next piece of output; None at the end, or where `seconds` pass."""
+        """Return the next piece of output; None at the end, or once `seconds` have passed."""
         return await asyncio.to_thread(self.session.read, seconds)
 
     async def __aiter__(self) -> AsyncIterator[Printed]:
@@ -30,7 +30,7 @@ class AsyncTaskSession:
             yield piece
 
     async def write(self, data: bytes) -> None:
-        """Send input."""
+        """Send input to the command."""
         await asyncio.to_thread(self.session.write, data)
 
     async def close_stdin(self) -> None:
@@ -38,19 +38,19 @@ class AsyncTaskSession:
         await asyncio.to_thread(self.session.close_stdin)
 
     async def resize(self, rows: int, cols: int) -> None:
-        """Tell the terminal's size."""
+        """Tell the terminal its new size."""
         await asyncio.to_thread(self.session.resize, rows, cols)
 
     async def signal(self, name: str) -> None:
-        """Signal the command's processes."""
+        """Send a signal to the command's processes."""
         await asyncio.to_thread(self.session.signal, name)
 
     async def wait(self) -> int:
-        """Drop what is printed, and return the exit code."""
+        """Drop the rest of the output, and return the exit code."""
         return await asyncio.to_thread(self.session.wait)
 
     async def close(self) -> None:
-        """Leave; the session ends at once."""
+        """Leave the session, which ends at once."""
         await asyncio.to_thread(self.session.close)
 
     async def __aenter__(self) -> Self:

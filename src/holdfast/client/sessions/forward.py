@@ -85,11 +85,12 @@ class PortForward:
         threading.Thread(target=self._accept, daemon=True, name="forward").start()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait until the forward is closed, by its job's end or `close`. Returns whether it is."""
+        """Wait until the forward is closed, by the end of its job or by `close`. Return whether it
+        is closed."""
         return self._closed.wait(seconds)
 
     def close(self) -> None:
-        """Close the port, and the connections."""
+        """Close the port on this machine, and its connections."""
         self._closed.set()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -176,7 +177,7 @@ def open_forward(
 def carry(
     local: socket.socket, wire: WebSocket, notice: Callable[[str], None] = lambda sentence: None
 ) -> None:
-    """Carry bytes between a connection here and its link, until both ways are over."""
+    """Carry bytes between a connection here and its link, until both directions have ended."""
     local.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     over = threading.Event()
     sender = threading.Thread(target=_send_all, args=(local, wire, over), daemon=True)

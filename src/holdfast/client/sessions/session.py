@@ -71,10 +71,10 @@ class Printed(NamedTuple):
 class TaskSession:
     """One session in a running task, once its link works.
 
-    Threads may share it: one reads (`read`, or the session as an iterator), others write. A thread
-    that writes more than the command reads waits, and reads ahead meanwhile.
+    Threads may share it: one thread reads (`read`, or the session as an iterator), others write. A
+    thread that writes more than the command reads waits, and reads ahead meanwhile.
 
-    job_id: the full id of the job. request: what is asked for. on_lost: called with a sentence
+    job_id: the full id of the job. request: the session to open. on_lost: called with a sentence
     where the link breaks, and with an empty one where it works again. linger_seconds: how long a
     lost link is tried anew; 0: not at all. `on_notice` may be set: it is called with a sentence for
     the user.
@@ -119,8 +119,8 @@ class TaskSession:
     # ---- what a caller reads
 
     def read(self, seconds: float | None = None) -> Printed | None:
-        """Return the next piece of output; None at the end (`exit_code`), or where `seconds` pass.
-        Raises HoldfastError where the session ends with a problem."""
+        """Return the next piece of output; None at the end (`exit_code`), or once `seconds` have
+        passed. Raises HoldfastError where the session ends with a problem."""
         until = None if seconds is None else time.monotonic() + seconds
         while not self._found:
             if self.over or (until is not None and time.monotonic() >= until):
@@ -142,7 +142,7 @@ class TaskSession:
 
     @property
     def over(self) -> bool:
-        """Return whether the session ended."""
+        """Return whether the session has ended."""
         return self.status is not None
 
     @property
@@ -154,7 +154,7 @@ class TaskSession:
         return 128 + self.status.signal if self.status.signal else self.status.exit_code
 
     def wait(self) -> int:
-        """Drop what is printed, and return the exit code."""
+        """Drop the rest of the output, and return the exit code."""
         for _ in self:
             pass
         return self.exit_code or 0
@@ -173,7 +173,7 @@ class TaskSession:
     # ---- what a caller writes
 
     def write(self, data: bytes) -> None:
-        """Send input. Returns once it is sent, or the session is over."""
+        """Send input to the command. Returns once the input is sent, or the session is over."""
         for at in range(0, len(data), PIECE_BYTES):
             piece = data[at : at + PIECE_BYTES]
             while not self._has_room(len(piece)):
@@ -189,7 +189,8 @@ class TaskSession:
         return self.over or self._sent - self._taken + count <= STDIN_WINDOW_BYTES
 
     def _await_room(self) -> None:
-        """Read ahead until the command has read more; where another thread reads, wait for it."""
+        """Wait until the command has read more of its input, and read output ahead meanwhile,
+        unless another thread reads it."""
         if self._reading.acquire(blocking=False):
             try:
                 self._pump(_TURN_SECONDS)
@@ -205,16 +206,16 @@ class TaskSession:
         self._send(frame(CLOSE, bytes((STDIN,))))
 
     def resize(self, rows: int, cols: int) -> None:
-        """Tell the terminal's size."""
+        """Tell the terminal its new size."""
         self._size = TerminalSize(rows, cols)
         self._send(frame_json(RESIZE, self._size))
 
     def signal(self, name: str) -> None:
-        """Signal the command's processes; `name` as INT or TERM."""
+        """Send a signal to the command's processes. name: as INT or TERM."""
         self._send(frame_json(SIGNAL, name))
 
     def close(self) -> None:
-        """Leave; the session ends at once, its processes with it."""
+        """Leave the session, which ends at once together with its processes."""
         self._ended = True
         self._wire.close()
 
@@ -265,7 +266,8 @@ class TaskSession:
             raise Unavailable(f"the link broke before the session began: {error}") from error
 
     def _go_on(self, begun: SessionBegun) -> None:
-        """Take up where the last link broke; after another agent's start, count anew."""
+        """Go on where the last link broke; after the start of another agent, count the bytes
+        anew."""
         self.id, self.tty, self.watches = begun.session, begun.tty, begun.watch
         if begun.life != self._life:
             self._life = begun.life
@@ -284,7 +286,7 @@ class TaskSession:
             self._wire.send(frame(CLOSE, bytes((STDIN,))))
 
     def _pump(self, seconds: float | None) -> None:
-        """Read what comes next, over a new link where the last one broke."""
+        """Read the next messages of the session, over a new link where the last one broke."""
         try:
             for message in self._wire.read(seconds):
                 self._hear(message)
@@ -337,7 +339,7 @@ class TaskSession:
             self._room.notify_all()
 
     def _take(self, count: int) -> None:
-        """Acknowledge output that the caller has."""
+        """Acknowledge output that the caller has got."""
         self._seen += count
         if self._seen - self._seen_told >= _ACK_BYTES and not self.over:
             self._seen_told = self._seen

@@ -31,7 +31,8 @@ _SEND_SECONDS = 60.0
 
 
 class LinkLost(Exception):
-    """The connection to the controller broke. code: the code of a close; 0 for none."""
+    """Says that the connection to the controller broke. code: the code of a close; 0 where none
+    came."""
 
     def __init__(self, message: str, code: int = 0) -> None:
         super().__init__(message)
@@ -53,7 +54,7 @@ class WebSocket:
         return self._wire.fileno()
 
     def read(self, seconds: float | None = None) -> list[bytes]:
-        """Return the messages that come next; none where `seconds` pass. Raises LinkLost."""
+        """Return the next messages; no messages once `seconds` have passed. Raises LinkLost."""
         found: list[bytes] = []
         while not found:
             if not self._waiting and not self._fill(seconds):
@@ -77,7 +78,7 @@ class WebSocket:
         self._waiting = [*((BINARY, message) for message in messages), *self._waiting]
 
     def shut(self) -> None:
-        """End a read that waits, because the other side of what is carried is gone."""
+        """End a read that waits, because the other side of the carried connection is gone."""
         with contextlib.suppress(OSError):
             self._wire.shutdown(socket.SHUT_RDWR)
 
@@ -104,7 +105,7 @@ class WebSocket:
         return bool(pending is not None and pending())
 
     def send(self, data: bytes) -> None:
-        """Send a message. Raises LinkLost."""
+        """Send a message to the controller. Raises LinkLost."""
         self._write(write_message(data, os.urandom(4)))
 
     def _write(self, data: bytes) -> None:
@@ -115,7 +116,7 @@ class WebSocket:
             raise LinkLost(str(error) or type(error).__name__) from error
 
     def close(self, code: int = 1000) -> None:
-        """Close the WebSocket, with a word to the controller."""
+        """Close the WebSocket, and tell the controller so."""
         if self._closed:
             return
         self._closed = True
@@ -127,7 +128,7 @@ class WebSocket:
         self._wire.close()
 
     def abort(self) -> None:
-        """Break the connection off without a word."""
+        """Break the connection off without telling the controller."""
         self._closed = True
         self._wire.close()
 
@@ -179,7 +180,7 @@ def _shake_hands(
 
 
 def _read_refusal(place: ControllerPlace, wire: socket.socket, data: bytes) -> HoldfastError:
-    """Return the error of an answer that opens no WebSocket."""
+    """Return the error that an answer stands for which opens no WebSocket."""
     answer, body = AnswerReader(), b""
     while True:
         answer.feed(data)

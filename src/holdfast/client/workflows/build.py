@@ -69,7 +69,7 @@ class Output:
         )
 
     def refer(self) -> dict[str, Any]:
-        """Return the reference as JSON."""
+        """Return the reference to this output, as JSON."""
         return {"$node": self.node, **({"path": list(self.path)} if self.path else {})}
 
 
@@ -186,7 +186,8 @@ class Workflow:
         after: Sequence[WorkflowNode | str] = (),
         skip_if: SkipIf = None,
     ) -> WorkflowNode:
-        """Add a question to a person; it holds no host. timeout: seconds, "10m", or "off"."""
+        """Add a question to a person, which holds no host while it waits. timeout: seconds, "10m",
+        or "off"."""
         if isinstance(timeout, str) and timeout != "off":
             timeout = parse_duration(timeout)
         work = _convert(
@@ -250,7 +251,7 @@ class WorkflowRun:
         self._client = client
 
     def refresh(self) -> "RunView":
-        """Return the run as it is now."""
+        """Return the run's present record."""
         self.view = self._client.workflow(self.id)
         return self.view
 
@@ -269,8 +270,8 @@ class WorkflowRun:
         return self._client.workflow_node(self.id, name)
 
     def result(self, node: WorkflowNode | str) -> Any:
-        """Return a node's result; for a map, the list of its results, null for calls that did not
-        succeed. None where the node was skipped, or ended before it had calls."""
+        """Return a node's result; for a map, the list of its results, with null for calls that did
+        not succeed. The result is None where the node was skipped, or ended before it had calls."""
         view = self.node(node)
         if view.kind.value == "map" and view.result is None and view.ref is not None:
             try:
@@ -292,7 +293,8 @@ class WorkflowRun:
         return self.view
 
     def restart(self, reason: str = "", *, origins: Sequence[WorkflowNode | str] = ()) -> "RunView":
-        """Run the nodes again that did not succeed, and the nodes that follow from `origins`."""
+        """Run again the nodes that did not succeed, and the nodes `origins` with all nodes that
+        follow from them."""
         names = [node.name if isinstance(node, WorkflowNode) else node for node in origins]
         self.view = self._client.restart_workflow(self.id, reason, origins=names)
         return self.view
@@ -342,7 +344,8 @@ def _write_path(value: Any) -> Any:
 def _find_function(
     function: Any, options: Mapping[str, Any] | None
 ) -> tuple[FunctionSpec, Callable[..., Any] | None]:
-    """Return the declaration, and the Python function where it can be imported here."""
+    """Return the declaration of a function, and the Python function itself where it can be imported
+    here."""
     spec = function if isinstance(function, FunctionSpec) else getattr(function, "spec", None)
     if isinstance(function, str):
         spec = _convert({"function": function}, FunctionSpec)

@@ -335,12 +335,12 @@ async def read_jobs_page(
 
 
 async def find_job(call: ApiCall) -> JobRecord:
-    """Return the job in the path."""
+    """Return the job that the path of the request names. Raises NotFound."""
     return await call.store.jobs.get_job(check_job_id(call.params["id"]))
 
 
 async def get_job(call: ApiCall) -> Response:
-    """Return one job, with its chain and where it stands in it."""
+    """Return one job, with its chain of attempts and the job's place in that chain."""
     return answer_json(await view_job(call.controller, await find_job(call)))
 
 

@@ -58,7 +58,7 @@ async def get_logs(call: ApiCall) -> Response:
 async def _list_streams(
     controller: Controller, job_id: str, attempt: int, query: LogsQuery
 ) -> list[LogStreamRecord]:
-    """Return the streams that the query asks for, in the order of their ranks."""
+    """Return the log streams that the query asks for, in the order of their ranks."""
     wanted = [
         s
         for s in await controller.store.logs.list_log_streams(job_id, attempt)

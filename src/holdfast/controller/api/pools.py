@@ -101,7 +101,7 @@ async def list_cycles(call: ApiCall) -> Response:
 
 
 async def get_plan(call: ApiCall) -> Response:
-    """Return what a cycle would do now, and why. Nothing is changed."""
+    """Return the actions that a cycle would take now, and why. Nothing is changed."""
     pool = await call.store.fleet.get_pool(_find_name(call))
     cycles = PoolCycles(call.controller, pool.name)
     try:

@@ -81,7 +81,8 @@ async def get_server(call: ApiCall) -> Response:
 
 
 async def get_metrics(call: ApiCall) -> Response:
-    """Return the metrics; while the store is unavailable, without the gauges read from it."""
+    """Return the metrics. While the store is unavailable, the gauges that are read from the store
+    are missing."""
     controller = call.controller
     try:
         gauges, waiting, feeds, running = await asyncio.gather(

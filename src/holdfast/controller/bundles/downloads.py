@@ -20,7 +20,7 @@ _BYTES = "application/octet-stream"
 
 
 class AgentBundleQuery(Query, frozen=True, kw_only=True):
-    """The task whose bundle is fetched. incarnation: the host's, as in every sync."""
+    """The task whose bundle is fetched. incarnation: that of the host, as in every sync."""
 
     job: Annotated[str, Meta(min_length=1, max_length=64)]
     rank: Annotated[int, Meta(ge=0, le=65_535)]

@@ -43,7 +43,7 @@ MAX_FILES_SHOWN = 10_000
 
 
 class AgentOutputsQuery(Query, frozen=True, kw_only=True):
-    """The task whose outputs are sent. incarnation: the host's, as in every sync."""
+    """The task whose outputs are sent. incarnation: that of the host, as in every sync."""
 
     job: Annotated[str, Meta(min_length=1, max_length=64)]
     rank: Annotated[int, Meta(ge=0, le=65_535)]
@@ -53,7 +53,8 @@ class AgentOutputsQuery(Query, frozen=True, kw_only=True):
 
 
 class OutputsQuery(Query, frozen=True, kw_only=True):
-    """Which outputs of a job are meant: of all attempts and ranks where they are left out."""
+    """The outputs of a job that a request means. Without an attempt or a rank, it means those of
+    all."""
 
     attempt: Annotated[int, Meta(ge=1, le=2**30)] | None = None
     rank: Annotated[int, Meta(ge=0, le=65_535)] | None = None
@@ -89,7 +90,7 @@ async def put_outputs_pack(call: ApiCall) -> Response:
 
 
 async def put_outputs(call: ApiCall) -> Response:
-    """Record what a host says of a task's outputs."""
+    """Record a host's report on the outputs of a task."""
     controller, host = call.controller, call.host
     assert host is not None
     key, task = await _find_task(call)
@@ -179,7 +180,8 @@ async def get_outputs_pack(call: ApiCall) -> Response:
 
 
 async def _find_kept(call: ApiCall) -> tuple[str, str]:
-    """Return the project and the bundle of the outputs in the path. Raises NotFound, Conflict."""
+    """Return the project and the bundle of the outputs that the path of the request names. Raises
+    NotFound, Conflict."""
     job = await find_job(call)
     try:
         attempt, rank = int(call.params["attempt"]), int(call.params["rank"])

@@ -42,8 +42,9 @@ class ProjectQuery(Query, frozen=True, kw_only=True):
 
 
 async def enter(call: ApiCall, project: str) -> str:
-    """Return the project of a caller: the one that is asked for, and a job's own for a job. Raises
-    ValidationError for an unknown one, Forbidden for a job's of another."""
+    """Return the project in which a caller's request is made: the project that was asked for, or
+    the job's own where a job calls. Raises ValidationError for an unknown project, and Forbidden
+    where a job names another project than its own."""
     token = call.caller
     if isinstance(token, JobTokenRecord):
         if project not in (token.project, "default"):
@@ -75,8 +76,8 @@ async def put_pack(call: ApiCall) -> Response:
 
 
 async def keep_pack(call: ApiCall, project: str, data: bytes) -> None:
-    """Keep a pack for a project. Raises ValidationError for other bytes than its digests say,
-    TooLarge."""
+    """Keep a pack for a project. Raises ValidationError where the bytes differ from their digests,
+    and TooLarge."""
     controller = call.controller
     parts = await asyncio.to_thread(read_pack, data)
     await _check_room(call, project, len(data))
@@ -89,7 +90,7 @@ async def keep_pack(call: ApiCall, project: str, data: bytes) -> None:
 
 
 async def _check_room(call: ApiCall, project: str, size: int) -> None:
-    """Raise TooLarge where bundles would take more room than they may."""
+    """Raise TooLarge where the bundles would take more room than the settings allow."""
     settings = await call.controller.settings.recent()
     kept = await call.controller.room.measure(project, call.store.bundles.measure_bundles)
     of_project = settings.value("bundle_project_max_mb", project=project)
@@ -121,8 +122,8 @@ async def put_bundle(call: ApiCall) -> Response:
 async def keep_bundle(
     call: ApiCall, project: str, digest: str, data: bytes, entries: Sequence[Entry]
 ) -> BundleView:
-    """Write the plan of a checked manifest, and its rows. Raises Conflict where bytes are
-    missing."""
+    """Write the plan of a checked manifest to the blob store, and its rows. Raises Conflict where
+    bytes are missing."""
     controller = call.controller
     files, size = count_bytes(entries)
     view = BundleView(digest=digest, project=project, files=files, bytes=size)
@@ -175,7 +176,7 @@ def _say_missing(
 
 
 async def get_bundle(call: ApiCall) -> Response:
-    """Return a bundle of a project, and note its use."""
+    """Return a bundle of a project, and note that it was used."""
     project = await enter(call, call.query(ProjectQuery).project)
     digest = call.params["digest"]
     await call.store.bundles.use_bundles([(project, digest)])

@@ -361,12 +361,9 @@ def find_endless(
     pools: Sequence[PoolSpec],
 ) -> list[BusyCall]:
     """Return the calls of a deadlock: calls that hold GPUs without which this call cannot start,
-    while one of them waits for it. Empty where there is no deadlock.
-
-    Where several calls block each other, those begun after the last one that waits for this call
-    are left out, so that not all of them are refused. blocked: calls that hold a GPU and wait for a
-    call that needs one. serving: the hosts that serve the family.
-    """
+    while one of those calls waits for this one. The list is empty where there is no deadlock. Where
+    several calls block each other, the calls that began after the last one that waits for this call
+    are left out, because that one would have blocked without them."""
     last = max((b.batch for b in blocked if b.waits_for == name), default=0)
     blocked = [each for each in blocked if each.batch <= last]
     held = Counter[str]()

@@ -131,7 +131,8 @@ class Service:
         self._room = asyncio.Semaphore(limits.at_once)
 
     async def answer(self, request: GraphqlRequest) -> dict[str, Any]:
-        """Return the body of the answer. Errors of the query and of the store are in it."""
+        """Return the body of the answer, which also holds the errors of the query and of the
+        store."""
         from graphql import GraphQLError
 
         try:

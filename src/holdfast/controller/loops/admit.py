@@ -228,8 +228,8 @@ class AdmitLoop(Loop):
     async def _plan(
         self, snapshot: AdmissionSnapshot, settings: Settings
     ) -> tuple[AdmissionPlan, Sequence[RunningTask]]:
-        """Return the plan of one round. Where a job was passed over or could preempt, it is made a
-        second time, with the running tasks."""
+        """Return the plan of one round. Where a job was passed over or could preempt others, the
+        plan is made a second time, with the running tasks."""
         hold_back = settings.value("hold_back_seconds")
         lowest = snapshot.lowest_preemptible if settings.value("preemption") else None
         candidates: Sequence[Candidate] = snapshot.candidates

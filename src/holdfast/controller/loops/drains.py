@@ -153,8 +153,8 @@ class DrainsLoop(Loop):
         return True
 
     def _tell(self, drain: DrainSnapshot, completion: Completion, *, at_once: bool) -> None:
-        """Log and count a completed drain. at_once: True where the job's retry was dispatched with
-        it."""
+        """Log and count a completed drain. at_once: True where the same transaction dispatched the
+        job's retry."""
         job, decision, metrics = drain.job, completion.decision, self._controller.metrics
         log.info(
             "drain completed: attempt %d %s: %s",

@@ -1,1 +1,2 @@
-"""Notices on their way to people: a process that holds the library, and how it is asked."""
+"""Notices on their way to people: a process that holds the library which sends them, and the
+functions that ask this process."""

@@ -30,7 +30,8 @@ _asked = threading.local()
 
 
 class NoticeOrder(msgspec.Struct, frozen=True):
-    """A message to send; without a title the URL is only read. The library's name of it is secret."""
+    """A message to send. url: the address in the library's form, which is a secret. Without a title
+    the url is only checked, and nothing is sent."""
 
     number: int
     url: str
@@ -42,18 +43,19 @@ class NoticeOrder(msgspec.Struct, frozen=True):
 
 
 class NoticeOutcome(msgspec.Struct, frozen=True):
-    """What became of it. error: "" where the service took it."""
+    """The outcome of an order. error: "" where the service accepted the message."""
 
     number: int
     error: str = ""
 
 
 class AddressRefused(OSError):
-    """The address may not be called."""
+    """Says that an address may not be called."""
 
 
 def judge_connections(event: str, arguments: tuple[Any, ...]) -> None:
-    """Refuse a connection to an address that may not be reached; the process's audit hook."""
+    """Refuse a connection to an address that may not be reached. This is the process's audit
+    hook."""
     if event != "socket.connect":
         return
     address = arguments[1]
@@ -70,7 +72,7 @@ def judge_connections(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def send(work: NoticeOrder) -> NoticeOutcome:
-    """Send one message, in a thread of its own."""
+    """Send one message, in a thread of its own, and return the outcome."""
     import logging
 
     import apprise
@@ -114,7 +116,7 @@ def _find_reason(lines: list[str]) -> str:
 
 
 def _hide(text: str, url: str) -> str:
-    """Take parts of the URL out of an error: tokens of the path, and the password."""
+    """Remove the secret parts of a URL from an error: tokens of the path, and the password."""
     import re
 
     for part in sorted(set(re.split(r"[/?&=:@#]+", url)), key=len, reverse=True):
@@ -142,7 +144,7 @@ _Lines = _make_lines_handler()
 
 
 def main() -> None:
-    """Answer until stdin ends."""
+    """Answer the orders that arrive on stdin, until it ends."""
     sys.addaudithook(judge_connections)
     lock = threading.Lock()
     decoder = msgspec.json.Decoder(NoticeOrder)

@@ -21,7 +21,7 @@ _KEPT = ("PATH", "LANG", "LC_ALL", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR")
 
 
 class NoticeProcess:
-    """One process, and the messages that it was asked to send."""
+    """One process that sends notices, and the messages that are under way in it."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process
@@ -31,11 +31,12 @@ class NoticeProcess:
 
     @property
     def usable(self) -> bool:
-        """Return whether another message may be given to it."""
+        """Return whether another message may be given to this process."""
         return not self.late and self.process.returncode is None and not self._reading.done()
 
     async def ask(self, work: NoticeOrder, seconds: float) -> NoticeOutcome:
-        """Have a message sent. Raises TimeoutError, and ConnectionError where the process is gone."""
+        """Have a message sent, and return the outcome. Raises TimeoutError, and ConnectionError
+        where the process is gone."""
         found: asyncio.Future[NoticeOutcome] = asyncio.get_running_loop().create_future()
         self.waiting[work.number] = found
         try:
@@ -87,13 +88,13 @@ class NoticeSender:
         self._endings: set[asyncio.Task[None]] = set()
 
     async def check(self, url: str, seconds: float = START_SECONDS) -> str:
-        """Return why the library does not understand a URL, or an empty text."""
+        """Return the reason why the library does not understand a URL, or an empty text."""
         return await self._ask(NoticeOrder(next(self._numbers), url), seconds)
 
     async def send(
         self, url: str, body: bytes, *, allow_private: bool, seconds: float
     ) -> DeliveryAnswer:
-        """Make one try of a notice. Never raises: the answer says what went wrong."""
+        """Try once to send a notice. Nothing is raised: the answer says what went wrong."""
         notice = msgspec.json.decode(body, type=Notice)
         began = time.perf_counter()
         work = NoticeOrder(
@@ -110,7 +111,7 @@ class NoticeSender:
         return DeliveryAnswer(status=None if error else 200, error=error, seconds=took)
 
     async def close(self) -> None:
-        """End the process."""
+        """End the process that sends notices."""
         if self._idle is not None:
             self._idle.cancel()
         if self._process is not None:

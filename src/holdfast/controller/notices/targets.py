@@ -10,7 +10,8 @@ from holdfast.errors import ValidationError
 async def check_wishes(
     controller: Controller, project: str, of_job: Sequence[str], of_project: str = ""
 ) -> None:
-    """Raise ValidationError for words that are no wishes, and for targets that the project lacks."""
+    """Raise ValidationError for wishes that cannot be read, and for notice targets that the project
+    lacks."""
     if not of_job and not of_project:
         return
     wanted = read_wishes(of_job, of_project)

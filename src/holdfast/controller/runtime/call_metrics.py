@@ -70,7 +70,7 @@ class CallMetrics:
         )
 
     def take(self, turn: ExecutorTurn, turned: ExecutorTurned) -> None:
-        """Count one report of an executor, and the answer to it."""
+        """Count one report of an executor, and the answer to that report."""
         report, family = turn.report, turn.family
         recorded = set(turned.recorded)
         for each in report.ends:

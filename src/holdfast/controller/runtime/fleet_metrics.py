@@ -71,7 +71,7 @@ class FleetMetrics:
         self.queued.labels(pool).set(status.queued_tasks)
 
     def note_money(self, money: PoolMoney) -> None:
-        """Show what a pool costs."""
+        """Show the costs of a pool in the metrics."""
         self.usd_per_hour.labels(money.pool).set(money.usd_per_hour)
         self.spent_today.labels(money.pool).set(money.spent_today_usd)
 

@@ -38,7 +38,8 @@ class Wake:
             _finish(waiter)
 
     async def wait(self, seen: int, seconds: float) -> bool:
-        """Wait until the version is not `seen`, at most `seconds`. True when it changed."""
+        """Wait until the version is not `seen`, at most `seconds`. Return True when the version
+        changed."""
         return await wait_any({self: seen}, seconds)
 
     @contextlib.contextmanager
@@ -54,8 +55,8 @@ class Wake:
 async def wait_any(
     seen: Mapping[Wake, int], seconds: float, end: asyncio.Future[Any] | None = None
 ) -> bool:
-    """Wait until a wake's version is not the one that was seen, at most `seconds`, and no longer
-    than until `end` is done. True when one changed."""
+    """Wait until the version of one wake is not the one that was seen, at most `seconds`, and no
+    longer than until `end` is done. Return True when one changed."""
     if any(wake.version != version for wake, version in seen.items()):
         return True
     if seconds <= 0:
@@ -89,7 +90,7 @@ class WaitingRoom(msgspec.Struct):
     queues: tuple[str, ...]
 
     def fits(self, queue: str, cpu_slots: int, gpus: int) -> bool:
-        """Return whether a job may find room."""
+        """Return whether a job with these needs may find room on the host."""
         serves = not self.queues or queue in self.queues
         return serves and self.cpu_slots >= cpu_slots and self.devices >= gpus
 
@@ -112,7 +113,7 @@ class HostPolls:
         self._answer: HostSynced | None = None
 
     def take(self, incarnation: str, seq: int) -> bool:
-        """Note a call, and wake an older call of the host so that it ends. Returns False when a
+        """Note a call of the host, and wake an older call so that it ends. Return False when a
         newer call of this incarnation came before."""
         if incarnation == self._incarnation and seq < self._seq:
             return False
@@ -127,18 +128,19 @@ class HostPolls:
         return self._incarnation
 
     def is_newest(self, incarnation: str, seq: int) -> bool:
-        """Return True while no newer call has come."""
+        """Return True while no newer call of the host has come."""
         return incarnation == self._incarnation and seq == self._seq
 
     def answer(self, incarnation: str, answer: HostSynced) -> None:
-        """Answer the poll that waits. A poll of another incarnation is only woken, and reads the
-        store again (WAKE-2)."""
+        """Leave an answer for the poll that waits, and wake it. A poll of another incarnation is
+        only woken, and reads the store again (WAKE-2)."""
         if self.waiting and incarnation == self._incarnation:
             self._answer = answer
         self.wake.fire()
 
     def take_answer(self) -> HostSynced | None:
-        """Return the answer placed since the last look, or None."""
+        """Return the answer that `answer` has left for the waiting poll since the last call of this
+        function, or None."""
         answer, self._answer = self._answer, None
         return answer
 
@@ -165,7 +167,7 @@ class WakeBus:
         self.closing = False
 
     def topic(self, name: str) -> Wake:
-        """Return the wake of a topic that is not a host's."""
+        """Return the wake of a topic. The wakes of hosts have functions of their own."""
         wake = self._topics.get(name)
         if wake is None:
             wake = self._topics[name] = Wake()
@@ -187,7 +189,7 @@ class WakeBus:
 
     @contextlib.contextmanager
     def watching(self, name: str) -> Iterator[Wake]:
-        """Yield the wake of a topic that is kept only while something waits for it."""
+        """Yield the wake of a topic. The wake is kept only while a caller waits for it."""
         self._watched[name] = self._watched.get(name, 0) + 1
         try:
             yield self.topic(name)
@@ -209,7 +211,7 @@ class WakeBus:
         self.host(answer.host_id).answer(incarnation, answer)
 
     def forget_host(self, host_id: str) -> None:
-        """Drop a host that will not call again, unless a call of it waits."""
+        """Drop the polls of a host that will not call again, unless a call of that host waits."""
         for of_hosts in (self._hosts, self._calls):
             polls = of_hosts.get(host_id)
             if polls is not None and not polls.waiting:

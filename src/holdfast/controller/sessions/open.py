@@ -188,7 +188,8 @@ async def _begin(
 
 
 async def _find(call: ApiCall, job: JobRecord, asked: SessionRequest) -> SessionRecord:
-    """Return the session to link to anew, or to read along with."""
+    """Return the existing session to which a user asks to be linked: the user's own, or one to read
+    along with."""
     record = await call.store.sessions.get_session(asked.session)
     if record.job_id != job.id:
         raise NotFound(f"job {job.id} has no session {asked.session}")
@@ -214,7 +215,7 @@ async def end_session(call: ApiCall, record: SessionRecord, end: SessionEnd) -> 
 
 
 async def _stay(call: ApiCall, job: JobRecord, session_id: str) -> HoldfastError:
-    """Wait until the user may not stay any more; return the refusal."""
+    """Wait until the user may not stay in the session any more; return the refusal."""
     let_in: Callable[[], Awaitable[None]] = call.scope[LET_IN]
     while True:
         await asyncio.sleep(CHECK_SECONDS)
@@ -231,8 +232,8 @@ async def _stay(call: ApiCall, job: JobRecord, session_id: str) -> HoldfastError
 
 
 async def relay(user: Socket, host: Socket, stay: Callable[[], Awaitable[HoldfastError]]) -> int:
-    """Pass messages on both ways until one end is gone, or the user may not stay. Returns how it
-    ended: LEFT, LOST, REPLACED or REFUSED."""
+    """Pass messages on both ways until one end is gone, or the user may not stay. Return how the
+    link ended: LEFT, LOST, REPLACED or REFUSED."""
     join(user.scope, host.scope)  # from here on the tasks below see the ends alone
     refused = asyncio.ensure_future(stay())
     down = asyncio.ensure_future(_pass_on(host, user))
@@ -266,7 +267,8 @@ def _has_ended(task: asyncio.Future[Any]) -> bool:
 
 
 async def _pass_on(source: Socket, sink: Socket) -> int:
-    """Pass messages on; return the code with which the source was closed, or `LOST`."""
+    """Pass messages from one end to the other; return the code with which the first was closed, or
+    `LOST`."""
     try:
         while True:
             data = await source.read()
@@ -279,7 +281,8 @@ async def _pass_on(source: Socket, sink: Socket) -> int:
 
 
 async def _hear_out(source: Socket) -> int:
-    """Drop what an end still says whose other end is gone; that one's task says how."""
+    """Read and drop the messages of an end whose other end is gone, and return LOST. The task that
+    serves that other end says how the link ended."""
     with contextlib.suppress(SocketClosed):
         while True:
             await source.read()

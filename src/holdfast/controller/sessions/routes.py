@@ -18,7 +18,7 @@ _NOT_GOOD = "this ticket is not good: it was used, or its user waits no more"
 
 
 class SessionsQuery(msgspec.Struct, frozen=True):
-    """Which sessions to list. all: those that ended, too, as `yes`."""
+    """The sessions to list. all: `yes` to list ended sessions, too."""
 
     all: str = ""
 
@@ -93,7 +93,7 @@ async def list_sessions_of_job(call: ApiCall) -> Response:
 
 
 async def stop_session(call: ApiCall) -> Response:
-    """End a session: its user may, the owner of its job, and admins."""
+    """End a session. The session's user, the owner of its job, and admins may do so."""
     record = await call.store.sessions.get_session(call.params["id"])
     job = await call.store.jobs.get_job(record.job_id)
     if call.caller.role != "admin" and call.user not in (record.owner, job.owner):

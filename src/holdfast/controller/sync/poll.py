@@ -62,11 +62,9 @@ def begin_poll(report: HostSync, *, newest: bool, now: float, seconds: float) ->
 
 
 def choose_wait(poll: Poll, answer: wire.SyncAnswer, look: Moment) -> float | None:
-    """Return for how many seconds the call waits for a wake, or None where it is answered now.
-
-    A newer call may have come while this one was in the store, when nothing waited that the newer
-    one could have woken; so the look comes after the question.
-    """
+    """Return the seconds for which the call waits for a wake, or None where the call is answered
+    now. A newer call may have come while this one was in the store, when nothing waited that the
+    newer one could have woken; so the look at newer calls comes after the question to the store."""
     left = poll.until - look.now
     done = says_something(answer) or left <= 0 or look.closing or not look.newest
     return None if done else left

@@ -20,7 +20,8 @@ COMING = (HostState.SPAWNING, HostState.PREFLIGHT)
 
 
 def list_renting(found: Circumstances) -> list[PoolRecord]:
-    """Return the pools that may rent a host for the job, large enough for it."""
+    """Return the pools that may rent a host for the job, and that have an offer large enough for
+    the job."""
     job = found.job
     wanted = as_candidate(job)
     return [

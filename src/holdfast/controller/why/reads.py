@@ -164,7 +164,7 @@ async def _find_victims(controller: Controller) -> dict[str, list[JobRecord]]:
 
 
 def _find_young(running: Iterable[RunningTask], settings: Settings) -> list[YoungJob]:
-    """Return the jobs that could be stopped for others if they had run for longer."""
+    """Return the jobs that could be stopped for more important jobs if they had run for longer."""
     tasks: dict[str, list[RunningTask]] = {}
     for task in running:
         if (task.preemptible or task.stoppable) and not task.draining:
@@ -193,8 +193,9 @@ def _read_share(
     running: Sequence[RunningTask],
     hosts: Sequence[HostRecord],
 ) -> dict[str, Any]:
-    """Return the share of the job's project, and whether any job that borrows may be stopped for
-    the job: a job on a host that may take it, which loses nothing by the stop."""
+    """Return fields of `Circumstances`: the share of the job's project, and whether the job can
+    reclaim borrowed room. It can where a project that uses more than its share runs a task that may
+    be stopped, on a host that the job may use."""
     if share is None:
         return {}
     asker = as_candidate(job)
@@ -212,7 +213,8 @@ def _read_share(
 
 
 def _yields(young: YoungJob, job: JobRecord, shares: Shares) -> bool:
-    """Return whether the young job may be stopped for `job` once it has run for long enough."""
+    """Return whether the young job may be stopped to make room for `job`, once the young job has
+    run for long enough."""
     asker = as_candidate(job)
     owns = shares.owns(asker) if shares else True
     spares = shares.spare(asker, [young.job_id]) if shares else False

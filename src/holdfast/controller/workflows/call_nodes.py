@@ -24,11 +24,9 @@ PAGE_CALLS = 1000
 async def start_calls(
     controller: Controller, run: RunRecord, work: NodeWork, plan: PlannedCalls, out_dir: str
 ) -> Started | NodeEnd:
-    """Submit a node's calls as one set; after a restart, retry those that did not succeed.
-
+    """Submit a node's calls as one set; after a restart, retry the calls that did not succeed.
     Where the run is being stopped, the calls submitted so far are cancelled at once and the others
-    as they are added, so that the set is complete when the node is retried.
-    """
+    as they are added, so that the set is complete when the node is retried."""
     store, set_id = controller.store.calls, work.ref or ""
     try:
         found = await find_set(controller, set_id) if work.rounds > 1 else None

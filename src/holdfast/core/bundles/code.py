@@ -1,4 +1,4 @@
-"""Where the code of a job comes from: a bundle, or a commit of a git repository. Pure."""
+"""The source of a job's code: a bundle, or a commit of a git repository. Pure."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class CodeRef(
 ):
     """The code that every attempt of a job gets, the same for all of them.
 
-    digest: the bundle of the folder that was sent. url: else the git repository that hosts fetch
-    it from. commit, branch: of the folder's checkout, or of the repository; empty where it is no
-    checkout. dirty: the folder had changes that were not committed. ref: the name that the commit
-    was found by at submission.
+    digest: the bundle of the folder that was sent. url: else the git repository that hosts fetch it
+    from. commit, branch: the commit and branch of the folder's checkout, or of the repository;
+    empty where the folder is no checkout. dirty: the folder had changes that were not committed.
+    ref: the name that the commit was found by at submission.
     """
 
     digest: Annotated[str, Meta(max_length=64, pattern=r"^([0-9a-f]{64}|)$(?!\n)")] = ""
@@ -37,13 +37,14 @@ class CodeRef(
 
     @property
     def name(self) -> str:
-        """Return a short name for it, as people compare it."""
+        """Return a short name for the code, for people to compare: the beginning of a bundle's
+        digest, or a repository and the beginning of a commit."""
         if self.url:
             return f"{self.url}@{self.commit[:12]}"
         return self.digest[:12]
 
     def describe(self) -> str:
-        """Return a line about it: its name, and the checkout that it came from."""
+        """Return a line about the code: its name, and the checkout that it came from."""
         words = [self.name]
         if self.commit and not self.url:
             words.append(f"of commit {self.commit[:12]}")
@@ -70,8 +71,8 @@ def check_code(code: CodeRef) -> None:
 
 
 def check_url(url: str) -> None:
-    """Raise ValidationError for an address that hosts do not fetch from: only https and ssh are,
-    and no word that a program could take for an option."""
+    """Raise ValidationError for an address that hosts do not fetch from: only https and ssh are
+    allowed, and no word that a program could take for an option."""
     if not _URL.fullmatch(url) or url.startswith("-") or "://-" in url:
         raise ValidationError(
             f"{url[:200]!r} is no repository that hosts fetch; write https://… or ssh://…",

@@ -31,11 +31,11 @@ _VERSION: Literal[1] = 1
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One thing in a folder.
+    """One entry of a folder: a file, a folder or a link.
 
     path: its name below the folder, as bytes, because not every name is UTF-8. kind: FILE, FOLDER
-    or LINK. bits: its permissions. size, digests: of a file, its bytes and the SHA-256 of each of
-    its pieces, one after the other. target: of a link.
+    or LINK. bits: its permissions. size, digests: the number of a file's bytes, and the SHA-256 of
+    each of its pieces, one after the other. target: the path to which a link points.
     """
 
     path: bytes
@@ -55,7 +55,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Manifest(msgspec.Struct, frozen=True, array_like=True):
-    """What stands in a folder, sorted by path."""
+    """The entries of a folder, sorted by path."""
 
     version: Literal[1]
     entries: Annotated[list[Entry], msgspec.Meta(max_length=MAX_ENTRIES)]
@@ -66,7 +66,8 @@ _decoder = msgspec.msgpack.Decoder(Manifest)
 
 
 def count_pieces(size: int) -> int:
-    """Return of how many pieces a file of `size` bytes is made: none where it is empty."""
+    """Return the number of pieces of which a file of `size` bytes is made: none where the file is
+    empty."""
     if size <= WHOLE_BYTES:
         return 1 if size else 0
     return -(-size // PIECE_BYTES)
@@ -79,7 +80,8 @@ def encode_manifest(entries: Iterable[Entry]) -> tuple[str, bytes]:
 
 
 def name_manifest(entries: list[Entry]) -> tuple[str, bytes]:
-    """Return the digest of entries that are sorted by path, and the bytes that it is of."""
+    """Return the digest of a manifest whose entries are sorted by path, and the bytes that were
+    digested."""
     raw = _encoder.encode(Manifest(_VERSION, entries))
     return hashlib.sha256(raw).hexdigest(), raw
 
@@ -93,8 +95,8 @@ def decode_manifest(data: bytes) -> tuple[str, list[Entry]]:
     """Return the digest and the entries of a manifest, checked (BUNDLE-1).
 
     Raises:
-        TooLarge: it has more bytes than a manifest may have.
-        ValidationError: it cannot be read, or names a place outside of its folder.
+        TooLarge: the manifest has more bytes than allowed.
+        ValidationError: the manifest cannot be read, or names a place outside of its folder.
     """
     try:
         stream = zlib.decompressobj()
@@ -164,13 +166,13 @@ def list_digests(entries: Iterable[Entry]) -> dict[bytes, int]:
 
 
 def count_bytes(entries: Iterable[Entry]) -> tuple[int, int]:
-    """Return how many files there are, and their bytes together."""
+    """Return the number of files in a manifest, and the sum of their bytes."""
     sizes = [entry.size for entry in entries if entry.kind == FILE]
     return len(sizes), sum(sizes)
 
 
 def show_path(path: bytes) -> str:
-    """Return a path as people read it, also where it is no UTF-8."""
+    """Return a path as people read it, even where the path is no UTF-8."""
     return ascii(path.decode("utf-8", "surrogateescape")) if not _is_plain(path) else path.decode()
 
 

@@ -36,8 +36,9 @@ class PackPart(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class BundlePlan(msgspec.Struct, frozen=True, array_like=True):
     """A bundle with the places of its bytes, as the controller keeps it.
 
-    manifest: as it came. packs: the ids of the packs that are needed. places: for each digest of
-    the manifest, in the order of `list_digests`, the index of its pack and its offset there.
+    manifest: its bytes as they were uploaded. packs: the ids of the packs that are needed. places:
+    for each digest of the manifest, in the order of `list_digests`, the index of the digest's pack
+    and its offset there.
     """
 
     manifest: bytes
@@ -50,14 +51,15 @@ decode_plan = msgspec.msgpack.Decoder(BundlePlan).decode
 
 
 def head_of_pack(parts: Sequence[tuple[bytes, int]]) -> bytes:
-    """Return what stands before the bytes of these parts: each a SHA-256 and a size."""
+    """Return the head of a pack, which stands before the bytes of its parts: each part is a SHA-256
+    and a size."""
     index = msgspec.msgpack.encode(list(parts))
     return _HEAD.pack(_MAGIC, len(index)) + index
 
 
 def read_pack(data: bytes) -> list[PackPart]:
-    """Return the parts of a pack, whose bytes were compared with their digests. Raises
-    ValidationError."""
+    """Return the parts of a pack, after a comparison of their bytes with their digests. Raises
+    ValidationError where these differ."""
     try:
         magic, length = _HEAD.unpack_from(data)
         index = _decoder.decode(data[_HEAD.size : _HEAD.size + length])

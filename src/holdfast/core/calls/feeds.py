@@ -88,5 +88,6 @@ def _order(feed: WaitingFeed, loaded: str | None) -> tuple[float, bool, int, flo
 
 
 def is_warm(feed: WaitingFeed, loaded: str | None) -> bool:
-    """Return whether calls of the feed need no model loaded before they run."""
+    """Return whether an executor can run calls of the feed without loading another model first.
+    loaded: the model that the executor has loaded."""
     return feed.model is None or feed.model == loaded

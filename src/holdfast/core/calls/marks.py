@@ -52,7 +52,8 @@ def make_mark(set_id: str, index: int, attempt: int) -> str:
 
 
 def find_marks(data: bytes, *, fresh: bool = True) -> list[CallMark]:
-    """Return the marks in `data`, with offsets in it. fresh: `data` begins at the start of a line."""
+    """Return the marks in `data`, each with its offset in `data`. fresh: `data` begins at the start
+    of a line."""
     if MARK not in data:
         return []
     return [

@@ -30,8 +30,8 @@ class AppHosts(msgspec.Struct, frozen=True, kw_only=True):
 def decide_unable(
     message: str, charges: CallCharges, host_id: str, hosts: AppHosts
 ) -> CallDecision:
-    """Return what becomes of a call whose host cannot import its function. message: text of the
-    import error. host_id: the host that tried it."""
+    """Return the decision on a call whose host cannot import its function. message: text of the
+    import error. host_id: the host that tried the import."""
     before = charges.unable_on
     tried = frozenset((*before, host_id))
     left = (hosts.able if len(tried) < MOST_HOSTS else hosts.working) - tried

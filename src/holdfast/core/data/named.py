@@ -23,15 +23,15 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class NamedFolder(msgspec.Struct, frozen=True):
-    """A cache or a mount that a job asks for. inside: its path in the job's container; "" for the
-    path that it has on the host."""
+    """A cache or a mount that a job asks for. inside: the folder's path in the job's container; ""
+    for the path that the folder has on the host."""
 
     name: str
     inside: str = ""
 
 
 def read_folder(kind: Kind, word: str) -> NamedFolder:
-    """Read `NAME` or `NAME:/path`. Raises ValidationError."""
+    """Read the word of a cache or mount: `NAME` or `NAME:/path`. Raises ValidationError."""
     name, colon, inside = word.partition(":")
     field = f"{kind}s"
     if not _NAME.fullmatch(name):
@@ -87,6 +87,7 @@ def list_cache_keys(project: str, words: Iterable[str]) -> frozenset[str]:
 
 
 def find_missing_mounts(wanted: Mapping[str, str], had: Mapping[str, str]) -> list[str]:
-    """Return the names of the mounts among the wanted labels that a host's labels lack."""
+    """Return the names of the mounts that a job asks for by the labels `wanted`, and that a host
+    with the labels `had` lacks."""
     names = (name for name in wanted if name.startswith(MOUNT) and name not in had)
     return sorted(name.removeprefix(MOUNT) for name in names)

@@ -33,8 +33,9 @@ class OutputsRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The outputs of one rank of an attempt.
 
     digest: the bundle with their bytes; "" where nothing is kept, also after they expired. files,
-    bytes: what is kept. left_out: what is not, and why; left_more: how many further names. reason:
-    why the whole is not complete. updated_at: when it was last told of; None where nothing came.
+    bytes: the number and size of the kept files. left_out: names that are not kept, with the
+    reasons; left_more: the number of further such names. reason: why the outputs are not complete.
+    updated_at: the time of the last report on them; None where no report came.
     """
 
     job_id: str
@@ -78,13 +79,13 @@ def check_outputs(words: Sequence[str]) -> None:
 
 
 def settle_state(*, left: bool, reason: str) -> OutputsState:
-    """Return the state of outputs that were collected to their end (OUT-2)."""
+    """Return the state of outputs whose collection has ended (OUT-2)."""
     return OutputsState.PARTIAL if left or reason else OutputsState.COMPLETE
 
 
 def join_states(states: Iterable[OutputsState]) -> OutputsState:
-    """Return one state for the ranks of an attempt: the first of collecting, lost (all of them),
-    partial and complete that holds."""
+    """Return one state for the ranks of an attempt: collecting where any rank is, else the state
+    that all ranks share, else partial."""
     found = set(states)
     if OutputsState.COLLECTING in found:
         return OutputsState.COLLECTING

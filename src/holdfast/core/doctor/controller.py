@@ -23,8 +23,8 @@ _AUTHORITY = (
 def judge_controller(
     facts: ControllerFacts, now: datetime, *, needed: bool = True
 ) -> Iterator[DoctorFinding]:
-    """Yield what is right and wrong with the controller. now: this machine's clock. needed: False
-    where it is no fault that no setting names one, as on a host."""
+    """Yield findings about the controller, the good and the bad ones. now: this machine's clock.
+    needed: False where a machine needs no setting that names a controller, as a host does not."""
     if facts.error_kind == "no_address":
         sentence, _, mend = facts.error.partition(". ")
         say = problem if needed else warning

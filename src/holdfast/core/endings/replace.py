@@ -90,8 +90,8 @@ def plan_replacement(
 
 
 def find_member_cause(task: TaskRecord, rules: Sequence[OperatorRule]) -> Classified:
-    """Return why a member fell: the reason for which Holdfast stopped this member alone, else the
-    cause that its facts show."""
+    """Return the cause of a member's fall: the reason for which Holdfast stopped this member alone,
+    else the cause that its facts show."""
     if task.state is not TaskState.PREEMPTED or task.stop_cause is None:
         return classify_fallen(task.facts, rules, member=True)
     message = task.stop_reason or str(task.stop_cause)
@@ -122,8 +122,8 @@ class _MemberCase:
             self._ran = max(self._ran, (task.ended_at - task.started_at).total_seconds())
 
     def charge(self, budget: Budget, policy: Policy) -> Replacement:
-        """Charge the member's failure to its budget, and replace the member while the budget
-        lasts."""
+        """Return the decision for a failure that is charged to a budget of the member: the member
+        is replaced while that budget lasts."""
         reset = policy.budget_reset_seconds
         if reset is not None and self._ran >= reset:
             self._charges = RankCharges()
@@ -141,8 +141,8 @@ class _MemberCase:
         return self.go_on(budget, f"{ends} {spent + 1} of at most {cap} times")
 
     def go_on(self, budget: Budget, why: str, *, bar_host: bool = False) -> Replacement:
-        """Replace the member, with a longer delay each time (MEMBER-3), but at once where the
-        script gave its host up."""
+        """Return the decision to replace the member: with a longer delay each time (MEMBER-3), but
+        at once where the script gave its host up."""
         delay = 0.0 if bar_host else self._pace()
         text = f"it is replaced{_say_delay(delay)}, {why}"
         return self._make(True, budget, text, delay, bar_host)
@@ -153,8 +153,9 @@ class _MemberCase:
         return 0.0 if steady else min(2.0 ** min(count - 1, 10), MAX_DELAY_SECONDS)
 
     def try_again(self, limit: int) -> Replacement:
-        """Try the member's failed start again: at once, then with a longer delay each time, then
-        only by hand (MEMBER-5)."""
+        """Return the decision to start the member again, because its start failed: at once, then
+        with a longer delay each time; after `limit` failures in a row the member is parked, until a
+        person releases it (MEMBER-5)."""
         never_ran = self._found.rule in _NEVER_RAN
         failures = (self._task.start_failures if never_ran else 0) + 1
         delay = max(start_delay_seconds(failures), self._pace())
@@ -168,7 +169,7 @@ class _MemberCase:
         return msgspec.structs.replace(plan, start_failures=failures, parked=parked)
 
     def give_up(self, budget: Budget, why: str) -> Replacement:
-        """End the whole job, because this member cannot be replaced."""
+        """Return the decision to end the whole job, because this member cannot be replaced."""
         return self._make(False, budget, why, 0.0, False)
 
     def _make(

@@ -39,7 +39,8 @@ def classify_failures(
 
 
 def is_cascade(found: Classified, facts: TaskFacts | None) -> bool:
-    """Return whether a failure follows from another's: a peer's death, or SIGTERM without a trip."""
+    """Return whether a task's failure follows from the failure of another task: the rule says that
+    a peer died, or SIGTERM ended the task although no watchdog had tripped."""
     if found.rule in CASCADE_RULES:
         return True
     return facts is not None and facts.trip is None and facts.signal == SIGTERM

@@ -45,7 +45,7 @@ def find_allowance(outcomes: Sequence[SpawnOutcome], starting: int) -> tuple[int
 
 
 def wait_for_offer(pool: str, offer: str, trouble: OfferTrouble | None) -> float:
-    """Return for how many seconds more an offer is not asked for; 0: it may be tried now."""
+    """Return the seconds for which an offer is not to be asked for; 0: it may be tried now."""
     if trouble is None or trouble.refusals <= 0:
         return 0.0
     delay = OFFER_BACK_OFF_SECONDS * 2.0 ** min(trouble.refusals - 1, 20)

@@ -182,7 +182,7 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def usd_per_hour(self) -> float:
-        """Return what the pool's machines cost now."""
+        """Return the present costs of the pool's machines, in dollars an hour."""
         return sum(count * host.usd_per_hour for host, count in self.shapes if host.is_paid)
 
     @property

@@ -54,7 +54,7 @@ class Holds:
                     hold.use(task.host_id, job, task.count)
 
     def expect_drain(self, victims: Iterable[str]) -> None:
-        """Note that these jobs are about to be stopped."""
+        """Note that these jobs are about to be stopped, so that their room is free soon."""
         self._draining.update(victims)
 
     def is_draining(self, job_id: str) -> bool:

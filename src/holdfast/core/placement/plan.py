@@ -298,10 +298,8 @@ def describe_need(job: Candidate) -> str:
 
 
 def silence_seconds(dead_host_seconds: float, sync_interval_seconds: float) -> float:
-    """Return how long a host may be silent and still get work: two missed syncs and a little.
-
-    It is less than the time after which a host is dead, because a lease may be shorter than that
-    time, and a job whose lease just lapsed there must not be reserved on the same silent host
-    again.
-    """
+    """Return how long a host may be silent and still get work: two missed syncs and a little. That
+    is less than the time after which a host is dead, because a lease may be shorter than that time,
+    and a job whose lease just lapsed on a host must not be reserved on the same silent host
+    again."""
     return min(dead_host_seconds, 2 * sync_interval_seconds + 2.0)

@@ -111,9 +111,9 @@ def find_victims(
 
 
 def find_reclaims(job: Candidate, ground: Ground, holds: Holds, shares: Shares) -> tuple[str, ...]:
-    """Return the jobs that give back what their projects borrowed, so that `job` fits (SHARE-2,
-    SHARE-3); none where that does not make it fit. They belong to as few projects as possible, the
-    oldest loans first."""
+    """Return the jobs that give back room which their projects borrowed, so that `job` fits
+    (SHARE-2, SHARE-3); none where `job` would not fit even then. The jobs belong to as few projects
+    as possible, the oldest loans first."""
     search = _Search(job, ground, holds)
     permits = partial(shares.spare, job)
     by_project: dict[str, list[str]] = {}

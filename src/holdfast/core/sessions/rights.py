@@ -13,9 +13,9 @@ ANY_PROJECT = "*"
 
 
 class WishToEnter(msgspec.Struct, frozen=True, kw_only=True):
-    """A wish to come in. may_submit: the token's role is submit or admin. of_a_job: it is the token
-    of a running job. shared_process: the job runs calls of many users. switched_on: the setting
-    `sessions` of the project."""
+    """A user's wish to come into a task. may_submit: the token's role is submit or admin. of_a_job:
+    the token is that of a running job. shared_process: the job runs calls of many users.
+    switched_on: the setting `sessions` of the project."""
 
     user: str
     may_submit: bool
@@ -29,7 +29,8 @@ class WishToEnter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_refusal(entry: WishToEnter) -> tuple[str, str] | None:
-    """Return the code and the sentence of a refusal; None where the user may come in (REACH-1)."""
+    """Return the code and the sentence of the refusal of a user's wish; None where the user may
+    come in (REACH-1)."""
     if entry.of_a_job:
         return "job_token", "a job's own token opens no sessions; use the token of its user"
     if not entry.switched_on:

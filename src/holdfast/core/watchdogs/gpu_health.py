@@ -73,7 +73,7 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, reset_at=now, window=None)
 
     def trips_at(self, settings: WatchSettings) -> float:
-        """Return the earliest instant a trip is possible, as things stand."""
+        """Return the earliest instant at which this watchdog may trip, if nothing else happens."""
         if self.started_at is None:
             return math.inf
         since = self.window.since if self.window is not None else self.reset_at
@@ -84,7 +84,8 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
     def sample(
         self, reading: Reading, settings: WatchSettings, gpus: int, owns_whole_box: bool
     ) -> tuple[GpuHealth, Trip | None]:
-        """Take a reading; trip when the window it completes was idle and static throughout."""
+        """Apply a reading of the task's signals; trip when the GPUs were idle and still throughout
+        the window that the reading completes."""
         interval = settings.health_sample_interval_seconds
         started = self.started_at is not None and reading.at >= self.reset_at
         if not started or not watches_health(settings, gpus):
@@ -109,8 +110,8 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
     def _begin(
         self, reading: Reading, interval: float, gpus: int, owns_whole_box: bool
     ) -> GpuHealth:
-        """Open a window: from the reset, if the first reading came promptly, else from that
-        reading."""
+        """Open a window: from the last reset, if the first reading came promptly after it, else
+        from that reading."""
         prompt = self.window is None and reading.at - self.reset_at <= max(2 * interval, 1.0)
         since = self.reset_at if prompt else reading.at
         window = open_window(reading, gpus, owns_whole_box, since)
@@ -125,7 +126,8 @@ class GpuHealth(msgspec.Struct, frozen=True, kw_only=True):
         return make_trip(Watchdog.GPU_HEALTH, reason, judged.evidence)
 
     def sample_at(self, settings: WatchSettings, gpus: int) -> float:
-        """Return when the next reading is wanted, infinity for never. A beat makes that later."""
+        """Return when the next reading is wanted, infinity for never. A beat moves that instant
+        further away."""
         if self.started_at is None or not watches_health(settings, gpus):
             return math.inf
         last = self.window.at if self.window is not None else self.reset_at

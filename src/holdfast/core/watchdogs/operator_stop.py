@@ -21,7 +21,7 @@ class OperatorStop(msgspec.Struct, frozen=True):
         return self if self.ordered_at is not None else OperatorStop(now, order)
 
     def check(self) -> Trip | None:
-        """Trip at once: an order needs no confirmation."""
+        """Trip at once, because an order needs no confirmation."""
         if self.ordered_at is None:
             return None
         reason = f"an operator stopped it: {self.order}"

@@ -30,7 +30,8 @@ class Sections(msgspec.Struct, frozen=True):
     learned: dict[str, float] = {}
 
     def enter(self, now: float, name: str, timeout: float | None) -> Sections:
-        """Apply a datagram from inside `name`: open the section, or come back to it."""
+        """Apply a datagram that was sent inside the section `name`: open that section, or come back
+        to it from a section inside."""
         for depth, section in enumerate(self.open):
             if section.name == name:
                 again = msgspec.structs.replace(section, timeout_seconds=timeout)

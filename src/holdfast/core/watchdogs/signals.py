@@ -69,7 +69,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Span(msgspec.Struct, frozen=True):
-    """The lowest and highest value seen."""
+    """The lowest and the highest of some values."""
 
     low: float
     high: float
@@ -110,8 +110,8 @@ class SignalWindow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """A signal, a phrase for it, and the figures behind it. by_tree: a task with GPUs counts as
-    busy only because of its processes' I/O or memory."""
+    """The verdict on a window: a signal, a phrase for it, and the figures behind it. by_tree: a
+    task with GPUs counts as busy only because of its processes' I/O or memory."""
 
     signal: Signal
     words: str

@@ -94,10 +94,12 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         return fresh, is_beat, heard
 
     def patience(self, settings: WatchSettings) -> StallPatience:
-        """Return the patience in force: the settings', or that of the section the work is in.
+        """Return the patience in force: that of the settings, or that of the section in which the
+        task is.
 
         A section's own or learned timeout replaces the stall timeout, and the silence limit counts
-        from its end. A first pass with no timeout suspends the stall timeout, not that limit.
+        from the end of that timeout. In the first pass of a section without a timeout the stall
+        timeout does not count; the silence limit does.
         """
         first = None if self.armed else settings.first_beat_timeout_seconds
         if not settings.stall_watch:
@@ -118,7 +120,8 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         return StallPatience(None if self.sections.open else settings.stall_timeout_seconds, limit)
 
     def listen_again(self, deaf_seconds: float) -> Stall:
-        """Subtract the time without listening from the silence (STALL-4); confirm anew."""
+        """Subtract from the silence the time in which the agent did not listen (STALL-4), and begin
+        any confirmation anew."""
         return Stall(
             armed=self.armed,
             sign_at=self.sign_at + deaf_seconds,
@@ -127,7 +130,8 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def check(self, now: float, settings: WatchSettings) -> tuple[Stall, list[Verdict]]:
-        """Trip at the silence limit, suspect at the timeout, drop a void suspicion."""
+        """Trip once the silence limit has passed, suspect a stall once the timeout has passed, and
+        drop a suspicion that no longer holds."""
         patience = self.patience(settings)
         if patience.limit is not None and now - self.sign_at >= patience.limit:
             return self, [self._trip_by_silence(now, patience.limit)]
@@ -145,8 +149,9 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
     def sample(
         self, reading: Reading, settings: WatchSettings, gpus: int, owns_whole_box: bool
     ) -> tuple[Stall, list[Verdict]]:
-        """Use a reading: as the baseline just before suspicion, or as a sample of the
-        confirmation."""
+        """Apply a reading of the task's signals and return the next state with its verdicts. Just
+        before a stall is suspected, the reading is the baseline; while one is suspected, it is a
+        sample by which the suspicion is confirmed or dropped."""
         interval = settings.stall_sample_interval_seconds
         if not self.suspected:
             timeout = self.patience(settings).timeout
@@ -252,7 +257,7 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
         return due - interval if self.window is None and timeout >= 2 * interval else due
 
     def wake_at(self, settings: WatchSettings) -> float:
-        """Return when `check` has something to say without any input, infinity for never."""
+        """Return when `check` has a verdict without any input, infinity for never."""
         patience = self.patience(settings)
         limit = math.inf if patience.limit is None else self.sign_at + patience.limit
         waits = patience.timeout is None or self.suspected

@@ -130,7 +130,8 @@ class TaskWatch:
         return bool(sections.open or sections.learned)
 
     def excuses_until(self) -> float:
-        """Return until when the work's section excuses other ranks; -inf outside of any (EXCUSE-1)."""
+        """Return the instant until which the task's open section excuses the silence of other
+        ranks; -inf where no section does (EXCUSE-1)."""
         stall, settings = self._state.stall, self._settings
         idle = stall.sections.contains(IDLE_SECTION)
         if not stall.sections.open or idle or self._state.trip is not None:
@@ -143,8 +144,9 @@ class TaskWatch:
         return stall.quiet_since + max(timeout, least)
 
     def waits(self, now: float) -> bool:
-        """Return whether the task needs an excuse (EXCUSE-1): it is in no section, has been silent
-        for half of the time that it may be, and its present excuse is over soon."""
+        """Return whether the task needs to be excused by another rank's section (EXCUSE-1): it is
+        in no section itself, has been silent for half of the time that it may be, and its present
+        excuse is over soon."""
         stall = self._state.stall
         patience = stall.patience(self._settings)
         least = min(x for x in (patience.timeout, patience.limit, math.inf) if x is not None)
@@ -155,7 +157,8 @@ class TaskWatch:
         return silent and ends and began and not stall.sections.open
 
     def wants_sample(self) -> SampleWish | None:
-        """Return when the next reading is wanted, None for never; an instant in the past means now."""
+        """Return the instant at which the next reading is wanted, None for never; an instant in the
+        past means now."""
         state = self._state
         if state.trip is not None or state.time_limit.started_at is None:
             return None
@@ -287,7 +290,7 @@ class TaskWatch:
         self._set(operator_stop=self._state.operator_stop.stop(now, order))
 
     def change_settings(self, now: float, settings: WatchSettings) -> None:
-        """Use these settings from now on."""
+        """Judge the task by these settings from now on."""
         self._hear(now)
         self._settings = settings
 

@@ -91,8 +91,9 @@ def _refuse(what: str) -> ValidationError:
 
 
 def read_wishes(of_job: Sequence[str], of_project: str = "") -> dict[str, Wish]:
-    """Return what each target shall be told: the project's wishes, a text with spaces between them,
-    and the job's over them. Raises ValidationError."""
+    """Return target → the wish for it. of_project: the project's wishes, a text with spaces between
+    them. of_job: the job's wishes, which take the place of the project's for the same target.
+    Raises ValidationError."""
     found = [read_wish(text) for text in (*of_project.split(), *of_job)]
     if len(found) > MAX_WISHES:
         raise _refuse(f"{len(found)} targets are more than {MAX_WISHES}")
@@ -123,7 +124,7 @@ class Notice(Record, frozen=True, kw_only=True):
 
 
 def find_wish(hook: Subscription, job: NotedJob) -> Wish | None:
-    """Return what the job wants told to this target, None for nothing."""
+    """Return the wish of a job for this target, None where the target is to be told nothing."""
     if hook.project not in (None, job.project):
         return None
     try:
@@ -133,7 +134,7 @@ def find_wish(hook: Subscription, job: NotedJob) -> Wish | None:
 
 
 def list_kinds(event: EventRecord) -> frozenset[NoticeKind]:
-    """Return what an event is to people that asked to be told of its job."""
+    """Return the kinds of news that an event is, in the words of wishes."""
     if event.kind in _ENDS:
         failed = {NoticeKind.FAILURE} if event.kind == "job.failed" else set()
         return frozenset({NoticeKind.END, *failed})
@@ -180,10 +181,8 @@ def name_moment(kind: NoticeKind, job: NotedJob) -> str:
 def write_notice(
     hook: Subscription, event: EventRecord, job: JobSummary | None, url: str
 ) -> str | None:
-    """Return the body of a notice about an event; None where the target is not to be told of it.
-
-    url: where people reach the controller; empty where that is not set.
-    """
+    """Return the body of a notice about an event; None where the target is not to be told of the
+    event. url: the address where people reach the controller; empty where none is set."""
     if not isinstance(job, NotedJob):
         return None
     kinds, wish = list_kinds(event), find_wish(hook, job)

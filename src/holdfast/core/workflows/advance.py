@@ -324,7 +324,7 @@ def restart_run(a: Advance, reason: str, origins: Collection[int] = ()) -> int:
 
 
 def _find_below(a: Advance, origins: Collection[int]) -> set[int]:
-    """Return these nodes and all their descendants."""
+    """Return the nodes given and all their descendants."""
     found = set(origins)
     todo = list(found)
     while todo:

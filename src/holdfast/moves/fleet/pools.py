@@ -63,11 +63,9 @@ def cost_since(
     gone_at: datetime | None,
     made: bool,
 ) -> float:
-    """Return the dollars that one instance cost from `day` to `now`.
-
-    It costs from `asked_at`, the request to its provider, but only once the provider has named or
-    listed the machine (`made`), because until then there may be none.
-    """
+    """Return the dollars that one instance cost from `day` to `now`. The costs begin at `asked_at`,
+    the request to the provider, but only once the provider has named or listed the machine
+    (`made`), because until then there may be no machine."""
     if asked_at is None or not made:
         return 0.0
     seconds = (min(gone_at or now, now) - max(asked_at, day)) / timedelta(seconds=1)

@@ -61,7 +61,8 @@ def list_avoided(
 
 
 def join_placements(placements: Sequence[JobPlacement]) -> list[JobPlacement]:
-    """Return one placement for each job, of all its members placed together: they share an epoch."""
+    """Return one placement for each job, made of the placements of its members, because members
+    that are placed together share an epoch."""
     by_job: dict[str, list[JobPlacement]] = {}
     for placement in placements:
         by_job.setdefault(placement.job_id, []).append(placement)

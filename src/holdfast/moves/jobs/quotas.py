@@ -146,7 +146,8 @@ def find_refused(
 
 
 def quota_left(quota: Quota, use: Use) -> QuotaLeft:
-    """Return the rest of a quota. It may be negative, after a quota was lowered."""
+    """Return the rest of a quota, which is negative where the quota was lowered below the present
+    use."""
     return QuotaLeft(
         jobs=None if quota.jobs is None else quota.jobs - use.running_jobs,
         gpus=None if quota.gpus is None else quota.gpus - use.running_gpus,
@@ -161,7 +162,7 @@ class Allotment:
 
     @property
     def left(self) -> Mapping[str, QuotaLeft]:
-        """Return what each project with a quota may still start."""
+        """Return the rest of each project's quota, for projects that have one."""
         return self._left
 
     def allows(self, project: str, gpus: int) -> bool:

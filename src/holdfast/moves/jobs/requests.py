@@ -43,7 +43,8 @@ def hash_spec(spec: JobSpec) -> str:
 
 
 def list_secrets(job: NewJob) -> dict[str, str]:
-    """Return a new job's secrets: the user's, and on top those that Holdfast made for it."""
+    """Return the secrets of a new job: the user's own, and over them the secrets that Holdfast made
+    for the job."""
     return {**job.spec.secrets, **job.minted}
 
 

@@ -36,21 +36,21 @@ class PostgresBinaries:
 
     @property
     def postgres(self) -> Path:
-        """The server program."""
+        """Return the path of the server program."""
         return self.folder / "postgres"
 
     @property
     def initdb(self) -> Path:
-        """The program that makes a new cluster."""
+        """Return the path of the program that makes a new cluster."""
         return self.folder / "initdb"
 
 
 def find_binaries(environ: Mapping[str, str]) -> PostgresBinaries:
     """Return the first usable server of: `HOLDFAST_PG_BIN`, the wheels, the system.
 
-    ValidationError says what was looked at and what to install. A `HOLDFAST_PG_BIN` that cannot be
-    used is an
-    error, never skipped: the user named it.
+    Raises ValidationError, which says where this function looked and what to install. A
+    `HOLDFAST_PG_BIN` that cannot be used is an error, and is never skipped, because the user named
+    it.
     """
     named = environ.get("HOLDFAST_PG_BIN")
     if named:
@@ -130,8 +130,8 @@ def _examine(folder: Path, source: str, package: Path | None) -> PostgresBinarie
 
 
 def is_reachable(path: Path, uid: int) -> bool:
-    """Return whether `uid`, without privilege, may walk to `path` and read and run it (groups are
-    not counted on)."""
+    """Return whether the user `uid`, without privilege, may walk to `path` and read and run it.
+    Groups are not counted on."""
     here = path.resolve()
     for place in (here, *here.parents):
         status = place.stat()
@@ -146,12 +146,12 @@ def is_reachable(path: Path, uid: int) -> bool:
 def make_reachable(
     binaries: PostgresBinaries, uid: int, places: tuple[Path, ...]
 ) -> PostgresBinaries:
-    """The same server where `uid` can run it: itself if it is already there, else a copy in one of
-    `places`.
+    """Return the server at a path where the user `uid` can run it: the given one if it is reachable
+    already, else a copy in one of `places`.
 
-    Only a wheel can be copied; a wheel's libraries are found relative to it, in the sibling folder
-    `.libs`, so both are copied side by side. The copy is made under another name and renamed, so no
-    half copy is ever used.
+    Only a wheel can be copied. A wheel's libraries are found relative to it, in the sibling folder
+    `.libs`, so both are copied side by side. The copy is made under another name and renamed, so a
+    half copy is never used.
     """
     if is_reachable(binaries.postgres, uid):
         return binaries
@@ -183,9 +183,8 @@ def make_reachable(
 
 
 def _is_ours(top: Path) -> bool:
-    """Trust a folder in a shared place only when this user made it and no other could have written
-    into it.
-    """
+    """Return whether a folder in a shared place can be trusted, because this user made it and no
+    other user could have written into it."""
     try:
         status = top.lstat()
     except FileNotFoundError:

@@ -81,8 +81,8 @@ _SETTINGS: Mapping[str, str] = {
 def server_settings(
     binaries: PostgresBinaries, port: int, socket_folder: Path, extra: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return every setting the server is started with. `extra` overrides all but where it
-    listens."""
+    """Return every setting that the server is started with. `extra` overrides all settings except
+    those that say where the server listens."""
     settings = {"listen_addresses": "127.0.0.1", **_SETTINGS}
     if binaries.major >= 16:
         settings["scram_iterations"] = "4096"  # for passwords that a person makes
@@ -104,27 +104,28 @@ class ClusterLayout:
 
     @property
     def data(self) -> Path:
-        """The cluster itself."""
+        """Return the path of the cluster."""
         return self.folder / "data"
 
     @property
     def owner_lock(self) -> Path:
-        """Held by the owner for as long as it lives or until it stops the server."""
+        """Return the path of the lock that the owner holds for as long as it lives, or until it
+        stops the server."""
         return self.folder / "owner.lock"
 
     @property
     def server_lock(self) -> Path:
-        """Held by every process of the server."""
+        """Return the path of the lock that every process of the server holds."""
         return self.folder / "server.lock"
 
     @property
     def log(self) -> Path:
-        """The server's output."""
+        """Return the path of the file with the server's output."""
         return self.folder / "postgres.log"
 
     @property
     def runtime(self) -> Path:
-        """Port and socket folder of the last start."""
+        """Return the path of the file with the port and the socket folder of the last start."""
         return self.folder / "runtime.json"
 
 
@@ -139,9 +140,8 @@ _OUR_NAMES = (
 
 
 def prepare_folder(layout: ClusterLayout) -> None:
-    """Make the folder (0700) if need be, and refuse one that is not its owner's. ValidationError
-    says what to do.
-    """
+    """Make the folder (0700) if it is missing, and refuse one that is not its owner's. Raises
+    ValidationError, which says what to do."""
     folder = layout.folder
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -190,7 +190,8 @@ def prepare_folder(layout: ClusterLayout) -> None:
 
 
 def check_version(layout: ClusterLayout, binaries: PostgresBinaries) -> None:
-    """ValidationError when the cluster was made by another major version than `binaries` are."""
+    """Raise ValidationError where the cluster was made by another major version than that of
+    `binaries`."""
     text = (layout.data / "PG_VERSION").read_text().strip()
     if text != str(binaries.major):
         raise ValidationError(
@@ -204,7 +205,8 @@ def check_version(layout: ClusterLayout, binaries: PostgresBinaries) -> None:
 
 
 def explain_os_error(error: OSError, folder: Path) -> HoldfastError:
-    """Return the error that a user can act on for an operating-system error in `folder`."""
+    """Return the error that tells a user what to do about an operating system's error in
+    `folder`."""
     import errno
 
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -217,7 +219,7 @@ def explain_os_error(error: OSError, folder: Path) -> HoldfastError:
 
 
 def disk_full_sentence(folder: Path) -> str:
-    """Return the sentence for a full disk, with how much is left."""
+    """Return the sentence for a full disk, with the room that is left on it."""
     try:
         free = f" ({shutil.disk_usage(folder).free // 1_000_000} MB free)"
     except OSError:
@@ -230,15 +232,15 @@ def disk_full_sentence(folder: Path) -> str:
 
 
 def check_space(folder: Path) -> None:
-    """Unavailable when a new cluster cannot fit: initdb on a full disk ends in a panic that names
-    no reason."""
+    """Raise Unavailable where the disk has no room for a new cluster, because initdb on a full disk
+    ends in a panic that names no reason."""
     if shutil.disk_usage(folder).free < NEW_CLUSTER_BYTES:
         raise Unavailable(disk_full_sentence(folder), code="disk_full")
 
 
 def give_to(folder: Path, uid: int, gid: int) -> None:
-    """Make `uid` own the whole cluster. The top goes last, so that an interrupted walk is done
-    again."""
+    """Make the user `uid` the owner of the whole cluster. The top folder changes last, so that a
+    walk which was interrupted is done again."""
     if folder.lstat().st_uid == uid:
         return
     for root, folders, files in os.walk(folder):
@@ -248,7 +250,7 @@ def give_to(folder: Path, uid: int, gid: int) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in `folder` durable."""
+    """Flush the names in `folder` to the disk, so that they survive a loss of power."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -257,9 +259,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def clear_unfinished(layout: ClusterLayout) -> None:
-    """Remove what an interrupted initdb left. Call only with both locks held: then no process is
-    writing there.
-    """
+    """Remove what an initdb that was interrupted left behind. Call this only with both locks held,
+    because then no process writes there."""
     for place in layout.folder.glob("data.new-*"):
         shutil.rmtree(place, ignore_errors=True)
 
@@ -267,9 +268,8 @@ def clear_unfinished(layout: ClusterLayout) -> None:
 def initdb_arguments(
     binaries: PostgresBinaries, data: str, password_path: str, durable: bool
 ) -> list[str]:
-    """The command that makes a cluster in `data`: UTF-8, byte-order collation (indexes that no libc
-    upgrade can break).
-    """
+    """Return the command that makes a cluster in `data`, with UTF-8 and byte-order collation:
+    indexes that no upgrade of libc can break."""
     locale = ["--locale=C"]
     if binaries.major >= 17:
         locale += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
@@ -281,12 +281,12 @@ def initdb_arguments(
 
 
 def new_password() -> str:
-    """Return letters and digits only, because it goes into a DSN unquoted."""
+    """Return a new password of letters and digits only, because it goes into a DSN unquoted."""
     return secrets.token_hex(24)
 
 
 def write_password(data: Path, password: str, uid: int, gid: int) -> None:
-    """Put the password beside the cluster it opens, readable by its owner alone."""
+    """Put the password beside the cluster that it opens, readable by the cluster's owner alone."""
     path = data / PASSWORD_FILE
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
@@ -298,7 +298,8 @@ def write_password(data: Path, password: str, uid: int, gid: int) -> None:
 
 
 def read_password(data: Path) -> str:
-    """Return the password written with the cluster. ValidationError when it was removed."""
+    """Return the password that was written with the cluster. Raises ValidationError when it was
+    removed."""
     try:
         text = (data / PASSWORD_FILE).read_text().strip()
     except FileNotFoundError:
@@ -325,7 +326,7 @@ class ServerRuntime:
 
 
 def read_runtime(layout: ClusterLayout) -> ServerRuntime | None:
-    """Return where the last server listened, or None."""
+    """Return where the last server listened; None where no start is on record."""
     try:
         value = json.loads(layout.runtime.read_text())
         return ServerRuntime(int(value["port"]), Path(value["socket_folder"]))
@@ -362,10 +363,10 @@ _SOCKET_FOLDER_PREFIX = "holdfast-pg-"
 
 
 def make_socket_folder(layout: ClusterLayout, uid: int, gid: int, private: bool) -> Path:
-    """A 0700 folder for the socket: `data`'s neighbour when the path can hold it and is reachable,
-    else one in tmp.
+    """Make a folder (0700) for the socket and return its path: a neighbour of `data` where a
+    socket's path has room and the folder can be reached, else a folder in tmp.
 
-    `private` asks for tmp, for a server user that cannot walk the folder's parents.
+    private: use tmp in any case, for a server user that cannot walk the folder's parents.
     """
     beside = (
         layout.data
@@ -387,15 +388,15 @@ def make_socket_folder(layout: ClusterLayout, uid: int, gid: int, private: bool)
 
 
 def _can_hold_socket(folder: str) -> bool:
-    """Whether the folder can hold the socket: a socket path has 107 bytes, the server and its clients
-    take a comma for the end of a path, and the server drops blanks at the end."""
+    """Return whether the folder can hold the socket. A socket's path has 107 bytes; the server and
+    its clients take a comma for the end of a path, and the server drops blanks at the end."""
     long = len(os.fsencode(folder)) + _SOCKET_NAME_BYTES > _SOCKET_PATH_LIMIT_BYTES
     return not (long or "," in folder or folder != folder.strip())
 
 
 def drop_socket_folder(layout: ClusterLayout, socket_folder: Path, uids: frozenset[int]) -> None:
-    """Remove the socket and its lock of a server that is gone, and the folder when it was made for
-    it."""
+    """Remove the socket and its lock of a server that has ended, and their folder when it was made
+    for that socket."""
     if socket_folder == layout.data:
         for path in layout.data.glob(".s.PGSQL.*"):
             path.unlink(missing_ok=True)
@@ -411,14 +412,13 @@ def drop_socket_folder(layout: ClusterLayout, socket_folder: Path, uids: frozens
 
 
 def open_log(layout: ClusterLayout) -> int:
-    """Return a descriptor that appends to the log."""
+    """Return a descriptor that appends to the server's log."""
     return os.open(layout.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
 def rotate_log(layout: ClusterLayout, limit_bytes: int = LOG_LIMIT_BYTES) -> None:
-    """Keep the log under its limit while the server writes to it: copy, then cut. A few lines may
-    be lost between.
-    """
+    """Keep the server's log under its limit while the server writes to it: copy the log, then cut
+    it. A few lines may be lost between the two."""
     try:
         if layout.log.stat().st_size <= limit_bytes:
             return
@@ -437,7 +437,8 @@ def rotate_log(layout: ClusterLayout, limit_bytes: int = LOG_LIMIT_BYTES) -> Non
 
 
 def read_log_from(layout: ClusterLayout, offset: int, limit_bytes: int = 16_384) -> str:
-    """Return the last `limit_bytes` of the log from `offset` on."""
+    """Return the bytes of the server's log from `offset` on, at most the last `limit_bytes` of
+    them."""
     try:
         with open(layout.log, "rb") as file:
             end = file.seek(0, os.SEEK_END)
@@ -448,8 +449,8 @@ def read_log_from(layout: ClusterLayout, offset: int, limit_bytes: int = 16_384)
 
 
 def is_ready(data: Path, pid: int) -> bool:
-    """Return whether the server `pid` reports that it takes connections (eighth line of
-    postmaster.pid)."""
+    """Return whether the server with the pid `pid` reports that it takes connections, in the eighth
+    line of postmaster.pid."""
     try:
         lines = (data / "postmaster.pid").read_text().splitlines()
     except OSError:
@@ -458,10 +459,10 @@ def is_ready(data: Path, pid: int) -> bool:
 
 
 def drop_reused_pid(data: Path) -> None:
-    """Remove a stale postmaster.pid whose number another process has now: PostgreSQL would refuse
-    to start over it.
+    """Remove a stale postmaster.pid whose number another process has now, because PostgreSQL would
+    refuse to start over it.
 
-    Call only when no process of this server is left. One whose number is free is left for
+    Call this only when no process of this server is left. A file whose number is free is left for
     PostgreSQL, which then also checks the old shared memory.
     """
     path = data / "postmaster.pid"

@@ -12,7 +12,7 @@ MODE is `namespace` (a user namespace in which we are UID, outside still ourselv
 (setuid to UID) or `self`. SIGNAL is sent to us when the thread that started us ends; PARENT is that
 process's pid. FOLDER becomes the working folder before anything is dropped.
 
-It imports nothing of Holdfast: it must start in ten milliseconds and also where the package cannot
+The launcher imports nothing of Holdfast: it must start in ten ms and also where the package cannot
 be read.
 """
 
@@ -45,8 +45,8 @@ def _write(path: str, text: str) -> None:
 
 
 def enter_namespace(libc: ctypes.CDLL, uid: int, gid: int) -> None:
-    """Become `uid` inside a user namespace of its own; files still see the earlier user. OSError
-    where that is forbidden."""
+    """Enter a user namespace of this process's own, and be the user `uid` there; files still see
+    the earlier user. Raises OSError where that is forbidden."""
     outer_uid, outer_gid = os.geteuid(), os.getegid()
     if libc.unshare(_CLONE_NEWUSER) != 0:
         number = ctypes.get_errno()
@@ -58,7 +58,7 @@ def enter_namespace(libc: ctypes.CDLL, uid: int, gid: int) -> None:
 
 
 def main(argv: list[str]) -> None:
-    """Become PostgreSQL; return only by exec or exit."""
+    """Become PostgreSQL, or say why not and exit; never return."""
     mode, uid_text, gid_text, signal_text, parent_text, folder, *command = argv
     uid, gid = int(uid_text), int(gid_text)
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,7 +1,7 @@
 """An embedded PostgreSQL: made, started, watched and ended by the process that owns its folder.
 
 Why not the wheels' own managers: they report a zombie as running, chmod the parents of the data
-folder, call useradd and leave servers behind. What is kept here instead:
+folder, call useradd and leave servers behind. These invariants are kept here instead:
 
 PG-1  Every process of the server holds the lock on `server.lock`; the folder is free when the
       kernel says so.
@@ -13,7 +13,8 @@ PG-4  The server does not outlive its owner: it gets SIGINT (a clean, fast shutd
 -     A pid alone is never believed: a process is signalled through a pidfd, after its lock or
       folder was looked at.
 
-The facts behind it, and what was measured, are in docs/decisions/0003-embedded-postgres.md.
+The facts behind these invariants, and the measurements, are in
+docs/decisions/0003-embedded-postgres.md.
 """
 
 import logging
@@ -92,32 +93,30 @@ class EmbeddedPostgres:
 
     @property
     def folder(self) -> Path:
-        """The absolute folder."""
+        """Return the absolute path of the folder."""
         return self._layout.folder
 
     @property
     def pid(self) -> int | None:
-        """The server's pid while it lives."""
+        """Return the server's pid, None while no server lives."""
         server = self._server
         return server.pid if server is not None and not server.ended.is_set() else None
 
     def alive(self) -> bool:
-        """Whether the server process exists and is not a zombie. (One that was SIGSTOPped is
-        alive.)"""
+        """Return whether the server process exists and is no zombie. A server that a SIGSTOP froze
+        is alive."""
         server = self._server
         return server is not None and not server.ended.is_set()
 
     def wait(self, timeout_seconds: float | None = None) -> bool:
-        """Wait until the server has ended; whether it did. For a controller that wants to hear of
-        its death.
-        """
+        """Wait until the server has ended; return whether it did, so that a controller hears of the
+        server's death."""
         server = self._server
         return server is None or server.ended.wait(timeout_seconds)
 
     def dsn(self, database: str = cluster.DATABASE, *, loopback: bool = False) -> str:
-        """How to connect: over the socket, or over loopback TCP. Holds the password; Unavailable
-        before start().
-        """
+        """Return the DSN, which holds the password: over the socket, or over TCP on loopback.
+        Raises Unavailable before start()."""
         if self._runtime is None:
             raise Unavailable("the embedded database was not started.", code="database_down")
         name, port = quote(database, safe=""), self._runtime.port
@@ -126,14 +125,16 @@ class EmbeddedPostgres:
         return write_dsn(self._runtime, self._password, database)
 
     def start(self, timeout_seconds: float = 30) -> str:
-        """Start the server, making the cluster in an empty folder; return its DSN. Does nothing
-        when it is alive.
+        """Start the server, making the cluster in an empty folder; return its DSN. A server that is
+        alive is left as it is.
 
         What an earlier owner left (a running server, a half-made cluster, stale locks) is cleared
         up first, within about 12 s. `timeout_seconds` is counted anew while recovery reports
-        progress in its log. Conflict when another owner is alive; ValidationError when the folder
-        or the binaries cannot be used; Unavailable for a full disk or a server that does not come
-        up.
+        progress in its log.
+
+        Raises:
+            Conflict: another owner is alive. ValidationError: the folder or the binaries cannot be
+            used. Unavailable: the disk is full, or the server does not come up.
         """
         with self._mutex:
             if self.alive():
@@ -160,11 +161,12 @@ class EmbeddedPostgres:
             return self.dsn()
 
     def stop(self, timeout_seconds: float = 10) -> None:
-        """End the server and let go of the folder; returns when every process of it is gone.
+        """End the server and release the folder; return when every process of the server is gone.
+        Where this object owns no server, nothing is done.
 
-        Fast shutdown first (clients are cut off, everything committed is written), at 70 % of the
-        time an immediate one (recovery at the next start), at 90 % SIGKILL. Unavailable when even
-        that did not end them within 5 s more. Does nothing when this object owns no server.
+        The first try is a fast shutdown: clients are cut off, and everything committed is written.
+        At 70 % of the time an immediate shutdown follows (recovery at the next start), at 90 %
+        SIGKILL. Raises Unavailable when even that did not end the processes within 5 s more.
         """
         with self._mutex:
             if self._owner_lock is None:
@@ -328,13 +330,13 @@ class EmbeddedPostgres:
                 server.stop(2)
 
     def _end_server(self) -> None:
-        """Forget a server that died, so that start() may follow."""
+        """Forget a server that died, so that `start` may follow."""
         server, self._server = self._server, None
         if server is not None:
             server.stop(1)
 
     def _confirm_gone(self, timeout_seconds: float) -> None:
-        """PG-1: wait until the kernel reports that no process of the server is left; kill those
+        """Wait until the kernel reports that no process of the server is left (PG-1); kill those
         that stay."""
         layout = self._layout
         started = time.monotonic()
@@ -376,14 +378,14 @@ class EmbeddedPostgres:
 
 
 def write_dsn(runtime: cluster.ServerRuntime, password: str, database: str) -> str:
-    """Return how to connect over the socket."""
+    """Return the DSN by which clients connect over the socket."""
     name, place = quote(database, safe=""), quote(str(runtime.socket_folder), safe="")
     return f"postgresql://{cluster.USER}:{password}@/{name}?host={place}&port={runtime.port}"
 
 
 def find_dsn(folder: Path) -> str | None:
-    """Return how to connect to the server that was last started in a folder; None where none was.
-    It holds the password. Raises as `read_password` does."""
+    """Return the DSN, which holds the password, of the server that was last started in a folder;
+    None where none was. Raises as `read_password` does."""
     layout = cluster.ClusterLayout(folder)
     runtime = cluster.read_runtime(layout)
     if runtime is None:

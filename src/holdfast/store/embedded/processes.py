@@ -1,9 +1,9 @@
-"""Which processes belong to an embedded server, and how they are ended.
+"""Find the processes that belong to an embedded server, and end them.
 
 PG-1: every process of a server, initdb included, holds one open file description: the lock on
-`server.lock`, which it inherited. So "nothing of it is left" is one question to the kernel (is the
-lock free?). The answer holds across containers that share the folder, and after pids were reused. A
-pid alone is never believed.
+`server.lock`, which the process inherited. So "no process of the server is left" is one question to
+the kernel (is the lock free?). The answer holds across containers that share the folder, and after
+pids were reused. A pid alone is never believed.
 """
 
 import errno
@@ -38,8 +38,8 @@ class Holder:
 def lock_file(path: Path) -> int | None:
     """Return a descriptor that holds the lock on `path`, or None when another process holds it.
 
-    ValidationError where the file system has no locks: without one, two servers could run on one
-    folder.
+    Raises ValidationError where the file system has no locks, because without a lock two servers
+    could run on one folder.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -58,8 +58,8 @@ def lock_file(path: Path) -> int | None:
 
 
 def lock_owner(path: Path) -> int:
-    """Take the owner's lock and write this process's pid into it. Conflict when another owner is
-    alive."""
+    """Take the owner's lock and write this process's pid into its file. Raises Conflict when
+    another owner is alive."""
     descriptor = lock_file(path)
     if descriptor is None:
         try:
@@ -83,8 +83,9 @@ def lock_owner(path: Path) -> int:
 
 
 def find_holders(lock: Path, data: Path) -> list[Holder]:
-    """Return the living processes of the server on `data`: those that hold `lock`, and any
-    `postgres` working in `data`, because one started by hand (pg_ctl) does not have the lock."""
+    """Return the living processes of the server on `data`: those that hold `lock`, and each
+    `postgres` that works in `data`, because a server that was started by hand (pg_ctl) does not
+    have the lock."""
     wanted = _identity(lock)
     folder = _identity(data)
     found = []
@@ -129,8 +130,8 @@ def _read_holder(
 
 
 def signal_holder(holder: Holder, number: int, lock: Path, data: Path) -> None:
-    """Send `number` to exactly that process: the pidfd pins it before its identity is read
-    again."""
+    """Send the signal `number` to exactly that process: a pidfd pins the process before its
+    identity is read again."""
     try:
         descriptor = os.pidfd_open(holder.pid)
     except OSError:
@@ -145,11 +146,11 @@ def signal_holder(holder: Holder, number: int, lock: Path, data: Path) -> None:
 
 
 def end_leftovers(lock: Path, data: Path, log: Log) -> int:
-    """End the processes that an earlier owner left and return the server lock. Call only with the
-    owner's lock held.
+    """End the processes that an earlier owner left and return the server lock. Call this only with
+    the owner's lock held.
 
     A server whose owner was killed is already stopping by its parent-death signal; it is helped
-    along, then forced. Unavailable when something still holds the folder after that.
+    along, then forced. Raises Unavailable when a process still holds the folder after that.
     """
     started = time.monotonic()
     told = False
@@ -176,9 +177,8 @@ def end_leftovers(lock: Path, data: Path, log: Log) -> int:
 def press_holders(
     holders: list[Holder], waited: float, asked: set[tuple[int, int]], lock: Path, data: Path
 ) -> None:
-    """Ask with SIGINT (once each), then SIGQUIT, then SIGKILL. `waited` is in seconds since the
-    first asking.
-    """
+    """Ask the processes to end: with SIGINT (once each), then SIGQUIT, then SIGKILL. waited:
+    seconds since the first signal."""
     pids = {holder.pid for holder in holders}
     for holder in holders:
         is_postmaster = holder.program == "postgres" and holder.parent not in pids
@@ -208,7 +208,8 @@ def _describe_stuck(lock: Path, holders: list[Holder]) -> str:
 
 
 def wait_for_exit(pidfd: int, timeout_seconds: float | None) -> bool:
-    """Return whether the process behind `pidfd` ended within the time; None waits for ever."""
+    """Return whether the process behind `pidfd` ended within `timeout_seconds`; None waits for
+    ever."""
     poll = select.poll()
     poll.register(pidfd, select.POLLIN)
     return bool(

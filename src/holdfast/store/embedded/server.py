@@ -1,4 +1,5 @@
-"""One run of the server process: its user, how it is kept, and what its failure to start means."""
+"""Run the server process: under which user, kept by which thread, and what a failure of its start
+means."""
 
 from __future__ import annotations
 
@@ -52,12 +53,12 @@ class TryAgain(Exception):
 
 @dataclass(frozen=True)
 class ServerPlace:
-    """How PostgreSQL is told where its cluster lies: by path, or, `private`, by a descriptor, for a
-    user without access to a folder above it.
+    """The place of the cluster, as PostgreSQL is told it: a path, or, where `private`, a
+    descriptor, for a user without access to a folder above the cluster.
 
     The kernel resolves `/proc/self/fd/N` without checking the folders above, in every process that
-    inherits N. Starting in the folder is not enough: before 16, PostgreSQL leaves the folder it is
-    started in to resolve its own name, and goes back by path.
+    inherits N. Starting in the folder is not enough: before 16, PostgreSQL leaves the folder in
+    which it is started to resolve its own name, and goes back by path.
     """
 
     name: str
@@ -66,7 +67,7 @@ class ServerPlace:
 
     @classmethod
     def open(cls, folder: Path, private: bool) -> ServerPlace:
-        """Return the place of the cluster in `folder`. Close it when the server has been
+        """Return the place of the cluster in `folder`. The caller closes it when the server was
         started."""
         if not private:
             return cls(str(folder), folder)
@@ -74,17 +75,17 @@ class ServerPlace:
         return cls(f"/proc/self/fd/{descriptor}", Path("/"), (descriptor,))
 
     def close(self) -> None:
-        """Close the descriptor; the server inherited its own."""
+        """Close this process's descriptor; the server has inherited its own."""
         for descriptor in self.descriptors:
             os.close(descriptor)
 
 
 class ServerRun:
-    """One run of the server process, kept by a thread that lives as long as it does.
+    """One run of the server process, kept by a thread that lives as long as the process does.
 
-    The thread is needed: the parent-death signal (PG-4) is sent when the *thread* that
-    forked ends, so a server started from a worker thread would stop with that worker. It also
-    reaps, so there is never a zombie.
+    The thread is needed because the parent-death signal (PG-4) is sent when the *thread* that
+    forked ends, so a server started from a worker thread would stop with that worker. The thread
+    also reaps the process, so there is never a zombie.
     """
 
     def __init__(
@@ -112,7 +113,7 @@ class ServerRun:
 
     @property
     def pid(self) -> int:
-        """The postmaster's pid (the launcher execs, so it never changes)."""
+        """Return the postmaster's pid, which never changes because the launcher execs."""
         assert self._process is not None
         return self._process.pid
 
@@ -149,7 +150,8 @@ class ServerRun:
         self.ended.set()
 
     def stop(self, timeout_seconds: float) -> None:
-        """SIGINT, SIGQUIT, SIGKILL, each with its share of the time; returns when it was reaped."""
+        """Send the server SIGINT, SIGQUIT and SIGKILL, each with its share of the time; return when
+        the server was reaped."""
         layout = self._layout
         shares = ((signal.SIGINT, 0.7), (signal.SIGQUIT, 0.2), (signal.SIGKILL, 0.1))
         for number, share in shares:
@@ -181,9 +183,8 @@ class ServerRun:
 def await_ready(
     server: ServerRun, layout: ClusterLayout, log_offset: int, timeout_seconds: float
 ) -> None:
-    """Wait for `ready` in postmaster.pid. Growth of the log (recovery tells of its progress) starts
-    the clock anew.
-    """
+    """Wait for `ready` in postmaster.pid. The wait begins anew when the log grows, because recovery
+    tells of its progress there."""
     now = time.monotonic()
     deadline, last = now + timeout_seconds, now + timeout_seconds * _PROGRESS_FACTOR
     size = log_offset
@@ -218,8 +219,8 @@ def _explain_exit(said: str, layout: ClusterLayout, returncode: int | None) -> E
 
 
 def explain_failure(said: str, layout: ClusterLayout, what: str) -> HoldfastError:
-    """Return the error for a server or initdb whose last output was `said`; `what` opens the
-    sentence."""
+    """Return the error for a server or an initdb whose last output was `said`. what: the beginning
+    of the error's sentence."""
     if "No space left on device" in said or "Disk quota exceeded" in said:
         return Unavailable(cluster.disk_full_sentence(layout.folder), code="disk_full")
     lines = [line for line in said.strip().splitlines() if line.strip()][-4:]
@@ -231,7 +232,7 @@ def explain_failure(said: str, layout: ClusterLayout, what: str) -> HoldfastErro
 
 
 def raise_for_launcher(returncode: int | None, said: str) -> None:
-    """Raise when the launcher gave up before PostgreSQL ran."""
+    """Raise an error where the launcher gave up before PostgreSQL ran."""
     words = said.strip().rpartition("launcher: ")[2]
     if returncode in (launcher.EXIT_NO_NAMESPACE, launcher.EXIT_NO_SWITCH):
         raise NotAsThisUser(words)
@@ -242,8 +243,8 @@ def raise_for_launcher(returncode: int | None, said: str) -> None:
 def launch_command(
     identity: Identity, death_signal: signal.Signals, folder: Path, command: list[str]
 ) -> list[str]:
-    """Return the command that becomes `command` as `identity` in `folder`, and gets `death_signal`
-    when its owner dies."""
+    """Return the command by which the launcher becomes `command` as the user `identity` in
+    `folder`. The process gets `death_signal` when its owner dies."""
     script = str(Path(launcher.__file__))
     user = [identity.mode, str(identity.uid), str(identity.gid)]
     tie = [str(int(death_signal)), str(os.getpid()), str(folder)]
@@ -251,17 +252,17 @@ def launch_command(
 
 
 def server_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return only what the server needs, because PG* variables of the user's shell would change its
-    behaviour."""
+    """Return the variables that the server needs and no others, because PG* variables of the user's
+    shell would change its behaviour."""
     kept = {name: environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in environ}
     return {"PATH": os.defpath, **kept, "LC_ALL": "C", "TZ": "UTC"}
 
 
 def list_identities(run_as: str | None, data: Path) -> list[Identity]:
-    """The ways to run the server, best first. initdb wants a user that the password file knows, and
-    not root.
+    """Return the users under which the server can run, the best first. initdb needs a user that the
+    password file knows and that is not root.
 
-    The way that already owns the files of `data` comes first: where namespaces are forbidden, a
+    The user that owns the files of `data` already comes first: where namespaces are forbidden, a
     server made as nobody must not change hands twice at every start.
     """
     uid, gid = os.geteuid(), os.getegid()
@@ -305,7 +306,7 @@ def _known_stranger() -> pwd.struct_passwd:
 
 
 def adopt_files(data: Path, identity: Identity) -> None:
-    """Give the cluster to the server's user, where that is another than its owner (only root gets
-    so far)."""
+    """Make the server's user the owner of the cluster, where another user owns it. Only root gets
+    this far."""
     if os.geteuid() == 0:
         cluster.give_to(data, identity.file_uid, identity.file_gid)

@@ -168,7 +168,7 @@ def set_host_state(
     hard: bool = False,
     cause: Cause = Cause.HOST_DRAINED,
 ) -> None:
-    """Apply an event to a host's state and log it."""
+    """Apply an event to a host's state, and record the event."""
     before, host.state, host.reason = host.state, step(HOST, host.state, event), reason
     if before is not host.state:
         host.state_at = at
@@ -212,7 +212,7 @@ def lose_host_tasks(
 def find_namesakes(
     s: MemoryState, host_id: str, name: str, at: datetime
 ) -> list[registration.Namesake]:
-    """Return the other hosts of a name that have not ended."""
+    """Return the other hosts with the same name that have not ended."""
     found = []
     for _, host in sorted(s.hosts.items()):
         if host.name == name and host.id != host_id and host.state is not HostState.TERMINATED:

@@ -129,7 +129,7 @@ class MemorySettings(InMemory, SettingsStore):
 def quotas_left(
     s: MemoryState, environment: Mapping[str, Value], projects: Iterable[str]
 ) -> dict[str, QuotaLeft]:
-    """Return what each of `projects` with a quota may still start (QUOTA-2)."""
+    """Return the rest of the quota of each of `projects` that has one (QUOTA-2)."""
     left = {}
     below = [("cluster", s.settings), ("environment", environment)]
     for name in projects:

@@ -157,7 +157,8 @@ class MemoryState:
         return self.clock() if now is None else now
 
     def next_ord(self) -> int:
-        """Return the next place at the back of a queue; its negative is one at the front."""
+        """Return the next place at the back of a queue; the negative of that number is a place at
+        the front."""
         self._order += 1
         return self._order
 
@@ -174,7 +175,7 @@ class MemoryState:
         return Moves(now, jobs, tasks)
 
     def commit(self, m: Moves) -> None:
-        """Write the changed rows back."""
+        """Write back the rows that the moves have changed."""
         for job_id in m.cleared:
             for task in self.tasks.pop(job_id, {}).values():
                 self.on_host.get(task.host_id or "", {}).pop((job_id, task.rank), None)
@@ -205,12 +206,12 @@ class MemoryState:
         job.row = row
 
     def put_task(self, task: TaskRow) -> None:
-        """Add a task."""
+        """Add a task to the rows."""
         self.tasks.setdefault(task.job_id, {})[task.rank] = task
         self.on_host.setdefault(task.host_id or "", {})[task.job_id, task.rank] = None
 
     def log(self, events: Iterable[NewEvent], now: datetime) -> None:
-        """Append events."""
+        """Append events to the record of events."""
         for event in events:
             self._event_number += 1
             place = f"{0:012x}-{self._event_number:012x}"
@@ -229,7 +230,7 @@ class MemoryState:
         return task if task is not None and task.epoch == key.epoch else None
 
     def use_of(self, project: str) -> Use:
-        """Return what a project's unfinished jobs use."""
+        """Return the resources that a project's unfinished jobs use."""
         found = [job for job in self._unfinished() if job.row.project == project]
         running = [job for job in found if job.row.state in LIVE_JOB_STATES]
         return Use(
@@ -263,7 +264,7 @@ class MemoryState:
         return TaskRecord(**fields | {"host_name": None if host is None else host.name})
 
     def host_record(self, host: MemoryHost) -> HostRecord:
-        """Return a host's record; busy comes from live leases."""
+        """Return a host's record. Its busy resources are counted from live leases."""
         live = self.live_tasks(host.id)
         fields = shared_fields(host, HostRecord)
         return HostRecord(
@@ -293,7 +294,8 @@ class MemoryState:
 
 
 def change_attempt(attempt: AttemptRecord, change: AttemptChange) -> AttemptRecord:
-    """Return `attempt` with a move's change; None in the change leaves a field as it is."""
+    """Return `attempt` with the change that a move asks for. A field that is None in the change
+    keeps its value."""
     fields = {
         name: value
         for name in change.__struct_fields__

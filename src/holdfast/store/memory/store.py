@@ -1,10 +1,10 @@
 """A model of the store: jobs, gangs, tasks, leases, hosts, drains, members and takes, in memory.
 
 The model holds what the protocol's chaos (`tests/protocol`) and a simulator of scheduling drive,
-and nothing else: no calls, workflows, schedules, pools, logs or tokens. It decides by the same moves
-as the store that ships, on PostgreSQL, and passes the same tests where it has the same methods
-(`tests/store/conformance`). Nothing in it awaits, so each call is one atomic step, and nothing in
-it survives the process.
+and nothing else: no calls, workflows, schedules, pools, logs or tokens. The model decides by
+the same moves as the store that ships, on PostgreSQL, and passes the same tests where it has the
+same methods (`tests/store/conformance`). Nothing in the model awaits, so each call is one atomic
+step, and nothing in it survives the process.
 """
 
 from collections.abc import Callable, Mapping

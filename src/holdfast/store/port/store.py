@@ -59,12 +59,12 @@ class JobStore(Protocol):
     """
 
     async def submit_jobs(self, jobs: Sequence[NewJob], *, now: Now = None) -> list[Submitted]:
-        """Write jobs and their events, all or none. A start time in the future makes a job
+        """Write jobs and their events, all or none. A job with a start time in the future becomes
         `waiting`.
 
         QUOTA-1: a hard quota counts all unfinished jobs, is checked under the project's lock, and
         refuses the whole call. A soft quota, too, refuses a job that alone needs more GPUs than the
-        quota, because it could never start.
+        quota, because such a job could never start.
 
         Raises:
             Conflict: an idempotency key names a job whose spec differs (code
@@ -76,17 +76,17 @@ class JobStore(Protocol):
         """Return a job. Raises NotFound."""
 
     async def list_tasks(self, job_id: str) -> list[TaskRecord]:
-        """Return the current tasks by rank."""
+        """Return the tasks of a job's present attempt, by rank."""
 
     async def list_attempts(self, job_id: str) -> list[AttemptRecord]:
-        """Return the attempts, oldest first, the running one included. Raises NotFound."""
+        """Return a job's attempts, oldest first, the running one included. Raises NotFound."""
 
     async def cancel_job(
         self, job_id: str, reason: str, *, hard: bool = False, now: Now = None
     ) -> JobRecord:
-        """Cancel a job that waits, is queued, or has a reservation never offered; otherwise begin a
-        drain (cause user_cancelled) or turn the present one into a cancel. A job that has ended is
-        returned as it is. Raises NotFound."""
+        """Cancel a job. A job that waits, is queued, or has a reservation never offered to a host
+        is cancelled at once; for any other a drain begins (cause user_cancelled), or the present
+        drain becomes a cancel. A job that has ended is returned as it is. Raises NotFound."""
 
     async def revive_job(
         self,
@@ -117,8 +117,9 @@ class JobStore(Protocol):
         epoch: int | None = None,
         now: Now = None,
     ) -> bool:
-        """Begin a drain of a reserved or running job; with `epoch`, only of the attempt under it.
-        Return whether this call began it (one drain per epoch). Raises NotFound."""
+        """Begin a drain of a reserved or running job; with `epoch`, only of the attempt under that
+        epoch. Return whether this call began the drain: an epoch has one drain at most. Raises
+        NotFound."""
 
 
 class AdmissionStore(Protocol):
@@ -137,14 +138,15 @@ class AdmissionStore(Protocol):
     async def read_admission(
         self, limit: int, *, but: Sequence[str] = (), now: Now = None
     ) -> AdmissionSnapshot:
-        """Return the candidates, at most `limit` of each queue, and the room for them.
+        """Return the queued jobs that may be started next, at most `limit` of each queue, and the
+        free room of the hosts.
 
         but: ids of jobs to leave out.
         """
 
     async def note_passed(self, job_ids: Sequence[str], *, holds: bool, now: Now = None) -> None:
-        """Write which jobs the leader's round passed over, and whether it held room back for any,
-        for hosts that take jobs (TAKE-2). A crash of the server may lose it."""
+        """Write which jobs the leader's round passed over, and whether the round held room back for
+        any of them. Hosts that take jobs read this (TAKE-2). A crash of the server may lose it."""
 
     async def read_running(self, *, now: Now = None) -> list[RunningTask]:
         """Return every task that holds room. The caller, which knows the settings, fills in
@@ -153,7 +155,7 @@ class AdmissionStore(Protocol):
     async def list_reserved(
         self, ids: Sequence[str] | None = None, *, now: Now = None
     ) -> list[Reserved]:
-        """Return jobs that are reserved and do not run yet: all, or those of `ids`."""
+        """Return the jobs that are reserved and do not run yet: all of them, or those of `ids`."""
 
     async def expire_reservations(
         self, reservation_seconds: float, *, now: Now = None
@@ -225,7 +227,8 @@ class DrainStore(Protocol):
     """Draining jobs and their completion."""
 
     async def list_drains(self, limit: int, *, now: Now = None) -> list[DrainSnapshot]:
-        """Return draining jobs none of whose tasks holds a lease: ready to be completed."""
+        """Return draining jobs that are ready to be completed, because none of their tasks holds a
+        lease."""
 
     async def complete_drain(
         self,
@@ -242,49 +245,50 @@ class DrainStore(Protocol):
         holds it (RETRY-6). False when another call did it."""
 
     async def list_slow_drains(self, before: datetime) -> list[JobRecord]:
-        """Return draining jobs, not forced yet, with tasks that were ordered to stop before a time
-        and whose ends are not confirmed."""
+        """Return draining jobs, not forced yet, with tasks that were ordered to stop before the
+        instant `before` and whose ends are not confirmed."""
 
     async def force_drain(self, job_id: str, epoch: int, *, now: Now = None) -> int:
-        """Order the remaining tasks of a drain to end without grace, once. Event task.force_drained
-        for each task. Return how many."""
+        """Order the remaining tasks of a drain to end without grace, once. Each task gets an event
+        task.force_drained. Return the number of tasks."""
 
 
 class MemberStore(Protocol):
     """Members of supervised jobs, which fall and are replaced while the others run on."""
 
     async def list_members(self, limit: int, *, now: Now = None) -> list[DueMember]:
-        """Return members that need a decision: fallen ones, and replacements that have not started
-        yet."""
+        """Return the members of supervised jobs that need a decision: members that fell, and
+        replacements that have not started yet."""
 
     async def replace_members(
         self, plans: Sequence[tuple[TaskKey, Replacement]], *, now: Now = None
     ) -> list[TaskKey]:
         """Carry out the decisions on fallen members, in their order and in one transaction. Each
         member is `blocked` until it has another host (event task.replaced) or, if parked, until a
-        person releases it (task.parked); its charge and a barred host are written too. A member
-        that does not go on begins the drain of its job, as the trigger.
+        person releases it (event task.parked); its charge and a barred host are written too. The
+        fall of a member that is not to be replaced begins the drain of its job, as the drain's
+        trigger.
 
-        Return the keys whose decisions were carried out; those of jobs that drain, or that another
+        Return the keys whose decisions were carried out. Keys of jobs that drain, or that another
         call has decided on, are missing.
         """
 
     async def stop_member(
         self, key: TaskKey, cause: Cause, reason: str, *, now: Now = None
     ) -> bool:
-        """Stop one live member while the others run on. Return False where the key names none, or
-        one that is being stopped already."""
+        """Stop one live member while the other members run on. Return False where the key names no
+        live member, or a member that is being stopped already."""
 
     async def seat_members(
         self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], *, now: Now = None
     ) -> list[str]:
-        """Apply the placements of blocked members under the guards of `reserve`: each job's get a
-        new epoch of their own (MEMBER-1), and their start barrier is open. Event task.reserved for
-        each. Returns job ids."""
+        """Apply the placements of members that wait for a host, under the guards of `reserve`. The
+        members of each job get a new epoch of their own (MEMBER-1), and their start barrier is
+        open. Each member gets an event task.reserved. Returns job ids."""
 
     async def release_members(self, reservation_seconds: float, *, now: Now = None) -> list[str]:
         """Release reservations of replacements that were never offered to their host within
-        `reservation_seconds`. Return job ids."""
+        `reservation_seconds`. Return the ids of their jobs."""
 
 
 class HostStore(Protocol):
@@ -318,7 +322,7 @@ class HostStore(Protocol):
     async def list_hosts(
         self, *, include_terminated: bool = False, dead: bool = False
     ) -> list[HostRecord]:
-        """Return hosts by name. dead: only those flagged dead."""
+        """Return hosts by name. dead: only the hosts that are flagged dead."""
 
     async def move_host(
         self,
@@ -345,14 +349,14 @@ class HostStore(Protocol):
 
     async def drain_due_hosts(self, *, now: Now = None) -> dict[str, list[str]]:
         """Drain, once and at no charge, the jobs that still run on draining hosts whose deadline
-        has come (cause host_drained or scaled_down). Return host id → jobs."""
+        has come (cause host_drained or scaled_down). Return host id → ids of the drained jobs."""
 
     async def sweep_dead_hosts(
         self, dead_seconds: float, leading_since: datetime, *, now: Now = None
     ) -> list[HostRecord]:
         """Flag, once, hosts with live tasks whose heartbeat is older than `dead_seconds` (and for
-        which leading_since + dead_seconds has passed). Event host.dead. Returns those flagged by
-        this call."""
+        which leading_since + dead_seconds has passed). Each gets an event host.dead. Returns the
+        hosts that this call flagged."""
 
 
 class EventStore(Protocol):

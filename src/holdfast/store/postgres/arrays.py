@@ -127,7 +127,7 @@ class PostgresArrays(OnSession):
         return [_as_record(row) for row in rows]
 
     async def find_members(self, array_id: str, indices: Collection[int]) -> dict[int, str]:
-        """Return index → job id; unknown ones are missing."""
+        """Return index → job id; indices without a member are missing."""
         rows = await self.session.rows("find_array_members", id=array_id, indices=list(indices))
         return {row["array_index"]: row["id"] for row in rows}
 
@@ -135,18 +135,19 @@ class PostgresArrays(OnSession):
     async def cancel_array(
         self, tx: Tx, array_id: str, reason: str, *, hard: bool = False, now: Now = None
     ) -> ArrayRecord:
-        """Note that every unfinished member is to be cancelled; `advance_arrays` cancels them in
-        batches, even if this caller has gone. Raises NotFound."""
+        """Note that every unfinished member is to be cancelled. `advance_arrays` cancels the
+        members in batches, even if the caller has gone meanwhile. Raises NotFound."""
         if await tx.one("lock_array", id=array_id) is None:
             raise requests.no_array(array_id)
         await tx.run("cancel_array", id=array_id, reason=reason, hard=hard)
         return await _read_one(tx, array_id)
 
     async def retry_array(self, array_id: str, reason: str, *, now: Now = None) -> int:
-        """Give each member that has failed another attempt, as `revive_job` does; return how many.
+        """Give each member that has failed another attempt, as `revive_job` does; return how many
+        members.
 
         Raises:
-            Conflict: it is being cancelled. NotFound. QuotaExceeded.
+            Conflict: the array is being cancelled. NotFound. QuotaExceeded.
         """
         record = await self.get_array(array_id)
         found = await self.session.rows("find_failed", id=array_id)
@@ -185,8 +186,8 @@ class PostgresArrays(OnSession):
     async def advance_arrays(
         self, limit: int = 500, *, only: str | None = None, now: Now = None
     ) -> Advanced:
-        """Release members whose turn has come (ARRAY-1), and cancel those of arrays that are being
-        cancelled, at most `limit` of each array; of one array where `only` is given."""
+        """Release members whose turn has come (ARRAY-1), and cancel the members of arrays that are
+        being cancelled, at most `limit` of each array. only: the one array to look at."""
         done = Advanced()
         for row in await self.session.rows("find_working_arrays", only=only):
 
@@ -203,7 +204,7 @@ class PostgresArrays(OnSession):
 
 
 async def _advance(tx: Tx, array_id: str, limit: int, at: datetime) -> Advanced:
-    """Release or cancel members of one array, under its lock."""
+    """Release or cancel at most `limit` members of one array, under its lock."""
     array = await tx.one("lock_array", id=array_id)
     if array is None:
         return Advanced()

@@ -29,8 +29,8 @@ class PostgresCheckpoints(OnSession):
     """Checkpoints by (job, rank, number)."""
 
     async def check_checkpoint(self, host_id: str, incarnation: str, key: TaskKey) -> int:
-        """Return the attempt's number. Raises Stale where a checkpoint of this task would not be
-        accepted (CKPT-1)."""
+        """Return the number of a task's attempt. Raises Stale where a checkpoint of this task would
+        not be accepted (CKPT-1)."""
         attempt = None
         if is_storable_key(key):
             attempt = await self.session.single(
@@ -107,8 +107,8 @@ class PostgresCheckpoints(OnSession):
     async def find_checkpoint(
         self, job_id: str, rank: int, *, number: int | None = None, epoch: int | None = None
     ) -> tuple[CheckpointRecord, str]:
-        """Return the newest checkpoint of a rank (of an epoch), or the one of that number, and its
-        blob. Raises NotFound."""
+        """Return a checkpoint of a rank and its blob: the newest one, the newest of `epoch`, or the
+        one of that number. Raises NotFound."""
         row = None
         if 0 <= rank <= MAX_INT and (number or 0) <= MAX_BIGINT and (epoch or 0) <= MAX_BIGINT:
             params = {"job_id": job_id, "rank": rank, "number": number, "epoch": epoch}
@@ -143,9 +143,9 @@ class PostgresCheckpoints(OnSession):
         *,
         now: Now = None,
     ) -> CheckpointRecord:
-        """Return the checkpoint before `number`, because a task of this host cannot start from that
-        one. Event task.checkpoint_skipped, once for each epoch and number. Nothing is deleted,
-        because a person may want to look.
+        """Return the checkpoint before `number`, because a task of this host cannot start from
+        number `number`. Event task.checkpoint_skipped, once for each epoch and number. Nothing is
+        deleted, because a person may want to look.
 
         Raises:
             Stale: CKPT-1. NotFound: nothing older is kept.
@@ -190,14 +190,14 @@ class PostgresCheckpoints(OnSession):
         await self.session.transact(lambda tx: tx.run("forget_blobs", **params))
 
     async def find_inputs(self, hashes: Sequence[str]) -> set[str]:
-        """Return which of these values a job, an array or a schedule on record reads as its standard
-        input."""
+        """Return which of these values are the standard input of a job, an array or a schedule on
+        record."""
         rows = await self.session.rows("find_inputs", hashes=list(hashes))
         return {row["stdin"] for row in rows}
 
     async def find_known_blobs(self, names: Sequence[str]) -> set[str]:
-        """Return which of these blobs must stay: a row names them, or their jobs are not known
-        here."""
+        """Return which of these blobs must stay, because a row names them, or because their jobs
+        are unknown to this database."""
         return {
             row["blob"] for row in await self.session.rows("find_known_blobs", blobs=list(names))
         }

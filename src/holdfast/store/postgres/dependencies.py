@@ -22,8 +22,8 @@ class PostgresDependencies(OnSession):
     """The waits of jobs for the ends of others, which `JobStore.submit_jobs` writes."""
 
     async def settle_dependencies(self, limit: int = 1000, *, now: Now = None) -> Advanced:
-        """Release or cancel, in one transaction, the dependants of jobs that have ended (AFTER-1),
-        at most `limit`.
+        """Release or cancel the dependants of jobs that have ended (AFTER-1), at most `limit`, in
+        one transaction.
 
         An index that holds only ended jobs with dependants finds them quickly.
         """
@@ -52,7 +52,7 @@ class PostgresDependencies(OnSession):
 async def settle_parents(
     tx: Tx, parents: Sequence[str], limit: int, now: datetime | None
 ) -> Advanced:
-    """Release or cancel the dependants of those `parents` that have ended."""
+    """Release or cancel the jobs that depend on those of `parents` that have ended."""
     at = await tx.now(now)
     asked = {"parents": list(parents), "limit": limit}
     edges = await tx.list_of(Edge, "find_edges", **asked, children=None)
@@ -96,7 +96,7 @@ async def settle_parents(
 
 
 async def find_parents(tx: Tx, specs: Iterable[JobSpec]) -> dict[str, str]:
-    """Return id → name of the jobs that `specs` wait for; unknown ids are missing."""
+    """Return id → name of the jobs that `specs` wait for; ids of no job are missing."""
     ids = {d.parent for spec in specs for d in parse_all(spec.after)}
     if not ids:
         return {}
@@ -104,7 +104,7 @@ async def find_parents(tx: Tx, specs: Iterable[JobSpec]) -> dict[str, str]:
 
 
 def say_waits(spec: JobSpec, names: Mapping[str, str]) -> str:
-    """Return the sentence of a new job or array that waits for others."""
+    """Return the sentence that says for which jobs a new job or array waits."""
     return say_wait(parse_all(spec.after), names, spec.start_at is not None)
 
 

@@ -34,7 +34,7 @@ class PostgresEvents(OnSession, EventStore):
 
     async def find_pruned(self) -> str | None:
         """Return the id of the last event that was deleted with old history (HISTORY-1), or None. A
-        reader that stopped before it may have missed events."""
+        reader that stopped before that event may have missed some."""
         (row,) = await self.session.rows("find_pruned_event")
         last = int(row["tx"]), int(row["id"])
         return None if last == (0, 0) else format_event_id(*last)
@@ -42,7 +42,8 @@ class PostgresEvents(OnSession, EventStore):
     async def list_events_of(
         self, job_ids: Collection[str], *, last: int
     ) -> dict[str, list[EventRecord]]:
-        """Return each job's last `last` events, oldest first; jobs without events are missing."""
+        """Return the last `last` events of each job, oldest first; jobs without events are
+        missing."""
         params = {"ids": list(dict.fromkeys(job_ids)), "last": last}
         found: dict[str, list[EventRecord]] = {}
         for row in await self.session.rows("read_events_of", **params):

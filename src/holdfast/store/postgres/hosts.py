@@ -90,7 +90,8 @@ class PostgresHosts(OnSession, HostStore):
     async def find_hosts_by_keys(
         self, tx: Tx, key_hashes: Collection[bytes]
     ) -> dict[bytes, HostRecord]:
-        """Return the hosts with these keys, by the hash of each; unknown ones are missing."""
+        """Return the hosts with these keys, by the hash of each key; hashes of no host are
+        missing."""
         rows = await tx.rows("find_hosts_by_keys", key_hashes=list(key_hashes))
         keys = {row["id"]: bytes(row["key_hash"]) for row in rows}
         return {keys[host.id]: host for host in await read_hosts(tx, list(keys), True, False)}
@@ -119,7 +120,8 @@ class PostgresHosts(OnSession, HostStore):
         return await self.session.single(lambda tx: read_hosts(tx, None, include_terminated, dead))
 
     async def host_sizes(self) -> list[Size]:
-        """Return the whole sizes of present hosts, and of those that pools may rent."""
+        """Return the whole sizes of the hosts that are present, and of the hosts that pools may
+        rent."""
         hosts, pools, seen = await self.session.single(
             lambda tx: tx.many(
                 ("host_sizes", None), ("read_pools", {"names": None}), ("seen_memory", None)

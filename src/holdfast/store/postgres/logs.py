@@ -30,10 +30,10 @@ class PostgresLogs(OnSession):
     async def append_logs(
         self, tx: Tx, host_id: str, appends: Sequence[LogAppend], *, now: Now = None
     ) -> list[int | None]:
-        """Write bytes of streams of tasks that this host ran, in their order and in one
-        transaction. `keep_bytes` of each stream are kept: 1/8 at its head, the rest at its tail. A
-        repeat of bytes at an offset changes nothing. Return each stream's size afterwards, None
-        where no attempt of that job and epoch ran on this host."""
+        """Write pieces of the logs of tasks that this host ran, in their order and in one
+        transaction. `keep_bytes` of each stream are kept: 1/8 at its head, the rest at its tail.
+        Bytes that arrive a second time at an offset change nothing. Return the size of each stream
+        afterwards, None where no attempt of that job and epoch ran on this host."""
         found = await _lock_streams(tx, host_id, [a for a in appends if is_storable_key(a.key)])
         writing = _Writing(tx, now)
         sizes: list[int | None] = []
@@ -60,7 +60,8 @@ class PostgresLogs(OnSession):
         *,
         limit_bytes: int = 1 << 20,
     ) -> list[LogChunk]:
-        """Return bytes from `offset` on, trimmed to start there; a jump in offsets is a gap."""
+        """Return bytes of a stream from `offset` on, trimmed to start there. Where offsets jump,
+        the bytes between were not kept."""
         rows = await self.session.rows(
             "read_log",
             job_id=job_id,
@@ -82,8 +83,8 @@ class PostgresLogs(OnSession):
     async def list_log_lives(
         self, job_id: str, attempt: int, rank: int, stream: str
     ) -> list[LogLife]:
-        """Return the processes that wrote a stream, oldest first: the rank's first, and each
-        replacement, with their hosts."""
+        """Return the processes that wrote a stream, oldest first: the first process of the rank,
+        and each replacement, with their hosts."""
         where = {"job_id": job_id, "attempt": attempt, "rank": rank, "stream": stream}
         return [
             LogLife(TaskKey(job_id, rank, row["epoch"]), row["host_id"], row["base"])
@@ -99,7 +100,7 @@ class PostgresLogs(OnSession):
         )
 
     async def list_log_reads(self, host_id: str) -> list[LogReadOrder]:
-        """Return the requests that this host has not answered, oldest first; few at a time."""
+        """Return the oldest requests that this host has not answered, a few at a time."""
         rows = await self.session.rows("list_log_reads", host_id=host_id)
         return [msgspec.convert(row["order"], LogReadOrder) for row in rows]
 
@@ -113,8 +114,8 @@ class PostgresLogs(OnSession):
             await tx.run("answer_log_read", id=clean_text(answer.id), host_id=host_id, **told)
 
     async def take_log_read(self, read_id: str, *, give_up: bool = False) -> LogReadAnswer | None:
-        """Return the answer to a request and delete both; None while there is no answer. give_up:
-        delete the request even without an answer."""
+        """Return the answer to a reader's request and delete both; None while there is no answer.
+        give_up: delete the request even without an answer."""
         for row in await self.session.rows("take_log_read", id=read_id, give_up=give_up):
             if row["at"] is not None:
                 told = {"data": bytes(row["data"]), "reason": row["reason"]}
@@ -239,7 +240,7 @@ class _Writing:
             await self._tx.last(*self._steps)
 
     async def _do(self, name: str, params: dict[str, Any]) -> Rows:
-        """Run the gathered statements, then this one, and return its rows."""
+        """Run the gathered statements, then the query `name`, and return the rows of that query."""
         steps, self._steps = self._steps, []
         *_, rows = await self._tx.many(*steps, (name, params))
         return rows

@@ -73,7 +73,8 @@ def list_writes(m: Moves) -> list[Step]:
 
 
 def _give(rows: Sequence[object], job_ids: Iterable[str]) -> dict[str, Any]:
-    """Return parameters: the rows, and the ids of the jobs by which they are found."""
+    """Return parameters of a statement: the rows, and the ids of the jobs by which the rows are
+    found."""
     return {"rows": to_json(rows), "ids": list(dict.fromkeys(job_ids))}
 
 

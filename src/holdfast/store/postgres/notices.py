@@ -16,7 +16,8 @@ MAX_MOMENTS = 1000
 
 
 class PostgresNotices(OnSession):
-    """Notice targets. A target is named by its name and its project; None: the cluster's.
+    """Notice targets, where people are told of jobs. A target is known by its name and its project;
+    the project None stands for the whole cluster.
 
     Methods that take a name raise NotFound for an unknown target.
     """
@@ -33,8 +34,8 @@ class PostgresNotices(OnSession):
         *,
         now: Now = None,
     ) -> values.WebhookRecord:
-        """Make a target, or give the one of this name another url. It gets the events that are
-        committed after this call."""
+        """Make a notice target, or give the target of this name another url. The target gets the
+        events that are committed after this call."""
         at = await tx.now(now)
         row = await tx.one(
             "put_notice_target",
@@ -53,7 +54,7 @@ class PostgresNotices(OnSession):
         return hook
 
     async def list_targets(self) -> list[values.WebhookRecord]:
-        """Return every target, without its url, the oldest first."""
+        """Return every notice target, without its url, the oldest first."""
         return await self.session.list_of(
             values.WebhookRecord, "list_webhooks", id=None, notices=True
         )
@@ -62,7 +63,8 @@ class PostgresNotices(OnSession):
     async def get_target(
         self, tx: Tx, name: str, project: str | None
     ) -> tuple[values.WebhookRecord, str, str]:
-        """Return a target, its url, and the error of its last delivery, "" where that arrived."""
+        """Return a notice target, its url, and the error of its last delivery; the error is ""
+        where that delivery succeeded."""
         hook = await _find(tx, name, project)
         row = await tx.one("read_webhook_target", id=hook.id, notice=True, now=None)
         error = await tx.one("find_last_error", ids=[hook.id])
@@ -74,18 +76,18 @@ class PostgresNotices(OnSession):
     async def delete_target(
         self, tx: Tx, name: str, project: str | None, *, now: Now = None
     ) -> None:
-        """Forget a target and its deliveries."""
+        """Forget a notice target and its deliveries."""
         hook = await _find(tx, name, project)
         await tx.run("delete_webhook", id=hook.id)
         await write_events(tx, [hook_event("deleted", hook, "was deleted")], await tx.now(now))
 
     async def list_names(self, project: str) -> set[str]:
-        """Return the names of the targets that a job of the project may name."""
+        """Return the names of the notice targets that a job of the project may name."""
         rows = await self.session.rows("list_shown_targets", project=project)
         return {row["name"] for row in rows}
 
     async def read_noted_jobs(self, job_ids: Collection[str]) -> dict[str, NotedJob]:
-        """Return these jobs, with what is told of them; deleted ones are missing."""
+        """Return these jobs, each with what people are told of it; deleted jobs are missing."""
         if not job_ids:
             return {}
         found = await self.session.list_of(NotedJob, "read_noted_jobs", ids=sorted(job_ids))
@@ -95,8 +97,8 @@ class PostgresNotices(OnSession):
     async def list_moments(
         self, tx: Tx, hooks: Sequence[str], *, now: Now = None
     ) -> tuple[list[NotedJob], datetime]:
-        """Return jobs of which these targets may have to be told what no event records, and the
-        present time."""
+        """Return the jobs of which these notice targets may have to be told something that no event
+        records, and the present time."""
         at = await tx.now(now)
         params = {"hooks": list(hooks), "now": at, "limit": MAX_MOMENTS}
         return await tx.list_of(NotedJob, "list_moments", **params), at

@@ -32,8 +32,8 @@ class PostgresSchedules(OnSession):
     async def put_schedule(
         self, tx: Tx, schedule: NewSchedule, *, now: Now = None
     ) -> ScheduleRecord:
-        """Make a schedule, or change the one of that name, which keeps its id and its runs. Its
-        next time and its anchor change only where its timing does."""
+        """Make a schedule, or change the schedule of that name, which keeps its id and its runs.
+        Its next time and its anchor change only where its timing changes."""
         at, spec = await tx.now(now), schedule.spec
         if not await tx.rows("hold_queues", names=[schedule.queue]):
             raise requests.refuse_queue(schedule.queue)
@@ -166,7 +166,7 @@ class PostgresSchedules(OnSession):
 
     @transacts
     async def prune_runs(self, tx: Tx, history_days: float, *, now: Now = None) -> int:
-        """Delete runs that are older than that; return how many."""
+        """Delete runs that are older than `history_days`; return how many."""
         before = await tx.now(now) - timedelta(days=history_days)
         return await tx.run("prune_schedule_runs", before=before, limit=PRUNE_BATCH)
 

@@ -236,7 +236,7 @@ async def _read_project(tx: Tx, name: str) -> ProjectRecord:
 async def read_quotas(
     tx: Tx, names: Collection[str], environment: Mapping[str, Value]
 ) -> dict[str, Quota]:
-    """Return project → quota in force, for those of `names` that have one."""
+    """Return project → quota in force, for the projects among `names` that have a quota."""
     row = await tx.one("read_quota_layers", names=sorted(names))
     if row is None:
         return {}
@@ -246,7 +246,7 @@ async def read_quotas(
 
 
 async def read_quotas_left(tx: Tx, quotas: Mapping[str, Quota]) -> dict[str, QuotaLeft]:
-    """Return what projects may still start (QUOTA-2)."""
+    """Return the rest of each project's quota (QUOTA-2)."""
     rows = await tx.rows("running_of_projects", names=list(quotas)) if quotas else []
     use = {row.pop("project"): Use(**row) for row in rows}
     return {name: quota_left(quota, use.get(name, Use())) for name, quota in quotas.items()}
@@ -267,7 +267,8 @@ async def read_shares(tx: Tx, environment: Mapping[str, Value]) -> dict[str, Sha
 
 
 async def lock_quotas(tx: Tx, names: Collection[str]) -> None:
-    """Lock the projects (QUOTA-1)."""
+    """Lock the quotas of the projects, so that no other transaction counts against them meanwhile
+    (QUOTA-1)."""
     await tx.rows("lock_quota", names=sorted(names))
 
 
@@ -278,9 +279,9 @@ async def check_quotas(
     *,
     written: Sequence[str],
 ) -> None:
-    """Check hard quotas for new jobs (QUOTA-1). Raises QuotaExceeded.
+    """Check the hard quotas for new jobs (QUOTA-1). Raises QuotaExceeded.
 
-    asked: (project, GPUs) of each job. written: ids of those that this transaction has written
+    asked: (project, GPUs) of each job. written: ids of the jobs that this transaction has written
     already, which are not counted twice.
     """
     limits = await hold_quotas(tx, {project for project, _ in asked}, environment, written=written)

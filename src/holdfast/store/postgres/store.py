@@ -1,5 +1,6 @@
-"""The store on PostgreSQL (14 or newer), put together of its parts. What the parts do stands in
-their classes, and what the model in memory does too in `store.port`."""
+"""The store on PostgreSQL (14 or newer), put together of its parts. The contract of each part's
+methods stands in the part's class, or in `store.port` where the model in memory has the method
+too."""
 
 from collections.abc import Mapping
 from datetime import datetime

@@ -62,8 +62,8 @@ class PostgresTokens(OnSession):
     async def find_token(
         self, tx: Tx, secret_hash: bytes, *, also_over: bool = False, now: Now = None
     ) -> TokenRecord | None:
-        """Return a token; None for an unknown one, and, unless `also_over` is set, for an expired
-        or revoked one."""
+        """Return a token. Return None for an unknown token and, unless `also_over` is set, for an
+        expired or revoked one."""
         given = {"secret_hash": secret_hash, "also_over": also_over, "now": now}
         return await tx.find(TokenRecord, "find_token", **given)
 
@@ -71,7 +71,8 @@ class PostgresTokens(OnSession):
     async def use_join_token(
         self, tx: Tx, secret_hash: bytes, *, now: Now = None
     ) -> TokenRecord | None:
-        """Spend a one-time join token; None when it is unknown, expired, revoked or spent."""
+        """Spend a one-time join token and return it; return None where the token is unknown,
+        expired, revoked or spent."""
         return await tx.find(TokenRecord, "use_join_token", secret_hash=secret_hash, now=now)
 
     async def list_tokens(self) -> list[TokenRecord]:
@@ -86,6 +87,7 @@ class PostgresTokens(OnSession):
 
     @reads
     async def find_task_holder(self, tx: Tx, key: TaskKey) -> TaskHolder | None:
-        """Return the holder of a task's lease under that epoch; None where its lease is over."""
+        """Return the holder of the lease on a task under the key's epoch; None where that lease is
+        over."""
         row = await tx.one("find_task_holder", job_id=key.job_id, rank=key.rank, epoch=key.epoch)
         return None if row is None else TaskHolder(**row)

@@ -54,8 +54,8 @@ class PostgresWebhooks(OnSession):
     async def create_webhook(
         self, tx: Tx, new: NewWebhook, *, now: Now = None
     ) -> values.WebhookRecord:
-        """Write a hook. It gets every event that is committed after this call, and none that a
-        reader saw before it. A repeated id returns the hook that is there."""
+        """Write a webhook. It gets every event that is committed after this call, and no event that
+        a reader saw before it. A repeated id returns the webhook that is on record."""
         at = await tx.now(now)
         params = {**msgspec.structs.asdict(new), "events": list(new.events), "now": at}
         made = await tx.one("insert_webhook", **params)
@@ -106,7 +106,7 @@ class PostgresWebhooks(OnSession):
     async def rotate_webhook(
         self, tx: Tx, webhook_id: str, secret: str, grace_seconds: float, *, now: Now = None
     ) -> values.WebhookRecord:
-        """Give a hook a new secret; the one before signs too for `grace_seconds`."""
+        """Give a webhook a new secret. The old secret signs deliveries too for `grace_seconds`."""
         at = await tx.now(now)
         hook = await _lock(tx, webhook_id)
         await tx.run("rotate_webhook", id=webhook_id, secret=secret, grace=grace_seconds, now=at)
@@ -120,8 +120,8 @@ class PostgresWebhooks(OnSession):
     async def pause_webhook(
         self, tx: Tx, webhook_id: str, reason: str, *, now: Now = None
     ) -> values.WebhookRecord:
-        """Pause a hook: nothing is sent, and its cursor stays. A paused hook keeps its first
-        reason."""
+        """Pause a webhook: nothing is sent, and its cursor stays. A webhook that is paused already
+        keeps its first reason."""
         hook = await _lock(tx, webhook_id)
         events = await _pause(tx, hook, reason)
         await write_events(tx, events, await tx.now(now))
@@ -169,9 +169,9 @@ class PostgresWebhooks(OnSession):
     async def write_deliveries(
         self, tx: Tx, batches: Sequence[values.DeliveryBatch], *, now: Now = None
     ) -> list[str]:
-        """Write deliveries and cursors in one transaction, each hook's only where it is active and
-        its cursor stands at `before`. A hook never gets two deliveries of one event. Return the ids
-        of the hooks whose cursor moved."""
+        """Write deliveries and cursors in one transaction, those of a webhook only where it is
+        active and its cursor still stands at `before`. A webhook never gets two deliveries of one
+        event. Return the ids of the webhooks whose cursor moved."""
         steps = [
             {"webhook_id": b.webhook_id, "before": b.before, "after": b.after} for b in batches
         ]
@@ -277,8 +277,8 @@ class PostgresWebhooks(OnSession):
     async def redeliver(
         self, tx: Tx, webhook_id: str, delivery_id: str, *, now: Now = None
     ) -> values.DeliveryRecord:
-        """Make a delivery due at once: a dead or delivered one with its tries fresh and in its old
-        place of its sequence; a pending one without waiting longer."""
+        """Make a delivery due at once. A dead or delivered one starts with no tries, at its old
+        place in its sequence; a pending one merely waits no longer."""
         at = await tx.now(now)
         await _lock(tx, webhook_id)
         params = {"webhook_id": webhook_id, "id": delivery_id}
@@ -303,7 +303,8 @@ class PostgresWebhooks(OnSession):
     async def prune_deliveries(
         self, tx: Tx, history_days: float, *, limit: int = 1000, now: Now = None
     ) -> int:
-        """Delete delivered and dead deliveries written longer ago than that. Return how many."""
+        """Delete delivered and dead deliveries that were written more than `history_days` ago.
+        Return how many."""
         before = await tx.now(now) - timedelta(days=history_days)
         return await tx.run("prune_deliveries", before=before, limit=limit)
 

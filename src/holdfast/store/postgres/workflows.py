@@ -30,13 +30,13 @@ MOST_COMPARED = 1000
 
 
 class PostgresWorkflows(OnSession):
-    """Both stores pass `tests/store/conformance/workflows.py`."""
+    """Runs of workflows on record. Both stores pass `tests/store/conformance/workflows.py`."""
 
     @transacts
     async def submit_run(self, tx: Tx, new: NewRun, *, now: Now = None) -> RunRecord:
-        """Write a run, and posts that start the nodes without parents; secrets of its jobs are
-        stored apart. A repeat changes nothing. Raises Conflict where the id names another
-        workflow."""
+        """Write a run, and the posts that start the nodes without parents; the secrets of its jobs
+        are stored apart. A repeated call changes nothing. Raises Conflict where the id names
+        another workflow."""
         at = await tx.now(now)
         digest = hash_run(new)
         if await tx.one("insert_run", **_run_params(new), spec_hash=digest, now=at) is None:
@@ -97,7 +97,7 @@ class PostgresWorkflows(OnSession):
     async def list_nodes(
         self, run_id: str, *, states: Collection[str] = (), after: int = -1, limit: int = 1000
     ) -> list[NodeRecord]:
-        """Return the nodes behind number `after`, by number."""
+        """Return the nodes whose number is above `after`, by number."""
         params = {"states": list(states) or None, "after": after, "limit": limit, "name": None}
         return await self.session.list_of(NodeRecord, "list_nodes", run=run_id, **params)
 
@@ -122,7 +122,8 @@ class PostgresWorkflows(OnSession):
     async def read_parents(
         self, run_id: str, numbers: Collection[int], names: Collection[str]
     ) -> dict[str, NodeWork]:
-        """Return name → node for those of `names` that are parents of one of these nodes."""
+        """Return name → node, for the names among `names` that are parents of one of these
+        nodes."""
         if not names:
             return {}
         rows = await self.session.rows(
@@ -134,7 +135,7 @@ class PostgresWorkflows(OnSession):
     async def cancel_run(
         self, tx: Tx, run_id: str, reason: str, *, hard: bool = False, now: Now = None
     ) -> RunRecord:
-        """Cancel a run; one that has ended stays as it is. Raises NotFound."""
+        """Cancel a run; a run that has ended stays as it is. Raises NotFound."""
         run = await _lock_run(tx, run_id)
         if run is None:
             raise moves.no_run(run_id)
@@ -172,7 +173,7 @@ class PostgresWorkflows(OnSession):
     async def answer_node(
         self, tx: Tx, run_id: str, name: str, answer: str, by: str, *, now: Now = None
     ) -> NodeRecord:
-        """End a question to a person.
+        """Answer the question that a node asks a person, which ends the node.
 
         Raises:
             NotFound: no such node. Conflict: the node asks nothing now. ValidationError: the answer
@@ -196,8 +197,8 @@ class PostgresWorkflows(OnSession):
     async def read_outbox(
         self, tx: Tx, *, runs: int = 64, rows: int = 500, now: Now = None
     ) -> list[Post]:
-        """Return posts that are due, by run and age: of at most `runs` runs, at most `rows` each, so
-        that a large run delays no other."""
+        """Return posts that are due, ordered by run and age: of at most `runs` runs, and at most
+        `rows` of each run, so that a large run delays no other."""
         params = {"runs": runs, "rows": rows, "scan": SCAN_RUNS, "now": await tx.now(now)}
         return await tx.list_of(Post, "read_outbox", **params)
 
@@ -207,7 +208,7 @@ class PostgresWorkflows(OnSession):
     ) -> RunRecord | None:
         """Delete processed posts of one run and apply their changes, in one transaction. A post
         that was deleted before changes nothing again (POST-1), except that work which it submitted
-        for a cancelled node is stopped. Return None where the run is gone."""
+        for a cancelled node is stopped. Return None where the run no longer exists."""
         return await _record(tx, run_id, found, await tx.now(now))
 
     @transacts
@@ -221,7 +222,8 @@ class PostgresWorkflows(OnSession):
         counted: bool = True,
         now: Now = None,
     ) -> None:
-        """Make a post due again after the delay. counted: it counts as one of the post's tries."""
+        """Make a post due again after the delay. counted: this failure counts as one of the post's
+        tries."""
         due = await tx.now(now) + timedelta(seconds=delay_seconds)
         await tx.run("postpone_post", n=post.n, error=error, due_at=due, tries=int(counted))
 
@@ -243,7 +245,7 @@ class PostgresWorkflows(OnSession):
     async def prune_runs(
         self, tx: Tx, history_days: float, *, limit: int = 100, now: Now = None
     ) -> int:
-        """Delete runs that ended longer ago than that. Returns how many."""
+        """Delete runs that ended more than `history_days` ago. Returns how many."""
         before = await tx.now(now) - timedelta(days=history_days)
         return len(await tx.rows("prune_runs", before=before, limit=limit))
 

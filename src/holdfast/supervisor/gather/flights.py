@@ -97,7 +97,8 @@ def _find_members(config: Any, words: Iterable[Any]) -> Spans:
 
 
 def merge_flights(one: Flights, other: Flights) -> Flights:
-    """Merge the flight records of some ranks with those of others."""
+    """Merge the flight records of some ranks with those of other ranks. A flight record is torch's
+    list of a rank's last collectives."""
     merged = dict(one)
     for group, flights in other.items():
         known = merged.get(group, GroupFlights())

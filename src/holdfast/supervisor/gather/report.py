@@ -119,8 +119,8 @@ def render_report(
 
 
 def find_sentence(looks: Looks, silent: Spans) -> str:
-    """Return one sentence about what to look at first: by the flight records, else by the
-    stacks."""
+    """Return one sentence that says which rank or collective to look at first: by the flight
+    records, else by the stacks."""
     verdicts = judge_flights(looks.flights)
     if verdicts:
         first = verdicts[0]

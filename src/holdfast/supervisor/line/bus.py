@@ -80,7 +80,7 @@ class FleetLine:
         self._out = bytearray()
 
     def push(self, peer: Peer, message: bytes) -> None:
-        """Queue a message for one manager."""
+        """Queue a message for one host manager."""
         self._push([peer.number], message, False)
 
     def push_ordered(self, peer: Peer, message: bytes) -> None:
@@ -173,7 +173,7 @@ class Load:
 
     @property
     def busy_seconds(self) -> float:
-        """Return for how many seconds the bus's thread has been busy, or the bus process, if that
+        """Return the seconds for which the bus's thread has been busy, or the bus process, if that
         is more."""
         return max(self.thread_seconds, self.counted.busy_seconds)
 

@@ -68,7 +68,8 @@ class Link:
     # ---- what goes out
 
     def push(self, message: bytes) -> None:
-        """Queue an encoded message that need not wait for bulky ones."""
+        """Queue an encoded message that overtakes bulky messages, because it need not keep their
+        order."""
         self.queued_bytes += len(message)
         quick = self._quick
         if quick is None:
@@ -79,7 +80,8 @@ class Link:
             self._quick = [quick, message]
 
     def push_ordered(self, message: bytes) -> None:
-        """Queue an encoded message that must come after all ordered ones before it."""
+        """Queue an encoded user message. Such messages arrive in the order in which this function
+        was called (LINK-3)."""
         if self._bulk is not None or len(message) > _BULKY_BYTES:
             self.queued_bytes += len(message)
             if self._bulk is None:
@@ -96,7 +98,7 @@ class Link:
 
     @property
     def unacknowledged(self) -> bool:
-        """Return True while a message, sent or waiting, was not acknowledged."""
+        """Return True while the peer has not acknowledged every message, sent or waiting."""
         return self._unacked is not None or self.queued
 
     def take_frames(self, now: float) -> list[bytes]:
@@ -149,7 +151,7 @@ class Link:
         return tuple(batch)
 
     def take_back(self) -> list[bytes]:
-        """Remove and return all messages that were not acknowledged, in order, for the next
+        """Remove and return all messages that the peer has not acknowledged, in order, for the next
         session."""
         messages: list[bytes] = []
         for _, _, batch in self._list_unacked():
@@ -167,7 +169,8 @@ class Link:
         return encode_header(self.session, 0, self._taken, self._direction)
 
     def take_resends(self, now: float) -> list[bytes]:
-        """Return the frames to send again, where acknowledgements have stood still for too long."""
+        """Return the frames to send again, because the peer has acknowledged nothing for too
+        long."""
         if self._unacked is None or now - self._progress_at < RESEND_SECONDS:
             return []
         return self._resend(now)
@@ -188,8 +191,8 @@ class Link:
     # ---- what comes in
 
     def take_header(self, header: Header, size: int, now: float) -> tuple[bool, list[bytes]]:
-        """Judge a frame of this session. Returns whether its messages must be acted on, and the
-        frames to send back at once."""
+        """Judge a frame of this session by its header. Return whether the messages of the frame
+        must be acted on, and the frames to send back at once."""
         replies: list[bytes] = []
         if header.acknowledged > self._acked:
             self._acknowledge(header.acknowledged, now)

@@ -70,7 +70,8 @@ class CrewRoster:
         }
 
     def ask(self, function: Callable[..., Any], *arguments: Any) -> None:
-        """Run a function in the bus's thread. Raises ContextClosed after the shutdown."""
+        """Run a function in the bus's thread, without waiting for it. Raises ContextClosed after
+        the shutdown."""
         if self.closed:
             raise ContextClosed(self.closed)
         self.bus.call(function, *arguments)
@@ -169,14 +170,15 @@ class CrewRoster:
             host.hold(message)
 
     def post_send(self, process: Process, cuts: list[wire.Cut]) -> None:
-        """Send a message that was cut into parts."""
+        """Send a message to one process. cuts: the parts into which the message was cut."""
         number, rank = process.group.number, process.rank
         # One call: parts of two messages that two threads send must not mix.
         messages = [wire.encode_message(wire.Send(number, rank, *cut)) for cut in cuts]
         self.ask(self._say_all, process.host, messages)
 
     def post_broadcast(self, group: ProcessGroup, cuts: list[wire.Cut]) -> None:
-        """Send a message to all processes of a group."""
+        """Send a message to all processes of a group. cuts: the parts into which the message was
+        cut."""
         messages = [wire.encode_message(wire.Send(group.number, None, *cut)) for cut in cuts]
         self.ask(self._broadcast, group, messages)
 
@@ -195,7 +197,8 @@ class CrewRoster:
             self._say(host, message)
 
     def signal(self, processes: Sequence[Process], number: int, whole_group: bool) -> Future[int]:
-        """Signal many processes at once; the future's value is how many of them were running."""
+        """Signal many processes at once. The value of the future is the number of them that were
+        running."""
         whom = processes[0] if len(processes) == 1 else f"{len(processes)} processes"
         future: Future[int] = Future(f"signal {number}", whom)
         self.ask(self._signal, future, list(processes), number, whole_group)
@@ -226,7 +229,7 @@ class CrewRoster:
             self._say(host, wire.encode_message(wire.StopProcesses(group, ranks, grace_seconds)))
 
     def forget(self, group: ProcessGroup) -> None:
-        """Forget a group."""
+        """Forget a group and its processes. Processes that still run are killed."""
         if self.closed:
             raise ContextClosed(self.closed)
         if self.groups.pop(group.number, None) is not None:
@@ -250,7 +253,7 @@ class CrewRoster:
         self.changed()
 
     def close(self, error: ContextClosed) -> None:
-        """Fail everything that is still pending. Call this after the bus has ended."""
+        """Fail every future that is still pending. Call this after the bus has ended."""
         for group in list(self.groups.values()):
             for index in range(len(group.hosts)):
                 self._fail_all(group, index, error)

@@ -38,19 +38,21 @@ class Orders(Protocol):
     """The orders of a script to its processes, carried out by the crew's roster."""
 
     def post_send(self, process: Process, cuts: list[Cut]) -> None:
-        """Send a message that was cut into parts."""
+        """Send a message to one process. cuts: the parts into which the message was cut."""
 
     def post_broadcast(self, group: ProcessGroup, cuts: list[Cut]) -> None:
-        """Send a message to all processes of a group."""
+        """Send a message to all processes of a group. cuts: the parts into which the message was
+        cut."""
 
     def signal(self, processes: Sequence[Process], number: int, whole_group: bool) -> Future[int]:
-        """Signal many processes at once; the future's value is how many of them were running."""
+        """Signal many processes at once. The value of the future is the number of them that were
+        running."""
 
     def stop(self, processes: Sequence[Process], grace_seconds: float) -> None:
         """End many processes at once: TERM, grace, KILL."""
 
     def forget(self, group: ProcessGroup) -> None:
-        """Forget a group."""
+        """Forget a group and its processes. Processes that still run are killed."""
 
 
 class Process:
@@ -99,13 +101,14 @@ class Process:
 
     @property
     def name(self) -> str:
-        """Return the group's name pattern with the rank filled in."""
+        """Return the process's name: the name pattern of its group, with the rank filled in."""
         return name_process(self.group.spec.name, self.rank, self.group.world_size)
 
     @property
     def logfile(self) -> str | None:
-        """Return the file on its host that the process's output goes to (`{hostname}` in it is
-        filled in once a manager is attached); None for the manager's own output."""
+        """Return the path, on the process's host, of the file with its output (`{hostname}` in the
+        path is filled in once a manager is attached); None where the output goes to the manager's
+        own."""
         log = self.group.spec.log
         if log is None:
             return None
@@ -170,7 +173,8 @@ class Process:
         return receive_one(self.inbox, filter, "a message", self)
 
     def signal(self, signal: int = SIGTERM, group: bool = True) -> Future[int]:
-        """Send a signal to its process group (or, with `group=False`, to the process alone).
+        """Send a signal to the process's whole process group (or, with `group=False`, to the
+        process alone).
 
         The future's value is 1, or 0 where the process had ended already. A process that is still
         to start gets the signal as soon as it runs.
@@ -178,7 +182,7 @@ class Process:
         return self.group.orders.signal([self], int(signal), group)
 
     def end(self, grace_seconds: float = DEFAULT_GRACE_SECONDS) -> Future[int]:
-        """End the whole tree: TERM, then KILL after the grace. Returns `returncode()`."""
+        """End the process's whole tree: TERM, then KILL after the grace. Returns `returncode()`."""
         self.group.orders.stop([self], grace_seconds)
         return self.returncode()
 
@@ -191,7 +195,8 @@ class Process:
 
     @property
     def exit_code(self) -> int | None:
-        """Return the exit code, or minus the signal, once it is known."""
+        """Return the process's exit code, or minus the signal that ended it; None until it is
+        known."""
         return self._end if isinstance(self._end, int) else None
 
     @property
@@ -216,18 +221,18 @@ class Process:
     # ---- in the bus's thread, or before that starts
 
     def start(self, pid: int) -> None:
-        """Set the pid; the first one stands."""
+        """Set the process's pid; the first call stands."""
         if self._start is None:
             self._start = pid
             if self._pid is not None:
                 self._pid.set_result(pid)
 
     def settle(self, code: int) -> None:
-        """Set the returncode; the first one stands."""
+        """Set the process's returncode; the first call stands."""
         self._take_end(code)
 
     def fail(self, error: HoldfastError) -> None:
-        """Fail everything that is pending on the process."""
+        """Fail every future that is pending on the process."""
         if self._start is None:
             self._start = error
             if self._pid is not None:
@@ -274,7 +279,7 @@ class ProcessGroup(Sequence[Process]):
 
     @property
     def name(self) -> str:
-        """Return the name pattern."""
+        """Return the name pattern of the group's processes."""
         return self.spec.name
 
     def find_processes(self, index: int) -> list[Process]:
@@ -304,7 +309,8 @@ class ProcessGroup(Sequence[Process]):
         return self.orders.signal(self.processes, int(signal), group)
 
     def end(self, grace_seconds: float = DEFAULT_GRACE_SECONDS) -> list[Future[int]]:
-        """End all trees: TERM, then KILL after the grace. Returns every `returncode()`."""
+        """End the trees of all processes: TERM, then KILL after the grace. Returns every
+        `returncode()`."""
         self.orders.stop(self.processes, grace_seconds)
         return [process.returncode() for process in self.processes]
 

@@ -68,13 +68,13 @@ class HostRoster:
     # ---- hosts, asked by the script
 
     def request(self, hosts: Sequence[Host]) -> None:
-        """Attach these handles to managers, as managers connect."""
+        """Attach these handles of hosts to host managers, as managers connect."""
         for host in hosts:
             self.hosts[host.number] = host
         self.crew.ask(self._request, hosts)
 
     def give_back(self, hosts: Sequence[Host], code: int, reason: str, bad_machine: bool) -> None:
-        """End the managers of these hosts; the handles are lost with that reason."""
+        """End the managers of these hosts; the hosts' handles are lost for the reason given."""
         self.crew.ask(self._give_back, hosts, code, reason, bad_machine)
 
     def forgive(self, hostname: str) -> None:
@@ -175,8 +175,8 @@ class HostRoster:
                 del self._waiting[host.demand]
 
     def _tell_end(self, peer: Peer, code: int, reason: str) -> None:
-        """Queue the order to end for a manager. The manager says goodbye when none of its processes
-        runs any more."""
+        """Queue, for a host manager, the order to end. The manager says goodbye when none of its
+        processes runs any more."""
         self.closing[peer.identity] = peer
         self.idle.pop(peer.identity, None)
         grace_seconds = self.fleet.rules.kill_grace_seconds
@@ -213,8 +213,8 @@ class HostRoster:
                 future.set_result(None)
 
     def adopt(self, host: Host) -> None:
-        """Take over an earlier script's handle, after its groups. Call this before the bus
-        starts."""
+        """Take over the handle of a host from an earlier script, after the groups on that host.
+        Call this before the bus starts."""
         self.hosts[host.number] = host
         if host.connection_lost():
             self._await_clearing(host)
@@ -282,7 +282,7 @@ class HostRoster:
             self._await_clearing(host)
 
     def take_messages(self, peer: Peer, messages: list[Up]) -> None:
-        """Act on messages of a manager."""
+        """Act on messages that a host manager sent."""
         host = peer.host
         actions = self.crew.actions
         for message in messages:

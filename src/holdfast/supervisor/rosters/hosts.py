@@ -88,7 +88,8 @@ class Host:
         return self._cleared
 
     def connection_lost(self) -> bool:
-        """Return True once the host is lost, given back or replaced. It never comes back."""
+        """Return True once the host is lost, given back or replaced. Such a host never comes
+        back."""
         return self._reason is not None
 
     @property
@@ -144,7 +145,7 @@ class Host:
         self._usage = usage
 
     def lose(self, reason: str) -> HostLost:
-        """Mark the host as lost; return the error for everything that was pending on it."""
+        """Mark the host as lost; return the error of every future that was pending on this host."""
         self._reason = reason
         error = self.make_error()
         if self.peer is not None:
@@ -160,7 +161,7 @@ class Host:
         self._cleared.set_result(time.time())
 
     def close(self, error: HoldfastError) -> None:
-        """Fail the host's futures, because nothing more will be known of it."""
+        """Fail the host's futures, because nothing more will be known of this host."""
         for future in (self._hostname, self._lost, self._cleared):
             future.set_exception(error)
 

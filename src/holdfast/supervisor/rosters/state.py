@@ -194,7 +194,7 @@ class StateFolder:
         self._thread.start()
 
     def mark(self) -> None:
-        """Note that the state changed."""
+        """Note that the state has changed since it was written."""
         self._wake.set()
 
     def save(self) -> None:

@@ -64,9 +64,8 @@ class UserGuard:
 
     def run(self, work: Callable[..., T], *args: Any, sets_up: bool = False) -> T:
         """Run `work(*args)` in a context of its own; return its result, or raise its exception.
-
-        sets_up: True where later calls keep the state of the process that `work` leaves.
-        """
+        sets_up: True where `work` changes the process for good, and later calls are to find that
+        change."""
         if self._inside:  # a loader within a call: its process is put in order after that
             return contextvars.copy_context().run(work, *args)
         self._inside, began = True, time.perf_counter()

@@ -182,8 +182,8 @@ class Hand:
 
     @property
     def busy_in(self) -> float | None:
-        """Return in how many seconds the running call, or the next one, will have run for
-        `LONG_SECONDS`; None where there is none, or it has already."""
+        """Return the seconds until the running call, or the next one, will have run for
+        `LONG_SECONDS`; None where no call is in hand, or that time is over."""
         began_at = self._began_at
         if began_at is None:
             return LONG_SECONDS if self.in_hand else None

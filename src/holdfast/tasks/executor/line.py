@@ -142,7 +142,7 @@ class AgentLine:
                 self._hand.defers = False
 
     def _choose_pause(self) -> float | None:
-        """Return for how many milliseconds the thread may sleep; None for as long as nothing wakes
+        """Return the milliseconds for which the thread may sleep; None for as long as nothing wakes
         it."""
         if self.looks:
             return 1000 * FLUSH_SECONDS

@@ -55,7 +55,8 @@ class MarkedStream(io.TextIOWrapper):
         return len(text)
 
     def announce(self) -> None:
-        """Name the call now, because another program is about to write for it."""
+        """Name the running call in the log now, because another program is about to write output
+        for it."""
         if self._call is not None:
             (set_id, index, attempt), self._call = self._call, None
             gap = "\n" if self._midline else ""

@@ -64,7 +64,7 @@ class WhichCheckpointsQuery(Query, frozen=True, kw_only=True):
 
 
 async def put_agent_checkpoint(call: ApiCall) -> Response:
-    """Keep what a task of this host saved (CKPT-1)."""
+    """Keep a checkpoint that a task of this host saved (CKPT-1)."""
     controller, host, query = call.controller, call.host, call.query(AgentCheckpointQuery)
     assert host is not None
     key = TaskKey(query.job, query.rank, query.epoch)

@@ -114,7 +114,7 @@ class ReportedCalls:
         return found
 
     def note(self, turn: ExecutorTurn, turned: ExecutorTurned) -> None:
-        """Note one report of an executor, and the answer to it."""
+        """Note one report of an executor, and the answer to that report."""
         report = turn.report
         if any(not end.error for each in report.ends for end in each.ends):
             self._worked[turn.family, turn.host_id] = self._clock()

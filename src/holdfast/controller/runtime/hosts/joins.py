@@ -89,7 +89,7 @@ class Joins:
 
 
 def _say_why_over(token: TokenRecord) -> str:
-    """Return why a join token was refused. A token whose record shows no reason has just
+    """Return the reason why a join token was refused. A token whose record shows no reason has just
     expired."""
     if token.revoked_at is not None:
         return f"was revoked at {token.revoked_at:%Y-%m-%d %H:%M:%S} UTC"

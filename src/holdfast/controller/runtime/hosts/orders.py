@@ -42,8 +42,8 @@ class GangLayout:
         )
 
     def place(self, offer: TaskOffer, *, shared: bool, shares_ports: bool) -> dict[str, Any]:
-        """Return the fields of an order that describe its rank's place. shared: True where the
-        answer's `gangs` carry the peers. shares_ports: see `SyncRequest`."""
+        """Return the fields of an order that say which place a rank has in its gang. shared: True
+        where the answer's `gangs` carry the peers. shares_ports: as in `SyncRequest`."""
         first, host_id = self.seats[0], offer.task.host_id
         mine = self.hosts[host_id]
         one_each = len(mine) > 1 and all(len(seat.devices) == 1 for seat in mine)

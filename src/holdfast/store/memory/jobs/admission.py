@@ -126,7 +126,8 @@ class MemoryAdmission(InMemory, AdmissionStore):
         )
 
     def _read_shares(self) -> dict[str, Share]:
-        """Return the shares of all projects with queued or live jobs; none where none is set."""
+        """Return the shares of all projects with queued or live jobs; an empty dict where no
+        project has a share."""
         s = self.state
         layers = [s.settings, self.environment, *(p.settings for p in s.projects.values())]
         if not any(name in layer for layer in layers for name in SHARES):
@@ -140,7 +141,8 @@ class MemoryAdmission(InMemory, AdmissionStore):
     def _list_owned(
         self, queues: Sequence[str], shares: Mapping[str, Share], limit: int, but: Collection[str]
     ) -> list[MemoryJob]:
-        """Return the first jobs of each project and queue that fit into what is left of a share."""
+        """Return the first jobs of each project and queue that fit into what is left of the
+        project's share."""
         below, most = plan_owned(shares, limit)
         tops: dict[tuple[str, str], list[MemoryJob]] = {}
         for job_id in self.state.by_state[JobState.QUEUED]:
@@ -224,7 +226,8 @@ class MemoryAdmission(InMemory, AdmissionStore):
     def reserve(
         self, placements: Sequence[JobPlacement], ttls: Mapping[str, float], at: datetime
     ) -> list[str]:
-        """Write the placements that are still right; return their jobs' ids."""
+        """Write the placements that still hold: the job is queued under the same epoch, and its
+        hosts, queue and quota have room for it. Return the ids of the reserved jobs."""
         s = self.state
         ids = {t.host_id for p in placements for t in p.tasks}
         room = RoomCheck(s.capacity(h) for h in s.hosts.values() if h.id in ids and h.takes_work)
@@ -265,7 +268,7 @@ class MemoryAdmission(InMemory, AdmissionStore):
         *,
         road: Literal["leader", "host"] = "leader",
     ) -> None:
-        """Write a placement, which the caller has checked."""
+        """Write one placement, which the caller has checked."""
         s = self.state
         m = s.load([job.row.id], at)
         row = m.jobs[job.row.id]
@@ -328,7 +331,7 @@ class MemoryAdmission(InMemory, AdmissionStore):
 
 
 def _put_first(owned: list[MemoryJob], tops: Iterable[list[MemoryJob]]) -> list[MemoryJob]:
-    """Return all in order, the jobs of `owned` first and none twice."""
+    """Return all jobs in order: the jobs of `owned` first, and no job twice."""
     first = {job.row.id for job in owned}
     return owned + sorted((j for top in tops for j in top if j.row.id not in first), key=order_of)
 

@@ -1,4 +1,5 @@
-"""A job in memory as admission sees it: the one place that spells a candidate out."""
+"""Make the candidate of a job in memory, which is the job as admission sees it. No other module
+makes one."""
 
 import math
 from datetime import datetime
@@ -11,7 +12,7 @@ from holdfast.store.memory.state import MemoryJob
 
 
 def candidate_of(job: MemoryJob, at: datetime) -> Candidate:
-    """Return a job as admission sees it."""
+    """Return the candidate of a job, which is the job as admission sees it."""
     row, spec = job.row, job.spec
     waited = (at - row.queued_at).total_seconds() if row.queued_at is not None else 0.0
     return Candidate(
@@ -39,5 +40,6 @@ def candidate_of(job: MemoryJob, at: datetime) -> Candidate:
 
 
 def limit_of(spec: JobSpec) -> float | None:
-    """Return the spec's time limit: infinity where it is switched off, None where it is not set."""
+    """Return the time limit of a spec: infinity where the limit is switched off, None where it is
+    not set."""
     return math.inf if spec.time_limit_seconds == "off" else spec.time_limit_seconds

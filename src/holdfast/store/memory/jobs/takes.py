@@ -25,8 +25,8 @@ def take_jobs(
     terms: TakeTerms,
     at: datetime,
 ) -> list[tuple[AnswerBuilder, str]]:
-    """Reserve the jobs that these hosts take, and return each with its host's builder. Mark the
-    builders of settled hosts."""
+    """Reserve the jobs that these hosts take, and return each job with its host's builder. Mark the
+    builders of settled hosts: they take nothing more."""
     by_host = {d.sync.host_id: d for d in builders}
     hosts = [
         s.hosts[host_id]

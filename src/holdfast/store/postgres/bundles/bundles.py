@@ -46,13 +46,14 @@ class PostgresBundles(OnSession):
     async def find_places(
         self, project: str, digests: Sequence[str]
     ) -> Mapping[str, tuple[str, int]]:
-        """Return the pack and the offset of each digest that the project holds."""
+        """Return digest → the pack and the offset of its bytes, for the digests that the project
+        holds."""
         rows = await self.session.rows("find_bundle_files", project=project, digests=list(digests))
         return {row["sha256"]: (row["pack"], row["at"]) for row in rows}
 
     @reads
     async def measure_bundles(self, tx: Tx, project: str) -> BundleSizes:
-        """Return how many bytes are kept."""
+        """Return the size of the packs of a project, and of all packs."""
         row = await tx.one("measure_bundles", project=project)
         return BundleSizes(**(row or {"project": 0, "whole": 0}))
 
@@ -67,8 +68,8 @@ class PostgresBundles(OnSession):
         *,
         now: Now = None,
     ) -> bool:
-        """Write a pack whose blob is there. Return False, and write nothing, where the project had
-        all of its parts already."""
+        """Write a pack whose blob is in the blob store already. Return False, and write nothing,
+        where the project had all parts of the pack already."""
         await tx.run("insert_pack", pack=pack, project=project, size=size, now=now)
         # In one order, so that two uploads of the same files do not wait for each other.
         whole = sorted(parts, key=lambda part: part.sha256)
@@ -97,8 +98,8 @@ class PostgresBundles(OnSession):
         packs: Collection[str],
         now: Now = None,
     ) -> str:
-        """Write a bundle, and return the plan that stays, which is another where the bundle was
-        there. Raises Conflict where a pack is gone (BUNDLE-2)."""
+        """Write a bundle, and return the plan that stays, which is the earlier one where the bundle
+        was on record. Raises Conflict where a pack is missing (BUNDLE-2)."""
         wanted = sorted(packs)
         if len(await tx.rows("lock_packs", project=project, packs=wanted)) != len(wanted):
             raise Conflict("a pack of the bundle was deleted meanwhile; send the code again")
@@ -116,7 +117,8 @@ class PostgresBundles(OnSession):
     async def use_bundles(
         self, wanted: Collection[tuple[str, str]], *, now: Now = None
     ) -> set[tuple[str, str]]:
-        """Note a use of bundles, each a project and a digest; return those that are on record."""
+        """Note that these bundles, each a project and a digest, were used now; return the bundles
+        that are on record."""
         whole = sorted(wanted)
         given = {"projects": [p for p, _ in whole], "digests": [d for _, d in whole], "now": now}
         rows = await self.session.transact(lambda tx: tx.rows("use_bundles", **given))
@@ -130,7 +132,7 @@ class PostgresBundles(OnSession):
     async def drop_unused_bundles(
         self, keep_seconds: float, *, limit: int = 1000, now: Now = None
     ) -> tuple[str, ...]:
-        """Delete bundles that nothing names (BUNDLE-3), and return their plans."""
+        """Delete bundles that nothing on record names (BUNDLE-3), and return their plans."""
         given = {"keep_seconds": keep_seconds, "limit": limit, "now": now}
         rows = await self.session.transact(lambda tx: tx.rows("drop_unused_bundles", **given))
         return tuple(row["plan"] for row in rows)
@@ -138,7 +140,8 @@ class PostgresBundles(OnSession):
     async def drop_unused_packs(
         self, young_seconds: float, *, limit: int = 1000, now: Now = None
     ) -> tuple[str, ...]:
-        """Delete packs that no bundle uses and that are older, and return them."""
+        """Delete packs that no bundle uses and that are older than `young_seconds`, and return
+        them."""
         given = {"young_seconds": young_seconds, "limit": limit, "now": now}
         rows = await self.session.transact(lambda tx: tx.rows("drop_unused_packs", **given))
         return tuple(row["pack"] for row in rows)

@@ -14,7 +14,7 @@ from holdfast.store.postgres.connection.session import Tx, to_json
 
 
 class OutputsTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task whose outputs a host may send. wanted: its job asks for outputs."""
+    """A task whose outputs a host may send. wanted: the task's job asks for outputs."""
 
     attempt: int
     project: str
@@ -22,7 +22,7 @@ class OutputsTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewOutputs(msgspec.Struct, frozen=True, kw_only=True):
-    """A host's word on the outputs of a task. digest: the bundle; "" where nothing is kept."""
+    """A host's report on the outputs of a task. digest: the bundle; "" where nothing is kept."""
 
     event: OutputsEvent
     digest: str = ""
@@ -34,7 +34,8 @@ class NewOutputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputsPlace(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank of an attempt that began. ended: the attempt is over. gone: its host is, too."""
+    """A rank of an attempt that began. ended: the attempt is over. gone: the rank's host is gone,
+    too."""
 
     attempt: int
     rank: int
@@ -44,7 +45,8 @@ class OutputsPlace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OutputsWritten(msgspec.Struct, frozen=True, kw_only=True):
-    """What a report came to. plans: blobs of earlier rounds that nothing names any more."""
+    """The effect of a report. plans: names of blobs of earlier reports that nothing on record uses
+    any more."""
 
     state: OutputsState
     plans: tuple[str, ...] = ()
@@ -82,7 +84,7 @@ class PostgresOutputs(OnSession):
         *,
         now: Now = None,
     ) -> OutputsWritten:
-        """Write a host's word on outputs, by the table of their states. A report that comes late
+        """Write a host's report on outputs, by the table of their states. A report that comes late
         changes nothing."""
         where = {"job_id": key.job_id, "attempt": task.attempt, "rank": key.rank}
         before = await tx.one("lock_outputs", **where)
@@ -120,9 +122,9 @@ class PostgresOutputs(OnSession):
         rank: int | None = None,
         now: Now = None,
     ) -> list[OutputsRecord]:
-        """Return the outputs of a job's attempts that began, by attempt and rank. One of which
-        nothing came yet is collecting; or lost, where its attempt is over and its host is gone, or
-        has been silent for `lost_seconds`."""
+        """Return the outputs of a job's attempts that began, by attempt and rank. Outputs of which
+        nothing came yet are collecting; they are lost where their attempt is over and its host is
+        gone, or has been silent for `lost_seconds`."""
         given = {"job_id": job_id, "attempt": attempt}
         told = await tx.list_of(OutputsRecord, "read_outputs", **given, rank=rank)
         places = await tx.list_of(
@@ -146,14 +148,15 @@ class PostgresOutputs(OnSession):
         return sorted([*told, *silent], key=lambda record: (record.attempt, record.rank))
 
     async def settle_outputs(self, lost_seconds: float, *, now: Now = None) -> list[str]:
-        """Settle the outputs that hosts which are gone have still to send. Return their jobs."""
+        """Settle the outputs that a lost host has not sent to their end. Return the jobs of these
+        outputs."""
         given = {"lost_seconds": lost_seconds, "now": now}
         rows = await self.session.transact(lambda tx: tx.rows("settle_outputs", **given))
         return sorted({row["job_id"] for row in rows})
 
     async def expire_outputs(self, keep_seconds: float, *, now: Now = None) -> int:
-        """Let go of the bundles of outputs that are as old; return how many. Rows of jobs that were
-        pruned are deleted."""
+        """Release the bundles of outputs that are older than `keep_seconds`; return the number of
+        the outputs. Rows of jobs that were pruned are deleted."""
         given = {"keep_seconds": keep_seconds, "now": now}
         rows = await self.session.transact(lambda tx: tx.rows("expire_outputs", **given))
         await self.session.transact(lambda tx: tx.run("drop_orphan_outputs"))

@@ -80,8 +80,8 @@ class PostgresCalls(PostgresCallReads):
         owner: str = "",
         now: Now = None,
     ) -> CallSetView:
-        """Create a set with its first calls, which are ready at once. Raises Conflict where a set
-        with this id has another spec. singles: as in `wire.calls.NewCallSet`."""
+        """Create a set with its first calls, which are ready at once. Raises Conflict where the set
+        of this id has another spec. singles: as in `wire.calls.NewCallSet`."""
         at, feed = await _find_feed(tx, find_family(spec, queue), spec, now)
         given = to_json(spec)
         new = {
@@ -118,10 +118,10 @@ class PostgresCalls(PostgresCallReads):
         cut: str = "",
         now: Now = None,
     ) -> CallSetView:
-        """Add calls at indices from `first`; those of a cancelled set are cancelled at once. A call
-        without `args` only notes that the client lives. A set that was closed because its client
-        was silent is open again. cut: with a count, why the set has fewer calls than its client
-        intended. Raises NotFound, or Conflict where the set is complete."""
+        """Append calls to a set, at indices from `first`; calls of a cancelled set are cancelled at
+        once. Without `args`, the request only notes that the client lives. A set that was closed
+        because its client was silent is open again. cut: with a count, why the set has fewer calls
+        than its client intended. Raises NotFound, or Conflict where the set is complete."""
         clock, rows, there = await tx.many(
             ("read_now", {"now": now}), *_look_at_set(set_id, first, len(args))
         )
@@ -133,9 +133,9 @@ class PostgresCalls(PostgresCallReads):
     async def close_absent(
         self, tx: Tx, silent_seconds: float, *, limit: int = 1000, now: Now = None
     ) -> list[str]:
-        """Close the sets, except those of workflows, whose client has been silent for so long and
-        has not given the total number of calls. All but sets of single calls count as cut short.
-        Return their ids."""
+        """Close the sets, except those of workflows, whose client has been silent for
+        `silent_seconds` and has not given the total number of calls. All of them but sets of single
+        calls count as cut short. Return the ids of the closed sets."""
         given = {"seconds": silent_seconds, "cut": ABSENT, "limit": limit, "now": now}
         return [row["id"] for row in await tx.rows("close_absent_call_sets", **given)]
 
@@ -150,9 +150,9 @@ class PostgresCalls(PostgresCallReads):
     ) -> list[ExecutorTurned]:
         """Record ends and hand out batches, for many executors in one transaction.
 
-        policy_of, rules: for decisions on failures; None: a function's own fields over the
-        defaults. cold_wait_of: queue → the bound for functions that set none; None: the default.
-        The caller fills in `SetInfo.watch` of the batches.
+        policy_of, rules: the policies and rules by which failures are decided; None: a function's
+        own fields over the defaults. cold_wait_of: queue → the bound for functions that set none;
+        None: the default. The caller fills in `SetInfo.watch` of the batches.
         """
         if not turns:
             return []
@@ -197,7 +197,8 @@ class PostgresCalls(PostgresCallReads):
     async def release_due(
         self, tx: Tx, *, limit: int = 10_000, policy_of: PolicyOf | None = None, now: Now = None
     ) -> int:
-        """Make calls ready whose back-off is over, unless a kill switch holds them (RETRY-5)."""
+        """Make the calls ready whose back-off is over, unless a kill switch holds them
+        (RETRY-5)."""
         at = await tx.now(now)
         rows = await tx.rows("lock_due_calls", now=at, limit=limit)
         if not rows:
@@ -221,7 +222,7 @@ class PostgresCalls(PostgresCallReads):
 
     @transacts_planned
     async def find_due(self, tx: Tx) -> datetime | None:
-        """Return the next time at which `release_due` has something to do."""
+        """Return the next instant at which `release_due` has something to do."""
         ((row,),) = await tx.last(("find_due_call", None))
         due: datetime | None = row["due_at"]
         return due
@@ -237,8 +238,8 @@ class PostgresCalls(PostgresCallReads):
         hard: bool = False,
         now: Now = None,
     ) -> CallSetView:
-        """Cancel these calls, or all. Waiting calls are cancelled at once; running ones are asked
-        to stop, or, with `hard`, ended with their executors."""
+        """Cancel the calls with these indices, or all calls of a set. Waiting calls are cancelled
+        at once; running calls are asked to stop, or, with `hard`, ended with their executors."""
         at = await tx.now(now)
         row = await get_set(tx, set_id)
         asked = None if indices is None else list_ranges(indices)
@@ -288,8 +289,8 @@ class PostgresCalls(PostgresCallReads):
     async def prune_sets(
         self, tx: Tx, history_days: float, *, limit: int = 1000, now: Now = None
     ) -> int:
-        """Delete sets that ended longer ago, with their calls; sets of a workflow run go after the
-        run (HISTORY-1). Return how many sets."""
+        """Delete sets that ended more than `history_days` ago, with their calls; sets of a workflow
+        run are deleted after the run (HISTORY-1). Return how many sets."""
         before = await tx.now(now) - timedelta(days=history_days)
         rows = await tx.rows("find_old_sets", before=before, limit=limit)
         if rows:
@@ -307,8 +308,8 @@ _PRUNED = ("pages", "results", "charges", "failures", "sets")
 async def _take_waiting(
     tx: Tx, row: Mapping[str, Any], moves: CallMoves, asked: Ranges | None, reason: str, lock: str
 ) -> None:
-    """Cancel the ready calls and those that wait for a retry. asked: their indices, None for
-    all."""
+    """Cancel the ready calls of a set, and its calls that wait for a retry. asked: the indices to
+    cancel, None for all."""
     n, feed = row["n"], row["feed"]
     ready = [
         read_piece(r)

@@ -3,9 +3,8 @@ store.
 
 SAVED-1  A checkpoint is accepted from, and given to, only the executor that has the call in an open
         batch, while the call has no end in it (CALLSET-1).
-SAVED-2  A row is written when its bytes are whole in the blob store. It is deleted after its blob,
-         once
-        the call has succeeded or its set is gone, because a person may retry a call that failed.
+SAVED-2  A row is written when its bytes are whole in the blob store. The row is deleted after its
+        blob, once the call has succeeded or its set is gone, because a person may retry a call that failed.
 """
 
 from collections.abc import Sequence
@@ -25,23 +24,24 @@ class PostgresCallCheckpoints(OnSession):
 
     @transacts
     async def find_kept(self, tx: Tx, holder: CallHolder) -> CallKept:
-        """Return the call that an executor names, with its checkpoint. Raises Stale (SAVED-1)."""
+        """Return the call that an executor names, with the call's checkpoint. Raises Stale
+        (SAVED-1)."""
         n, index = await _locate(tx, "read_held_batch", holder)
         row = await tx.one("read_call_checkpoint", n=n, index=index)
         return msgspec.convert(row, CallKept)
 
     @transacts
     async def keep(self, tx: Tx, holder: CallHolder, new: NewCheckpoint) -> tuple[str, ...]:
-        """Write a call's checkpoint in place of the one before, whose blob is returned. Raises Stale
-        (SAVED-1)."""
+        """Write a call's checkpoint in place of the earlier one, and return the blob of that
+        earlier one. Raises Stale (SAVED-1)."""
         n, index = await _locate(tx, "lock_held_batch", holder)
         given = {"blob": new.blob, "size": new.size, "sha256": new.sha256}
         rows = await tx.rows("put_call_checkpoint", n=n, index=index, **given)
         return tuple(row["blob"] for row in rows)
 
     async def find_unneeded_blobs(self, *, limit: int = 1000) -> tuple[str, ...]:
-        """Return the blobs of calls that have succeeded or are gone. Delete the blobs, then
-        `forget_blobs`."""
+        """Return the blobs of calls that have succeeded or whose set was deleted. The caller
+        deletes the blobs, then calls `forget_blobs`."""
         rows = await self.session.rows("find_unneeded_call_blobs", limit=limit)
         return tuple(row["blob"] for row in rows)
 
@@ -51,8 +51,8 @@ class PostgresCallCheckpoints(OnSession):
         await self.session.transact(lambda tx: tx.run("forget_call_blobs", rows=rows))
 
     async def find_known_blobs(self, names: Sequence[str]) -> set[str]:
-        """Return which of these blobs must stay: a row names them, or they are no blobs of this
-        database's calls."""
+        """Return which of these blobs must stay, because a row names them, or because they belong
+        to no call of this database."""
         mine = read_blobs(names)
         rows = await self.session.rows("find_known_call_blobs", rows=to_json(mine))
         return {*names} - {one.blob for one in mine} | {row["blob"] for row in rows}

@@ -48,8 +48,8 @@ class FeedRow(msgspec.Struct, kw_only=True):
 
 
 class CallExchanges:
-    """A runner of exchanges. It keeps between them the fields of sets, which never change, and
-    sizes of calls, which only guide."""
+    """A runner of exchanges. Between them it keeps the fields of sets, which never change, and
+    sizes of calls, which serve as estimates only."""
 
     def __init__(self) -> None:
         self._sets: dict[int, CallSetRow] = {}
@@ -63,7 +63,7 @@ class CallExchanges:
         cold_wait_of: ColdWaitOf | None,
         now: datetime | None,
     ) -> list[ExecutorTurned]:
-        """Record ends and hand out batches."""
+        """Record ends of calls and hand out batches, as `PostgresCalls.exchange` says."""
         look = self._look(turns, now)
         ((seen,),) = await tx.many(look)
         at: datetime = seen["now"]
@@ -140,7 +140,7 @@ class CallExchanges:
         return found
 
     def _list_unknown(self, sets: Collection[int]) -> Steps:
-        """Return the read of sets that are not known yet."""
+        """Return the query that reads the sets which this process does not know yet."""
         if len(self._sets) > MAX_KNOWN_SETS:
             self._sets.clear()
         unknown = sorted(n for n in sets if n not in self._sets)
@@ -182,7 +182,7 @@ def fill_waits(rows: Rows, cold_wait_of: ColdWaitOf | None) -> Rows:
 
 
 def make_judge(policy_of: PolicyOf | None, rules: Sequence[OperatorRule]) -> CallJudge:
-    """Return the inputs of decisions on failed calls."""
+    """Return the inputs of the decisions on failed calls."""
     return CallJudge(policy_of or default_policy, rules, random.random)
 
 

@@ -36,13 +36,13 @@ class PostgresCallReads(OnSession):
 
     @transacts_planned
     async def read_busy(self, tx: Tx) -> list[BusyCall]:
-        """Return the calls whose executors accept no others, the longest handed out first; at most
-        10 000."""
+        """Return the running calls whose executors accept no other calls, the longest handed out
+        first; at most 10 000."""
         return [read_busy(row) for row in await tx.rows("read_busy_calls")]
 
     @transacts_planned
     async def read_set(self, tx: Tx, set_id: str) -> CallSetView:
-        """Return a set. Raises NotFound."""
+        """Return a call set as its client sees it. Raises NotFound."""
         return await show_set(tx, set_id)
 
     @transacts_planned
@@ -55,7 +55,7 @@ class PostgresCallReads(OnSession):
         project: str | None = None,
         owner: str | None = None,
     ) -> list[CallSetView]:
-        """Return sets, the newest first."""
+        """Return call sets, the newest first. before: only sets with ids below this one."""
         rows = await tx.rows(
             "list_call_sets", before=before, limit=limit, project=project, owner=owner
         )
@@ -72,8 +72,8 @@ class PostgresCallReads(OnSession):
         indices: Sequence[int] | None = None,
         states: Sequence[CallState] = (),
     ) -> list[CallResult]:
-        """Return the ended calls from `first` up to the first one that has not ended; or those of
-        `indices` that ended; or those in `states`, by index."""
+        """Return the ended calls from `first` up to the first call that has not ended; or the ended
+        calls among `indices`; or the calls in one of `states`. All by index."""
         if indices is not None:
             rows = await _read_of_set(tx, set_id, "find_call_results", indices=list(indices))
             return expand_runs(rows, wanted=frozenset(indices))[:limit]
@@ -119,7 +119,8 @@ class PostgresCallReads(OnSession):
 
     @transacts_planned
     async def read_failures(self, tx: Tx, set_id: str, index: int) -> list[Mapping[str, object]]:
-        """Return a call's failed attempts: number, host, cause, reason, began and ended."""
+        """Return the failed attempts of a call, each as number, host, cause, reason, begin and
+        end."""
         return list(await _read_of_set(tx, set_id, "list_call_failures", index=index))
 
     @transacts_planned
@@ -140,14 +141,14 @@ class PostgresCallReads(OnSession):
 
     @transacts_planned
     async def read_running(self, tx: Tx) -> list[RunningCalls]:
-        """Return how many calls run, by family and model; those without running calls are
-        missing."""
+        """Return the number of running calls by family and model; a family and model without
+        running calls is missing."""
         (rows,) = await tx.last(("read_running_calls", None))
         return msgspec.convert(rows, list[RunningCalls])
 
 
 async def get_set(tx: Tx, set_id: str) -> dict[str, Any]:
-    """Return a set's row. Raises NotFound."""
+    """Return the row of a call set. Raises NotFound."""
     row = await tx.one("read_call_set", id=set_id)
     if row is None:
         raise no_set(set_id)
@@ -155,7 +156,7 @@ async def get_set(tx: Tx, set_id: str) -> dict[str, Any]:
 
 
 async def show_set(tx: Tx, set_id: str) -> CallSetView:
-    """Return a set as its client sees it. Raises NotFound."""
+    """Return a call set as its client sees it. Raises NotFound."""
     row = await tx.one("show_call_set", id=set_id)
     if row is None:
         raise no_set(set_id)
@@ -163,7 +164,7 @@ async def show_set(tx: Tx, set_id: str) -> CallSetView:
 
 
 async def _read_of_set(tx: Tx, set_id: str, name: str, **given: Any) -> Rows:
-    """Read rows that hang off a set, in one round trip. Raises NotFound."""
+    """Read the rows that belong to a set, in one round trip. Raises NotFound."""
     found, rows = await tx.last(("read_call_set", {"id": set_id}), (name, {"id": set_id, **given}))
     if not found:
         raise no_set(set_id)

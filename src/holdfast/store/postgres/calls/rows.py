@@ -64,7 +64,7 @@ def _read_spec(text: str) -> FunctionSpec:
 
 
 def index_sets(rows: Rows) -> dict[int, CallSetRow]:
-    """Return rows of sets by number."""
+    """Return the rows of sets by the number of the set."""
     return {
         row["n"]: CallSetRow(
             n=row["n"],
@@ -102,7 +102,8 @@ async def judge_moves(tx: Tx, moves: CallMoves, judge: CallJudge) -> None:
 
 
 def list_writes(moves: CallMoves) -> Steps:
-    """Return the statements for the changes of the moves, without the counts of sets."""
+    """Return the statements for the changes of the moves, except the statement for the counts of
+    sets."""
     steps: Steps = []
     if moves.runs or moves.changed or moves.gone:
         steps.append(("write_call_ends", end_columns(moves)))
@@ -118,7 +119,7 @@ def count_host_calls(moves: CallMoves) -> Steps:
 
 
 def list_backs(moves: CallMoves) -> Steps:
-    """Return the statements for calls that are ready or wait again, and for their failures."""
+    """Return the statements for calls that become ready or wait again, and for their failures."""
     steps: Steps = []
     if moves.ready:
         steps.append(ready_step(moves.ready))
@@ -178,7 +179,7 @@ def end_columns(moves: CallMoves) -> dict[str, Any]:
 
 
 def place_rows(pieces: Iterable[tuple[int, Piece]]) -> list[dict[str, int]]:
-    """Return the keys of ready ranges, with the parts that are left of them."""
+    """Return the rows that name ready ranges, with the parts of the ranges that are left."""
     return [
         {
             "feed": feed,

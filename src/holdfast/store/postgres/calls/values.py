@@ -1,4 +1,5 @@
-"""What callers and the store tell each other about calls: turns of executors, feeds, standings."""
+"""The values that callers and the store exchange about calls: turns of executors, feeds,
+standings."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -61,8 +62,8 @@ class ExecutorTurned(StoreValue, frozen=True, kw_only=True):
 class Feed(StoreValue, frozen=True, kw_only=True):
     """The calls that wait for one family and one model. ready: their number, counted up to a bound.
 
-    head_priority, head_age_seconds: of the first call in order. unserved_seconds: approximate time
-    since a batch of the feed was handed out.
+    head_priority, head_age_seconds: the priority and the age of the first call in order.
+    unserved_seconds: approximate time since a batch of the feed was handed out.
     """
 
     id: int

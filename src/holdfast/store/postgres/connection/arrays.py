@@ -24,7 +24,7 @@ class ColumnDumper(ListDumper):
     """
 
     def get_key(self, obj: list[Any], format: PyFormat) -> type:
-        """Return the same key for all lists, so that one dumper serves them."""
+        """Return one key for all lists, so that one dumper serves them all."""
         return self.cls
 
     def upgrade(self, obj: list[Any], format: PyFormat) -> "ColumnDumper":
@@ -46,7 +46,7 @@ def _write_plain(values: list[Any]) -> str | None:
 
 
 def _write_texts(texts: list[str]) -> str | None:
-    """Return the text of an array of these elements; None where the join cannot write one of
+    """Return the text of an array with these elements; None where a join cannot write one of
     them."""
     if '"' not in texts[0]:  # as in names and ids
         text = '","'.join(texts)

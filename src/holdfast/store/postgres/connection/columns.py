@@ -26,7 +26,7 @@ from holdfast.moves.rows import JobRow, TaskRow
 
 
 class Writer(Enum):
-    """The statements that write a column."""
+    """The statements that write a column of a table."""
 
     NONE = "the row's creation, or a statement of its own"
     KEY = "nothing: it finds the row"

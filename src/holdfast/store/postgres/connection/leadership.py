@@ -41,7 +41,8 @@ class HintHub:
         self._next = 0
 
     def deliver(self, topic: str) -> None:
-        """Give a topic to every listener; one in which it waits already gets it once."""
+        """Give a topic to every listener of this process. A listener in whose queue the topic waits
+        already gets it only once."""
         for topics, event in self._listeners.values():
             topics[topic] = None
             event.set()
@@ -88,14 +89,14 @@ class PostgresLeadership:
         self._lead_lock = asyncio.Lock()
 
     def start(self) -> None:
-        """Keep the two connections for hints from now on."""
+        """Keep the two connections for hints open from now on."""
         self._tasks = [
             asyncio.create_task(self._keep(self._send), name="hints-send"),
             asyncio.create_task(self._keep(self._receive), name="hints-receive"),
         ]
 
     async def stop(self) -> None:
-        """Close every connection of its own. Safe to call twice."""
+        """Close every connection that the leadership holds. A second call does no harm."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

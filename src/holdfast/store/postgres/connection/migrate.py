@@ -96,14 +96,16 @@ def read_schema(later: Sequence[Migration]) -> Migration:
 
 def migrate(dsn: str, later: list[Migration] | None = None) -> list[str]:
     """Make the tables of the database at `dsn`, or bring them up to date, and return the names of
-    what was applied, oldest first. later: the migrations, those of the package without it.
+    the applied migrations, oldest first. later: the migrations to apply, instead of the package's
+    own.
 
-    Waits up to 60 s for another process that is migrating.
+    The call waits up to 60 s for another process that is migrating.
 
     Raises:
         ValidationError: the DSN cannot be read, or the server is not one Holdfast can use
         (`server_needs`).
-        Conflict: the schema is newer than this code, was made by a development version, or an applied
+        Conflict: the schema is newer than this code, was made by a development version, or an
+        applied
         file was changed.
         Unavailable: the server cannot be reached, takes no writes, or another process holds the
         lock for too long.
@@ -125,8 +127,8 @@ def migrate(dsn: str, later: list[Migration] | None = None) -> list[str]:
 
 @contextmanager
 def _connect(dsn: str, *, to_write: bool) -> Iterator[_Connection]:
-    """Connect to a server that Holdfast can use. Its failures, now or later, become errors of
-    `holdfast.errors`."""
+    """Connect to a server that Holdfast can use. Failures of the connection, now or later, become
+    errors of `holdfast.errors`."""
     check_dsn(dsn)
     try:
         with psycopg.connect(dsn, autocommit=True, connect_timeout=10) as conn:
@@ -149,7 +151,8 @@ def _connect(dsn: str, *, to_write: bool) -> Iterator[_Connection]:
 
 
 def read_status(dsn: str) -> SchemaStatus:
-    """Return what the database at `dsn` has and lacks; write nothing. Raises as `migrate` does."""
+    """Return which versions of the schema the database at `dsn` has and which it lacks; write
+    nothing. Raises as `migrate` does."""
     later = list_migrations()
     with _connect(dsn, to_write=False) as conn:
         applied = _read_applied(conn)
@@ -162,7 +165,8 @@ def read_status(dsn: str) -> SchemaStatus:
 
 
 def read_findings(dsn: str) -> list[ServerFinding]:
-    """Return what a person should change about the server at `dsn`. Raises as `migrate` does."""
+    """Return the problems of the server at `dsn` that a person should mend. Raises as `migrate`
+    does."""
     with _connect(dsn, to_write=False) as conn:
         return list_findings(read_state(conn))
 
@@ -198,8 +202,8 @@ def check_ledger(applied: Ledger, later: Sequence[Migration]) -> None:
 
 
 def check_current(applied: Ledger) -> None:
-    """Raise Conflict for a database that this code cannot serve: as `check_ledger`, and for an older
-    schema."""
+    """Raise Conflict for a database that this code cannot serve: for the reasons of `check_ledger`,
+    and for an older schema."""
     later = list_migrations()
     check_ledger(applied, later)
     if pending := _list_pending(applied, later):
@@ -239,8 +243,8 @@ def _apply(conn: _Connection, m: Migration) -> str:
 
 
 def _settle_events(conn: _Connection) -> None:
-    """Make the events of a dump restored into another cluster visible: their transaction ids lie in
-    its future."""
+    """Make the events visible that a dump brought into another cluster, where their transaction ids
+    lie in the future."""
     tables = ["events", "event_batches"]
     ahead = "select from {} where tx >= pg_snapshot_xmax(pg_current_snapshot()) limit 1"
     if any(conn.execute(ahead.format(t).encode()).rowcount for t in tables):

@@ -54,7 +54,8 @@ class Connection(psycopg.AsyncConnection[dict[str, Any]]):
         return await self.execute(one.query, one.params, prepare=prepare)
 
     async def roll_back(self) -> None:
-        """Undo the transaction, without the driver's own way, which drops every prepared plan."""
+        """Undo the transaction. The driver's own rollback is not used, because it drops every
+        prepared plan."""
         async with self.lock:
             self.pgconn.send_query(b"rollback")
             await self.wait(generators.execute(self.pgconn))
@@ -74,7 +75,8 @@ async def _read(cursor: psycopg.AsyncCursor[dict[str, Any]]) -> StatementResult:
 
 
 def is_lost(error: psycopg.Error) -> bool:
-    """Return whether the connection is gone, so that another one may do better."""
+    """Return whether an error means that the connection is gone, so that another connection may
+    succeed."""
     state = error.sqlstate
     closed = isinstance(error, psycopg.InterfaceError) or state is None
     return closed or str(state)[:3] in ("57P", "25P", "08")

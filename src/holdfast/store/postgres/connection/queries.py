@@ -25,7 +25,8 @@ def read_files() -> dict[str, str]:
 
 
 def parse_queries(text: str, origin: str) -> dict[str, bytes]:
-    """Return the queries of a file by name. Raises ValueError for an empty or a repeated one."""
+    """Return the queries of a file by name. Raises ValueError for an empty query or a repeated
+    name."""
     parts = _NAME.split(text)
     found: dict[str, bytes] = {}
     for name, body in zip(parts[1::2], parts[2::2], strict=True):
@@ -56,10 +57,10 @@ def load_queries() -> dict[str, bytes]:
 
 def order_schema(files: dict[str, str]) -> str:
     """Return the statements on top of all files as one script, without comments. A file comes after
-    those that its `-- after:` line names.
+    the files that its `-- after:` line names.
 
-    Raises ValueError for a name of no file, a circle, or a top that begins with no such statement,
-    which is a query without a name.
+    Raises ValueError where such a line names no file, where the lines form a circle, or where a top
+    does not begin with a statement that makes something, because that is a query without a name.
     """
     tops = {origin: _NAME.split(text, maxsplit=1)[0] for origin, text in files.items()}
     order: TopologicalSorter[str] = TopologicalSorter()

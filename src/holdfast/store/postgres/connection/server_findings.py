@@ -49,10 +49,10 @@ class ServerFinding:
 class ServerState:
     """The facts about a server, read in a session of Holdfast.
 
-    settings: name → value in force in that session. units: name → unit of the value. standby: it
-    accepts no writes. clients: number of other connections. role_limit, database_limit: limits of
-    connections, -1 for none. idle_slots: replication slots without a reader. oldest_seconds: age of
-    the oldest transaction of another client.
+    settings: name → value in force in that session. units: name → unit of the value. standby: the
+    server accepts no writes. clients: number of other connections. role_limit, database_limit:
+    limits of connections, -1 for none. idle_slots: replication slots without a reader.
+    oldest_seconds: age of the oldest transaction of another client.
     """
 
     settings: Mapping[str, str]

@@ -1,7 +1,8 @@
 """Requirements on a user's own PostgreSQL server, and how to meet them.
 
-They are checked when the schema is brought up to date or asked about, so that an unsuitable server
-is refused at the start and by name, not by the first statement that happens to fail.
+The requirements are checked when the schema is brought up to date or asked about, so that an
+unsuitable server is refused at the start and by name, not by the first statement that happens to
+fail.
 """
 
 from dataclasses import dataclass
@@ -18,8 +19,9 @@ _POOLER_LOOKS = 8
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """The facts about a server, read on a new connection. number: its `server_version_num`, 150018
-    for 15.18. shares_sessions: a pooler gives one session to several connections in turn."""
+    """The facts about a server, read on a new connection. number: the server's
+    `server_version_num`, 150018 for 15.18. shares_sessions: a pooler gives one session to several
+    connections in turn."""
 
     number: int
     version: str

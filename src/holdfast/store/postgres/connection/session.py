@@ -79,7 +79,7 @@ def to_json(value: object) -> str:
 
 
 def to_json_each(values: Sequence[object]) -> list[str]:
-    """Return the JSON of each value, as `to_json` would."""
+    """Return the JSON of each value, as `to_json` would write it."""
     return _replace_nul(_encoder.encode_lines(values)).decode().split("\n")[:-1]
 
 
@@ -111,20 +111,20 @@ class Tx:
         self._committing = committing
 
     def see_one_moment(self) -> None:
-        """Let all statements of the transaction see the database as it is at the first one; none of
-        them may write."""
+        """Let all statements of the transaction see the database as it is at the first statement;
+        none of them may write."""
         self._begin = (*self._begin, _ONE_MOMENT)
 
     async def many(self, *steps: Step) -> list[Rows]:
-        """Run named queries in order, in one round trip; each sees the effects of those before
-        it."""
+        """Run named queries in order, in one round trip; each query sees the effects of the queries
+        before it."""
         return await self._pipe(steps, ())
 
     async def last(self, *steps: Step) -> list[Rows]:
-        """Run `many` and the transaction's COMMIT in one round trip, so that its locks are released
-        before the rows are read.
+        """Run `many` and the transaction's COMMIT in one round trip, so that the transaction's
+        locks are released before the rows are read.
 
-        Where one of them fails, nothing is committed. No further statement may follow.
+        Where one query fails, nothing is committed. No further statement may follow.
         """
         if self._committing is None:
             raise RuntimeError("there is no transaction to end")
@@ -140,7 +140,8 @@ class Tx:
     async def _run(
         self, statements: Sequence[Statement], end: tuple[Statement, ...] = ()
     ) -> list[StatementResult]:
-        """Run statements, after those that open the transaction if these were not sent yet."""
+        """Run statements, after the statements that open the transaction if these were not sent
+        yet."""
         begin, self._begin = self._begin, ()
         return await self.conn.run_all((*map(Statement, begin), *statements, *end))
 
@@ -177,7 +178,7 @@ class Tx:
         return None if row is None else next(iter(row.values()))
 
     async def run(self, name: str, /, **params: Any) -> int:
-        """Run a statement that returns no rows; return how many rows it changed."""
+        """Run a statement that returns no rows; return the number of rows that it changed."""
         return (await self._execute(name, params)).count
 
     async def now(self, now: datetime | None) -> datetime:
@@ -227,8 +228,8 @@ class Session:
         self._warm_ups.append(work)
 
     async def open(self) -> None:
-        """Connect once to learn whether it works, then fill the pool. The next `connect` gets that
-        connection. Raises Unavailable."""
+        """Connect once to learn whether the server can be reached, then fill the pool. The next
+        `connect` gets that first connection. Raises Unavailable."""
         self._spare = await self.connect()
         self._pool = WarmPool(
             self.dsn,
@@ -244,7 +245,7 @@ class Session:
         await self._pool.open()
 
     async def close(self) -> None:
-        """Close every pooled connection, and the spare one. Safe to call twice."""
+        """Close every pooled connection, and the spare one. A second call does no harm."""
         spare, self._spare = self._spare, None
         if spare is not None:
             await spare.close()

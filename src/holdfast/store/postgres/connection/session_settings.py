@@ -1,5 +1,5 @@
-"""The PostgreSQL settings that Holdfast sets on each of its connections. They override those of the
-server, the database, the role and a pooler in session mode."""
+"""The PostgreSQL settings that Holdfast sets on each of its connections. These settings override
+those of the server, the database, the role and a pooler in session mode."""
 
 _SETTINGS = (
     "timezone = 'UTC'",

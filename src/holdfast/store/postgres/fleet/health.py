@@ -33,13 +33,14 @@ class PostgresHealth(OnSession):
         check: HostCheckRecord | None = None,
         now: Now = None,
     ) -> CheckState:
-        """Add ends of tasks and, if given, a check; return the facts for the host's next check.
+        """Add ends of tasks and, where `check` is given, the result of a check; return the facts
+        for the host's next check.
 
         failures: (job, attempt) of tasks that failed by themselves. A check that comes again under
         its number changes nothing.
 
         Raises:
-            NotFound: no such host. Stale: another incarnation of it is the present one.
+            NotFound: no such host. Stale: another incarnation of the host is the present one.
         """
         at = await tx.now(now)
         present = await tx.value("lock_host", id=host_id)
@@ -80,8 +81,8 @@ class PostgresHealth(OnSession):
     async def read_standings(
         self, tx: Tx, window_seconds: float, *, now: Now = None
     ) -> list[HostStanding]:
-        """Return the hosts with evidence against them, and those set aside. This also closes the
-        asides of hosts that an operator released."""
+        """Return the hosts with evidence against them, and the hosts that are set aside. A host
+        that an operator released counts as set aside no more from this call on."""
         at = await tx.now(now)
         await tx.run("end_lifted_asides", now=at)
         since = at - timedelta(seconds=window_seconds)
@@ -100,7 +101,7 @@ class PostgresHealth(OnSession):
 
     @transacts
     async def open_aside(self, tx: Tx, verdict: SetAside, *, now: Now = None) -> None:
-        """Write that a host is about to be set aside."""
+        """Write that a host is about to be set aside, which means that it gets no work."""
         at = await tx.now(now)
         await tx.run(
             "open_aside",
@@ -112,12 +113,14 @@ class PostgresHealth(OnSession):
 
     @transacts
     async def close_aside(self, tx: Tx, host_id: str, *, now: Now = None) -> None:
-        """Write that a host is released; the evidence against it counts no more."""
+        """Write that a host which was set aside is released; the evidence against it counts no
+        more."""
         await tx.run("close_aside", host_id=host_id, now=await tx.now(now))
 
     @transacts
     async def prune_health(self, tx: Tx, older_than_days: float, *, now: Now = None) -> int:
-        """Delete old checks, ends, failures and asides; return how many rows."""
+        """Delete checks, ends, failures and times set aside that are older than `older_than_days`;
+        return how many rows."""
         before = await tx.now(now) - timedelta(days=older_than_days)
         deleted = [await tx.run(f"prune_{what}", before=before) for what in _PRUNED]
         return sum(deleted)

@@ -193,8 +193,8 @@ class PostgresFleet(PostgresPools):
     async def note_words(
         self, said: Mapping[str, str], lost: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """Write, by host id, a provider's messages about machines that start, and its words for why
-        it takes machines away (`Machine.lost`)."""
+        """Write, by host id, a provider's messages about machines that start, and its reasons for
+        taking machines away (`Machine.lost`)."""
 
         async def work(tx: Tx) -> None:
             await tx.run("note_words", ids=list(said), said=list(said.values()))
@@ -221,12 +221,14 @@ class PostgresFleet(PostgresPools):
         return await self._move(host_id, now, work, False)
 
     async def find_silent(self, seconds: float, *, now: Now = None) -> dict[str, str]:
-        """Return host id → pool for rented hosts with leases that have been silent for so long."""
+        """Return host id → pool for the rented hosts with leases that have been silent for
+        `seconds`."""
         rows = await self.session.rows("find_silent", seconds=seconds, now=now)
         return {row["host_id"]: row["pool"] for row in rows}
 
     async def promote_host(self, host_id: str, reason: str, *, now: Now = None) -> float | None:
-        """Make a host that passed its checks active. Returns the seconds since its intent."""
+        """Make a host active, because it passed its checks. Returns the seconds since the host was
+        intended."""
 
         async def work(tx: Tx, rental: RentedHost, at: datetime) -> float | None:
             after = take_host(rental.host, HostEvent.PASS)
@@ -255,8 +257,8 @@ class PostgresFleet(PostgresPools):
     async def drain_if_idle(
         self, host_id: str, leases: int, grace_seconds: float, reason: str, *, now: Now = None
     ) -> bool:
-        """Drain an active host for scale where no more than `leases` tasks hold a lease on it
-        (SCALE-2)."""
+        """Drain an active host, because its pool shrinks, where no more than `leases` tasks hold a
+        lease on it (SCALE-2)."""
 
         async def work(tx: Tx, rental: RentedHost, at: datetime) -> bool:
             if rental.host is not HostState.ACTIVE:
@@ -303,7 +305,8 @@ class PostgresFleet(PostgresPools):
 
     async def free_host(self, host_id: str, reason: str, *, now: Now = None) -> list[str] | None:
         """Terminate a host whose machine is gone or that has no lease left, and end the tasks left
-        on it as lost (host_gone). Return the jobs; None where nothing was changed."""
+        on it as lost (host_gone). Return the jobs of these tasks; None where nothing was
+        changed."""
 
         async def work(tx: Tx, rental: RentedHost, at: datetime) -> list[str] | None:
             gone = rental.state is InstanceState.GONE
@@ -333,8 +336,8 @@ class PostgresFleet(PostgresPools):
         return {row["host_id"]: msgspec.convert(row, InstanceRecord) for row in rows}
 
     async def prune_fleet(self, days: float, *, now: Now = None) -> int:
-        """Delete instances that have been gone for `days`, with their hosts, and old outcomes.
-        Returns how many rows."""
+        """Delete instances that have been gone for `days`, with their hosts, and old outcomes of
+        spawns. Returns how many rows."""
 
         async def work(tx: Tx) -> int:
             given = {"before": await tx.now(now) - timedelta(days=days), "limit": PRUNE_ROWS}
@@ -351,7 +354,8 @@ class PostgresFleet(PostgresPools):
         work: Callable[[Tx, RentedHost, datetime], Awaitable[T]],
         unknown: T,
     ) -> T:
-        """Run `work` under the locks of the host and its instance; `unknown` without one."""
+        """Run `work` under the locks of the host and its instance; return `unknown` where there is
+        no such host."""
 
         async def locked(tx: Tx) -> T:
             at = await tx.now(now)
@@ -376,7 +380,8 @@ async def _lose(
     at: datetime,
     counts: bool,
 ) -> bool:
-    """Write that a machine is gone, and move its host. counts: the fault counts for the breaker."""
+    """Write that a machine is gone, and move its host to its next state. counts: the fault counts
+    for the breaker of spawns."""
     if take(rental.state, event) is None:
         return False
     await tx.run("lose_instance", id=rental.host_id, reason=reason, now=at)

@@ -102,7 +102,7 @@ class PostgresPools(OnSession):
 
     @transacts
     async def forget_pool(self, tx: Tx, name: str, *, now: Now = None) -> bool:
-        """Forget a deleted pool that has no host and no machine left."""
+        """Forget a deleted pool, once it has no host and no machine left."""
         row = await tx.one("lock_pool", name=name)
         if row is None or row["deleted_at"] is None:
             return False
@@ -115,7 +115,7 @@ class PostgresPools(OnSession):
         return True
 
     async def read_money(self, *, now: Now = None) -> dict[str, PoolMoney]:
-        """Return what each pool costs; one that has cost nothing today is missing."""
+        """Return the costs of each pool; a pool that has cost nothing today is missing."""
         rows = await self.session.rows("read_money", now=now)
         return {row["pool"]: msgspec.convert(row, PoolMoney) for row in rows}
 

@@ -31,8 +31,9 @@ class PostgresTelemetry(OnSession):
     async def write_readings(
         self, tx: Tx, readings: Sequence[HostReading], *, now: Now = None
     ) -> None:
-        """Write each host's newest reading, and add it to the host's minutes and hours. A repeated
-        reading (of the same moment) is added once. Unknown hosts are left out."""
+        """Write each host's newest reading, and add it to the summaries of the host's minutes
+        and hours. A repeated reading (of the same moment) is added once. Readings of unknown hosts are
+        left out."""
         at = await tx.now(now)
         dated = {r.host_id: (date_reading(r, at), r.gpus) for r in readings}
         new = await tx.rows(
@@ -57,7 +58,7 @@ class PostgresTelemetry(OnSession):
 
     @reads
     async def read_latest(self, tx: Tx, host_id: str) -> HostTelemetryRecord | None:
-        """Return a host's newest reading; None without any."""
+        """Return a host's newest reading; None for a host without readings."""
         row = await tx.one("read_latest", host_id=host_id)
         return None if row is None else msgspec.convert(row, HostTelemetryRecord)
 
@@ -71,7 +72,8 @@ class PostgresTelemetry(OnSession):
 
     @transacts
     async def prune_telemetry(self, tx: Tx, *, now: Now = None) -> int:
-        """Delete minutes older than a day and hours older than 90 days; return how many rows."""
+        """Delete the minutes of readings older than a day and the hours older than 90 days; return
+        how many rows."""
         at = await tx.now(now)
         hours = at - timedelta(days=HOURS_DAYS)
         minutes = at - timedelta(days=MINUTES_DAYS)

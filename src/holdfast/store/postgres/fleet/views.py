@@ -12,7 +12,7 @@ class PostgresFleetViews(OnSession):
 
     @reads
     async def read_status(self, tx: Tx) -> OrchestratorStatus:
-        """Return counts of the whole fleet, and one word about its health."""
+        """Return counts of the whole fleet, and one word that says how healthy the fleet is."""
         return msgspec.convert(await tx.one("read_orchestrator_status"), OrchestratorStatus)
 
     async def list_health(self) -> list[WorkerHealth]:

@@ -66,7 +66,7 @@ class PostgresAdmission(OnSession, AdmissionStore):
         return done
 
     async def _look(self, tx: Tx, now: datetime | None) -> list[str] | None:
-        """Return the projects of held retries; None where no job is due."""
+        """Return the projects of retries that a kill switch holds; None where no job is due."""
         row = await tx.one("look_due", now=now)
         if row is None:
             return None
@@ -83,7 +83,8 @@ class PostgresAdmission(OnSession, AdmissionStore):
     async def _release(
         self, held_projects: Sequence[str], limit: int | None, now: datetime | None, tx: Tx
     ) -> tuple[Released, bool]:
-        """Release one batch of each kind of waiting job. Return also whether there may be more."""
+        """Release one batch of each kind of waiting job. Return also whether more of them may be
+        due."""
         at = await tx.now(now)
         switches = await read_switches(tx, self.environment)
         off, free = switches.projects_off, [p for p in held_projects if switches.held_by(p) is None]
@@ -187,9 +188,9 @@ class PostgresAdmission(OnSession, AdmissionStore):
         return await self.session.list_of(RunningTask, "read_running", now=now)
 
     async def read_spans(self, kin: Collection[Kin]) -> dict[Kin, float]:
-        """Return how long jobs took by project and kin (`core.placement.types.find_kin`): the longest
-        of the last ten on record that succeeded with their first attempt. Where there are none, the
-        kin is missing."""
+        """Return how long jobs took, by project and kin (`core.placement.types.find_kin`): the
+        longest time among the last ten jobs on record that succeeded with their first attempt. A
+        kin without such jobs is missing."""
         of, names = [project for project, _ in kin], [name for _, name in kin]
         rows = await self.session.rows("read_spans", projects=of, kin=names)
         return {(row["project"], row["kin"]): row["seconds"] for row in rows}
@@ -235,8 +236,8 @@ async def plan_reservation(
     ttls: Mapping[str, float],
     now: datetime | None,
 ) -> Reservation | None:
-    """Return the reservation of those of the leader's placements that still fit, None where none
-    does. Locks are taken in the one order: queues, hosts, and then projects, jobs, tasks."""
+    """Return the reservation of the placements of the leader that still fit; None where none fits.
+    Locks are taken in the one order: queues, hosts, and then projects, jobs, tasks."""
     if not placements:
         return None
     host_ids = sorted({some.host_id for p in placements for some in p.tasks})
@@ -259,8 +260,8 @@ async def plan_reservation(
 def _open_queues(
     revision: Mapping[str, Any], cluster: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> tuple[dict[str, int], list[str]]:
-    """Return queue → number of further jobs that it may run, for limited queues, and the names of
-    all queues that may start a job."""
+    """Return queue → number of further jobs that the queue may run, for limited queues, and the
+    names of all queues that may start a job."""
     queues = revision["queues"]
     limits = {
         q["name"]: _limit(resolve("max_running", [("queue", q["settings"]), *cluster]).value)
@@ -276,8 +277,8 @@ def _open_queues(
 
 
 async def _allot(tx: Tx, environment: Mapping[str, Value], projects: Set[str]) -> Allotment:
-    """Return what the projects may still start, with the projects with quotas locked, so that two
-    leaders that race for a moment cannot exceed a quota together."""
+    """Return what the projects may still start. Projects with quotas are locked, so that two
+    leaders that overlap for a moment cannot exceed a quota together."""
     quotas = await read_quotas(tx, projects, environment)
     if quotas:
         await lock_quotas(tx, quotas)
@@ -289,7 +290,7 @@ def _limit(value: Value) -> int | None:
 
 
 async def read_capacity(tx: Tx, ids: Sequence[str]) -> list[Capacity]:
-    """Return the free room of the active ones among these hosts."""
+    """Return the free room of the hosts among `ids` that are active."""
     (rows,) = await tx.many(ask_capacity(ids))
     return [as_capacity(row) for row in rows]
 
@@ -297,7 +298,7 @@ async def read_capacity(tx: Tx, ids: Sequence[str]) -> list[Capacity]:
 def ask_capacity(
     ids: Sequence[str] | None, *, silence: float | None = None, now: Now = None
 ) -> Step:
-    """Return the query for the room of active hosts, of all where `ids` is None."""
+    """Return the query for the room of active hosts: of all active hosts where `ids` is None."""
     given = {"ids": ids, "silence": silence, "now": now}
     return "read_capacity", given
 
@@ -347,8 +348,8 @@ def _ask_candidates(
 def _ask_owned(
     queues: Sequence[str], shares: Mapping[str, Share], asked: Mapping[str, Any]
 ) -> list[tuple[str, dict[str, Any]]]:
-    """Return the query for the first jobs of projects that are below their shares; none where there
-    are no such projects."""
+    """Return the query for the first jobs of projects that use less than their shares; None where
+    no project does."""
     below, most = plan_owned(shares, asked["limit"])
     if not below:
         return []
@@ -364,14 +365,14 @@ def _ask_owned(
 
 
 def _put_first(owned: Rows, queued: Rows) -> Rows:
-    """Return all jobs, those of `owned` first and none twice."""
+    """Return all jobs: the jobs of `owned` first, and no job twice."""
     first = {row["job_id"] for row in owned}
     return [*owned, *(row for row in queued if row["job_id"] not in first)]
 
 
 async def _read_blocked(tx: Tx, limit: int, now: datetime) -> list[Candidate]:
-    """Return blocked members whose time has come, as candidates. The hosts of the other members are
-    read once for each job."""
+    """Return blocked members whose time has come, as candidates. The hosts of a job's other members
+    are read once for each job."""
     rows = await tx.rows("read_blocked", limit=limit, now=now)
     if not rows:
         return []

@@ -24,8 +24,8 @@ _decode_shuns = msgspec.json.Decoder(tuple[tuple[str, ...], tuple[str, ...]]).de
 
 
 class AlikeJob(msgspec.Struct, frozen=True):
-    """The fields that alike jobs share. job: for the plan, one of them, as if it had no attempt
-    yet. offered: for their orders."""
+    """The fields that alike jobs share. job: one of the alike jobs, for the plan, as if it had no
+    attempt yet. offered: the fields for the orders of the jobs."""
 
     job: Candidate
     offered: OfferedJob
@@ -39,7 +39,7 @@ class Takable(msgspec.Struct, frozen=True):
     offered: Mapping[str, OfferedJob]
 
     def count(self) -> int:
-        """Return how many jobs these are."""
+        """Return the number of the jobs that hosts may take."""
         return sum(len(group.ids) for group in self.groups)
 
 
@@ -51,7 +51,8 @@ class AlikeJobs:
         self._known: dict[Name, AlikeJob] = {}
 
     async def group(self, tx: Tx, found: Rows) -> Takable:
-        """Return the jobs that `read_takable` found, without those that are gone meanwhile."""
+        """Return the jobs that `read_takable` found as columns, without jobs that have gone
+        since."""
         (columns,) = found
         if not columns["ids"]:
             return Takable((), {})
@@ -71,7 +72,8 @@ class AlikeJobs:
         return Takable(groups, offered)
 
     async def _find(self, tx: Tx, some: Mapping[Name, str]) -> Mapping[Name, AlikeJob]:
-        """Return the shared fields for the specs of `some`, each given with one of its jobs."""
+        """Return the shared fields for each spec in `some`, where each spec stands with one of its
+        jobs."""
         new = {job_id: name for name, job_id in some.items() if name not in self._known}
         if not new:
             return self._known
@@ -123,7 +125,7 @@ def _read_alike(row: dict[str, Any]) -> AlikeJob:
 
 
 def _mark(job: Candidate, shuns: str) -> Candidate:
-    """Return a job with the hosts that it avoids or bars."""
+    """Return a job with the hosts that it avoids, or that it may not use."""
     avoid, barred = _decode_shuns(shuns)
     return msgspec.structs.replace(job, avoid_hosts=avoid, barred_hosts=barred)
 

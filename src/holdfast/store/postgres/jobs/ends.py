@@ -50,8 +50,8 @@ def split_ends(builders: Sequence[AnswerBuilder]) -> tuple[list[Succeeded], list
 
 
 async def finish_jobs(tx: Tx, good: Sequence[Succeeded], at: datetime) -> list[TaskKey]:
-    """End jobs of one task that succeeded, and add the ends to the builders. Return these tasks;
-    the moves handle the others."""
+    """End jobs of one task that succeeded, and add the ends to the builders of answers. Return the
+    tasks whose ends were written; the moves handle the others."""
     states = {"succeed_from": SUCCEED_FROM, "finish_from": FINISH_FROM}
     (found,) = await tx.rows("finish_jobs", **ask_ends(good, at), **_ask_tasks(good), **states)
     return take_ends(good, found)

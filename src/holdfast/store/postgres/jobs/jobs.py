@@ -117,7 +117,7 @@ class PostgresJobs(OnSession, JobStore):
         return {(row["project"], row["wait_cause"]): row["count"] for row in rows}
 
     async def queue_places(self, job_ids: Collection[str]) -> dict[str, int]:
-        """Return for each queued job the number of jobs before it in its queue (by priority, then
+        """Return, for each queued job, the number of jobs before it in its queue (by priority, then
         place), counted up to 10 000."""
         rows = await self.session.rows("read_queue_places", ids=_once(job_ids))
         return {row["id"]: row["place"] for row in rows}
@@ -128,7 +128,8 @@ class PostgresJobs(OnSession, JobStore):
     async def list_tasks_of(
         self, job_ids: Collection[str], *, first: int, after: int = -1
     ) -> dict[str, list[TaskRecord]]:
-        """Return each job's current tasks by rank, at most `first` of those after rank `after`."""
+        """Return the current tasks of each job by rank: at most `first` tasks, of ranks above
+        `after`."""
         params = {"ids": _once(job_ids), "first": first, "after": after}
         return _group(await self.session.list_of(TaskRecord, "read_tasks_of", **params))
 
@@ -166,7 +167,7 @@ class PostgresJobs(OnSession, JobStore):
     async def list_members_of(
         self, keys: Collection[tuple[str, int]], *, first: int, after: int = -1
     ) -> dict[tuple[str, int], list[MemberRecord]]:
-        """Return the ends of each attempt's ranks, by rank, at most `first` of those after rank
+        """Return the ends of each attempt's ranks by rank: at most `first` ends, of ranks above
         `after`."""
         found: dict[tuple[str, int], list[MemberRecord]] = {}
         for row in await self.session.rows(
@@ -192,9 +193,9 @@ class PostgresJobs(OnSession, JobStore):
     async def cancel_jobs(
         self, tx: Tx, job_ids: Collection[str], reason: str, *, hard: bool = False, now: Now = None
     ) -> Changed:
-        """Cancel each job as `cancel_job` does, in the order of their ids, all in one transaction,
-        and jobs that hosts have just taken in another one. An unknown id is refused and stops no
-        other job's cancel."""
+        """Cancel each job as `cancel_job` does, in the order of their ids: all in one transaction,
+        except that jobs which hosts have just taken are cancelled in a second one. An unknown id is
+        refused, and the other jobs are cancelled all the same."""
         ids = _once(job_ids)
         m = await load_moves(tx, ids, await tx.now(now))
         for job in m.jobs.values():
@@ -253,9 +254,9 @@ class PostgresJobs(OnSession, JobStore):
         from_scratch: bool = False,
         now: Now = None,
     ) -> Changed:
-        """Queue each of these jobs again, for its reason, as `revive_job` does, in the order of their
-        ids and all in one transaction. A refused job stops no other job's retry: where a quota has
-        no room for all of them, the first ones are queued."""
+        """Queue each of these jobs again, for its reason, as `revive_job` does, in the order of
+        their ids and all in one transaction. Where one job is refused, the others are retried all
+        the same; where a quota has no room for all of them, the first ones are queued."""
         at, refused = await tx.now(now), dict[str, HoldfastError]()
         known = await read_jobs(tx, sorted(reasons))
         _refuse_unrevivable(reasons, known, refused)
@@ -369,7 +370,7 @@ def _refuse_unrevivable(
 
 
 def ask_insert(jobs: Sequence[NewJob], now: datetime | None) -> dict[str, Any]:
-    """Return the parameters of `insert_jobs` without the rows."""
+    """Return the parameters of the statement `insert_jobs`, except the rows."""
     return {
         "names": sorted({job.queue for job in jobs}),
         "now": now,
@@ -474,7 +475,7 @@ async def _find_earlier(tx: Tx, jobs: Sequence[NewJob], hashes: Sequence[str]) -
 
 
 async def read_jobs(tx: Tx, ids: Sequence[str]) -> dict[str, JobRecord]:
-    """Return records by id; unknown ids are missing."""
+    """Return the records of jobs by id; unknown ids are missing."""
     if not ids:
         return {}
     return {job.id: job for job in await tx.list_of(JobRecord, "read_jobs", ids=list(ids))}

@@ -98,7 +98,8 @@ class PostgresLeases(OnSession, LeaseStore):
         self, job: NewJob, taker: HostSync, terms: TakeTerms, *, now: Now = None
     ) -> tuple[Submitted, HostSynced] | None:
         """Write one new job, and let a host fill its free room in the same transaction, as a sync
-        with `takes` does. The host's answer holds the offers, perhaps of jobs that came before.
+        with `takes` does. The host's answer holds the offers, which may be of jobs that were
+        submitted before.
 
         Return None, and write nothing, where the job is not new or a quota is set; the caller then
         uses `submit_jobs`.
@@ -215,7 +216,7 @@ async def _touch_hosts(
     tx: Tx, builders: Sequence[AnswerBuilder], now: datetime | None
 ) -> Sequence[Rows]:
     """Lock the hosts, and the rows of jobs that their reports are known to change. Return the rows
-    of these statements."""
+    that these statements read."""
     moved = reports.expect_moves([d.sync for d in builders])
     return await tx.many(ask_hosts(builders, now), *(ask_moves(moved) if moved else ()))
 
@@ -241,7 +242,8 @@ def ask_hosts(builders: Sequence[AnswerBuilder], now: datetime | None) -> Step:
 async def _note_health(
     tx: Tx, fresh: Sequence[AnswerBuilder], found: Mapping[str, dict[str, Any]], at: datetime
 ) -> None:
-    """Write the events of hosts that call again after they were flagged dead, and hosts' faults."""
+    """Write the events of hosts that call again after they were flagged dead, and the faults that
+    hosts report."""
     flagged = [d for d in fresh if found[d.sync.host_id]["flagged_dead_at"] is not None]
     if flagged:
         # An event that may have been read must not be lost by a crash (STORE-4).
@@ -302,7 +304,7 @@ async def _take_moves(
 async def _take_claims(
     tx: Tx, claims: Sequence[tuple[AnswerBuilder, TaskKey, int]], at: datetime
 ) -> set[str]:
-    """Write the claimed places. Return the jobs whose last rank has one now."""
+    """Write the claimed places of ranks. Return the jobs of which every rank has a place now."""
     params = {
         "jobs": [key.job_id for _, key, _ in claims], "ranks": [key.rank for _, key, _ in claims],
         "epochs": [key.epoch for _, key, _ in claims], "hosts": [d.sync.host_id for d, _, _ in claims],
@@ -312,8 +314,8 @@ async def _take_claims(
 
 
 async def _ack_repeats(tx: Tx, repeats: Sequence[tuple[AnswerBuilder, TaskKey]]) -> None:
-    """Acknowledge ends of tasks without a row whose own host had reported them before; refuse the
-    others."""
+    """Acknowledge ends of tasks without a row whose own host had reported these ends before; refuse
+    the others."""
     rows = await tx.rows(
         "find_ended",
         jobs=[k.job_id for _, k in repeats],
@@ -360,8 +362,8 @@ async def _give_orders(
     take: Take | None,
     at: datetime,
 ) -> None:
-    """Commit, together with the queries for the orders: first those that the leader's reservations
-    bring, then those for jobs that hosts take."""
+    """Commit, in one round trip with the queries for orders: first for the orders that the leader's
+    reservations bring, then for the jobs that hosts take."""
     asked = _ask_orders(listening, at) if listening else []
     lasting: list[Step] = [("commit_for_good", {})] if tx.relaxed else []
     taking = [] if take is None else [take.reservation.ask()]

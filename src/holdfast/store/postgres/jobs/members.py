@@ -37,8 +37,9 @@ class PostgresMembers(OnSession, MemberStore):
     async def tell_sections(
         self, host_id: str, told: Sequence[tuple[TaskKey, float]], *, now: Now = None
     ) -> None:
-        """Write for how many seconds from now on the sections of ranks on this host excuse other
-        ranks; 0: not any more. A key that does not run there changes nothing."""
+        """Write for how many seconds from now on the sections of ranks on this host excuse the
+        silence of other ranks; 0: no longer. A key of a task that does not run there changes
+        nothing."""
         given = {**_as_arrays([key for key, _ in told]), "seconds": [left for _, left in told]}
         await self.session.transact(
             lambda tx: tx.run("tell_sections", host=host_id, now=now, **given), relaxed=True
@@ -47,8 +48,8 @@ class PostgresMembers(OnSession, MemberStore):
     async def find_excuses(
         self, keys: Sequence[TaskKey], *, now: Now = None
     ) -> dict[TaskKey, float]:
-        """Return for how many seconds more other ranks' sections excuse these ranks; ranks without
-        an excuse are missing."""
+        """Return rank → seconds for which the sections of other ranks still excuse it, which means
+        that its silence does not count; ranks without an excuse are missing."""
         rows = await self.session.rows("find_excuses", now=now, **_as_arrays(keys))
         return {TaskKey(r["job_id"], r["rank"], r["epoch"]): r["seconds"] for r in rows}
 
@@ -93,7 +94,8 @@ class PostgresMembers(OnSession, MemberStore):
         self, tx: Tx, job_id: str, reason: str, *, now: Now = None
     ) -> JobRecord:
         """Place parked members again, for a person's `retry` of a job that goes on (event
-        task.released). Raises Conflict where it has none, NotFound where there is no such job."""
+        task.released). Raises Conflict where the job has no parked member, NotFound where there is
+        no such job."""
         m = await load_moves(tx, [job_id], await tx.now(now))
         job = m.jobs.get(job_id)
         if job is None:
@@ -163,8 +165,8 @@ class PostgresMembers(OnSession, MemberStore):
 
 
 async def _lock_suspects(tx: Tx, plans: Sequence[tuple[TaskKey, Replacement]]) -> set[str]:
-    """Lock the hosts with evidence against them, because hosts' locks come before jobs'. A fallen
-    member's host does not change."""
+    """Lock the hosts against which the ends of these members are evidence, because hosts' locks
+    come before jobs'. A fallen member's host does not change."""
     keys = {key for key, plan in plans if plan.quarantine_host}
     if not keys:
         return set()

@@ -1,10 +1,10 @@
 """The one write that starts jobs (`reserve_jobs`): for the leader's plan, and for jobs that hosts
 take.
 
-RESERVE-1  The leader and the hosts plan for themselves, on locked room. This writes those of their
-           placements whose job is still queued under the epoch that the plan saw and whose queue is
-           open. It skips the other jobs and waits for no lock, because its caller holds locks of
-           hosts, and locks of queues come before those.
+RESERVE-1  The leader and the hosts plan for themselves, on locked room. This module writes
+           the placements whose job is still queued under the epoch that the plan saw and whose
+           queue is open. The write skips the other jobs and waits for no lock, because its caller
+           holds locks of hosts, and locks of queues come before those.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,8 +25,8 @@ RESERVE_FROM = [str(s) for s in sources(JOB, JobEvent.RESERVE)]
 
 
 class ReservedJob(msgspec.Struct, frozen=True):
-    """A job that was reserved. attempt: the number of its new attempt. secrets: its secrets, read
-    only for a job that a host takes."""
+    """A job that was reserved. attempt: the number of its new attempt. secrets: the job's secrets,
+    read only for a job that a host takes."""
 
     placement: JobPlacement
     attempt: int
@@ -72,11 +72,12 @@ class Reservation(msgspec.Struct, frozen=True):
         return [ReservedJob(p, attempt, secrets.get(p.job_id, {})) for p, attempt in placed]
 
     def list_applied(self, found: Rows) -> list[str]:
-        """Return the ids of the jobs that the statement has written."""
+        """Return the ids of the jobs that the statement has reserved."""
         return [one.placement.job_id for one in self.read(found)]
 
     def make_task(self, one: ReservedJob) -> OfferedTask:
-        """Return the task of a job of one task, for the order to the host that takes it."""
+        """Return the task of a reserved job of one task, for the order to the host that takes the
+        job."""
         (seat,) = one.placement.tasks
         return OfferedTask(
             key=TaskKey(one.placement.job_id, 0, one.placement.epoch + 1),

@@ -22,7 +22,7 @@ _SHOWN_CHARS = 200
 
 
 class Visitor(StoreValue, frozen=True, kw_only=True):
-    """A user that comes in, by which token, and from where."""
+    """A user that comes into a task: by which token, and from where."""
 
     user: str
     token_id: str
@@ -89,11 +89,13 @@ class PostgresSessions(OnSession):
     async def ask_link(
         self, host_id: str, order: SessionOrder, replica: str, *, now: Now = None
     ) -> None:
-        """Order a host to dial a link; its ticket is good for one dial."""
+        """Order a host to dial a link of a session; the ticket of the order is good for one
+        dial."""
         await self.session.single(lambda tx: _ask(tx, host_id, order, replica, now))
 
     async def tell_links(self, host_id: str) -> list[SessionOrder]:
-        """Return the links that a host has still to dial; each again after two seconds."""
+        """Return the links that a host has still to dial. A link is returned again after two
+        seconds, in case the answer was lost."""
         rows = await self.session.rows("tell_session_links", host_id=host_id)
         return [msgspec.convert(row["order"], SessionOrder) for row in rows]
 
@@ -122,11 +124,11 @@ class PostgresSessions(OnSession):
         return found
 
     async def drop_link(self, link_id: str) -> None:
-        """Take the order for a link back."""
+        """Withdraw the order to dial a link."""
         await self.session.single(lambda tx: tx.run("drop_session_link", id=link_id))
 
     async def note_begun(self, session_id: str) -> None:
-        """Record that a session has its link."""
+        """Note that a session has its link and has begun."""
         await self.session.single(lambda tx: tx.run("note_session_begun", id=session_id))
 
     @transacts
@@ -152,7 +154,8 @@ class PostgresSessions(OnSession):
 
     @transacts
     async def end_lost_sessions(self, tx: Tx, *, now: Now = None) -> int:
-        """Record the ends of sessions whose attempts are over; return how many there were."""
+        """Record the ends of sessions whose attempts are over; return the number of these
+        sessions."""
         found = await tx.rows("find_lost_sessions", now=now)
         over = SessionEnd(reason="its attempt is over")
         ended = [await _end(tx, row["id"], over, None, now) for row in found]
@@ -253,7 +256,7 @@ def _name(host_id: str, link_id: str, ticket: str) -> dict[str, Any]:
 
 
 def hash_ticket(ticket: str) -> bytes:
-    """Return the hash by which a ticket is on record."""
+    """Return the hash under which a ticket is on record."""
     return hashlib.sha256(ticket.encode("utf-8", "surrogateescape")).digest()
 
 

@@ -22,8 +22,8 @@ class Take(msgspec.Struct, frozen=True):
     offered: Mapping[str, OfferedJob]
 
     def give(self, builders: Sequence[AnswerBuilder], found: Rows) -> None:
-        """Add the offers of jobs that were reserved to the builders. Where another transaction
-        reserved a job first, no host counts as settled."""
+        """Add the offers of the reserved jobs to the builders of the hosts' answers. Where another
+        transaction reserved one of the jobs first, no host counts as settled."""
         by_host = {d.sync.host_id: d for d in builders}
         written = self.reservation.read(found)
         for one in written:
@@ -36,8 +36,9 @@ class Take(msgspec.Struct, frozen=True):
 async def plan_take(
     tx: Tx, alike: AlikeJobs, builders: Sequence[AnswerBuilder], terms: TakeTerms, at: datetime
 ) -> Take | None:
-    """Return the jobs that these hosts take, or None. The hosts' rows are locked, so their room
-    cannot shrink meanwhile. Mark the builders of settled hosts."""
+    """Return the jobs that these hosts take; None where they take none. The hosts' rows are locked,
+    so their room cannot shrink meanwhile. A host is marked settled where no job is left that could
+    start there."""
     worth = count_worth(sum(count_wanted(d.sync) for d in builders))
     ids = [d.sync.host_id for d in builders]
     begun, rooms, found = await tx.many(*ask_takes(ids, terms, worth, at))
@@ -63,8 +64,8 @@ def choose_jobs(
     *,
     cut: bool,
 ) -> Take | None:
-    """Return the jobs of `queued` that these hosts take. cut: more jobs may be queued. Mark the
-    builders of settled hosts."""
+    """Return the jobs of `queued` that these hosts take. cut: more jobs may be queued than these. A
+    host is marked settled where no job is left that could start there."""
     if not begun or not begun[0]["allowed"]:
         return None
     by_host = {d.sync.host_id: d for d in builders}
