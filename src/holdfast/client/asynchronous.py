@@ -132,7 +132,8 @@ class AsyncRestConnection(Awaited):
         in a thread. Raises HoldfastError, OSError; the same call then goes on."""
         from holdfast.client.synchronous import Client
 
-        with Client(self.place.url, self.place.token, ca_file=self.place.ca_file) as client:
+        url = ",".join(self.place.urls or (self.place.url,))
+        with Client(url, self.place.token, ca_file=self.place.ca_file) as client:
             return await asyncio.to_thread(client.copy_from, job_id, paths, to, rank=rank)
 
     async def copy_to(
@@ -142,7 +143,8 @@ class AsyncRestConnection(Awaited):
         does, in a thread. Raises HoldfastError, OSError; the same call then goes on."""
         from holdfast.client.synchronous import Client
 
-        with Client(self.place.url, self.place.token, ca_file=self.place.ca_file) as client:
+        url = ",".join(self.place.urls or (self.place.url,))
+        with Client(url, self.place.token, ca_file=self.place.ca_file) as client:
             return await asyncio.to_thread(client.copy_to, job_id, paths, to, rank=rank)
 
     async def forward_port(
