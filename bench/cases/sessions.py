@@ -113,6 +113,7 @@ def measure_echo(client: Client, job: str, scale: Scale) -> list[Line]:
     loud = client.submit([sys.executable, "-c", LOUD]).id
     wait_until(lambda: client.job(loud).state == "running", "the loud job runs", 30)
     time.sleep(scale.pick(2.0, 0.0))
+    raw_under_load = percentile(_echo_raw(count), 99)
     under_load = _echo_session(client, job, count)
     client.cancel(loud, hard=True)
     lines = []
@@ -135,6 +136,8 @@ def measure_echo(client: Client, job: str, scale: Scale) -> list[Line]:
             what="echo beside 50 MB/s, p99",
             unit="ms",
             value=spread([worst]),
+            limit_name="raw pty",
+            limit=spread([raw_under_load]),
             budget="<= 10 ms",
             met=worst <= 10,
         )
@@ -201,9 +204,25 @@ def measure_crowd(client: Client, job: str, scale: Scale) -> Line:
         what=f"{count} shells at their prompts",
         unit="s",
         value=value,
+        limit_name="raw ptys, one after the other",
+        limit=spread([_sit_raw(count) for _ in range(scale.rounds)]),
         budget="<= 1 s",
         met=value.median <= 1,
     )
+
+
+def _sit_raw(count: int) -> float:
+    """Return the seconds until as many shells on terminals of their own are at their prompts."""
+    began = time.perf_counter()
+    for _ in range(count):
+        master, slave = pty.openpty()
+        shell = subprocess.Popen(["sh", "-i"], stdin=slave, stdout=slave, stderr=slave)
+        os.close(slave)
+        os.read(master, 64)
+        shell.kill()
+        shell.wait()
+        os.close(master)
+    return time.perf_counter() - began
 
 
 def measure_forward(
@@ -240,6 +259,8 @@ def measure_forward(
             what="forward, by the controller's CPU",
             unit="MB/CPU-s",
             value=cost,
+            limit_name="the port itself, a second",
+            limit=spread(limits),
             budget=">= 400",
             met=cost.median >= 400,
         ),
