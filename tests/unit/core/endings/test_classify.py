@@ -130,9 +130,10 @@ def test_the_exit_codes_of_the_design() -> None:
         Watchdog.STALL: 76,
         Watchdog.LOST_LEASE: 77,
         Watchdog.GPU_HEALTH: 78,
+        Watchdog.IDLE: 80,
         Watchdog.OPERATOR_STOP: 79,
     }
-    assert len(set(WatchdogExit)) == 5
+    assert len(set(WatchdogExit)) == 6
 
 
 def test_every_cause_is_charged_to_something() -> None:
