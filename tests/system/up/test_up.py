@@ -322,7 +322,7 @@ def test_as_an_ordinary_user(make_rig: MakeRig) -> None:
             pytest.skip("no Python here may be run by another user, and namespaces are forbidden")
         rig.start()
         done = rig.run("run", "--", "id", "-u")
-        assert (done.returncode, done.stdout) == (0, b"65534\n"), rig.say()
+        assert (done.returncode, done.stdout) == (0, b"65534\n"), f"{done.stderr!r}; {rig.say()}"
         assert rig.stop() == 0
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -122,6 +122,9 @@ def read_contexts(environ: Mapping[str, str]) -> CliContexts:
     except (FileNotFoundError, NotADirectoryError):
         return CliContexts()
     except OSError as error:
+        if not os.path.exists(path):  # Path.exists would raise here
+            # HOME is another user's, as under `setpriv` or `sudo -u`: this user keeps no contexts.
+            return CliContexts()
         why = error.strerror or str(error)
         raise ValidationError(f"the contexts of {path} cannot be read: {why}") from error
     try:
