@@ -15,6 +15,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "show": ("jobs.show", "Show one job: state, attempts, and why."),
     "logs": ("jobs.logs", "Print a job's output; -f follows it."),
     "top": ("watch.top", "Hosts, GPUs and jobs live; keys to follow, cancel, why, shell."),
+    "dashboard": ("watch.dashboard", "Print a link that opens the dashboard in a browser."),
     "wait": ("watch.wait", "Wait until jobs have ended; the exit code says how."),
     "attempts": ("jobs.attempts", "List a job's attempts, with cause and reason."),
     "exec": ("sessions.exec", "Run a command in a running task."),

@@ -19,6 +19,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from holdfast.controller.api.arrays import resolve_member
 from holdfast.controller.http.bodies import Gone, header
+from holdfast.controller.http.callers import find_caller
 from holdfast.controller.http.endpoints import ApiCall, Endpoint
 from holdfast.controller.http.job_tokens import check_job_call
 from holdfast.controller.http.owners import check_owner
@@ -219,7 +220,7 @@ class App:
         elif endpoint.path == "/metrics" and self._is_local_scrape(call):
             return
         else:
-            call.token = await self.controller.guard.find_user(header(call.scope, b"authorization"))
+            call.token = await find_caller(call)
             check_role(call.token, role)
             if isinstance(call.token, JobTokenRecord):
                 await check_job_call(call, endpoint)

@@ -14,7 +14,7 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -33,12 +33,15 @@ from holdfast.controller.loops.leader import Leader
 from holdfast.controller.runtime.auth import ensure_admin_token
 from holdfast.controller.runtime.background import keep_going
 from holdfast.controller.runtime.context import Controller
+from holdfast.controller.runtime.sign_ins import StoredSignIns
 from holdfast.core.settings.resolve import layer_from_environment
 from holdfast.core.settings.table import RENAMED
 from holdfast.errors import HoldfastError, Unavailable, ValidationError
 from holdfast.http.addresses import read_address
 from holdfast.store.postgres.connection.migrate import migrate
 from holdfast.store.postgres.store import PostgresStore
+from holdfast.web.app import WebApp
+from holdfast.web.browsers import list_origins
 from holdfast.wire.sessions.frames import MAX_MESSAGE_BYTES
 
 log = logging.getLogger("holdfast.controller")
@@ -60,6 +63,8 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     how long to wait for the database. blobs: a folder or s3://bucket/prefix, the same for all
     replicas. listen_fd: an inherited listening socket, instead of `host` and `port`. advertise: the URL
     at which the other replicas reach this server; without one, the address on which it listens.
+    dashboard_urls: URLs at which browsers reach the dashboard besides `holdfast.localhost`, the first
+    of which stands in links.
     """
 
     dsn: str
@@ -74,6 +79,7 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     blobs: str | None = None
     listen_fd: int | None = None
     advertise: str | None = None
+    dashboard_urls: tuple[str, ...] = ()
 
 
 class _Server(uvicorn.Server):
@@ -169,6 +175,7 @@ class RunningServer:
         tls_key: str | None = None,
         blobs: BlobStore | None = None,
         advertise: str | None = None,
+        dashboard_urls: Sequence[str] = (),
     ) -> None:
         for old in RENAMED:
             if f"HOLDFAST_{old.upper()}" in (environment or {}):
@@ -181,7 +188,11 @@ class RunningServer:
         self._sock = sock
         self._server = _Server(
             uvicorn.Config(
-                App(self.controller),
+                WebApp(
+                    App(self.controller),
+                    StoredSignIns(store, self.controller.guard),
+                    lambda: self.controller.origins,
+                ),
                 http=BoundedProtocol,
                 ws=SplicedProtocol,
                 ws_per_message_deflate=False,
@@ -202,6 +213,7 @@ class RunningServer:
         shown = f"[{host}]" if ":" in host else host
         self.url = f"{'https' if tls_cert else 'http'}://{shown}:{port}"
         self.controller.url = self.url
+        self.controller.origins = list_origins(self.url, dashboard_urls)
         self.controller.replica = advertise or name_replica(self.url)
         self._tls_cert = tls_cert
         self._next_look: asyncio.TimerHandle | None = None
@@ -346,6 +358,7 @@ async def _serve_store(
         tls_key=config.tls_key,
         blobs=blobs,
         advertise=config.advertise,
+        dashboard_urls=config.dashboard_urls,
     )
     try:
         await running.start()

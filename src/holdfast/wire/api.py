@@ -71,6 +71,9 @@ pages: `{"items": [...], "next": cursor|null}`.
     GET    /v1/tokens                       → page of TokenRecord
     POST   /v1/tokens                       TokenRequest → 201 TokenCreated
     DELETE /v1/tokens/{id}                  → 204
+    GET    /v1/sign-ins                     → page of SignInView: the browsers that are signed in to the dashboard
+    POST   /v1/sign-ins/links               → 201 SignInLink: a link that signs one browser in, once
+    DELETE /v1/sign-ins/{id}                → 204
     GET    /v1/whoami                       → TokenRecord
     GET    /v1/server                       → ServerView: the controller's version and clock
     …      /v1/webhooks…                    see wire.webhooks
@@ -407,6 +410,29 @@ class TokenCreated(ApiBody, frozen=True, kw_only=True):
     secret: str
     expires_at: datetime | None = None
     reach: tuple[str, ...] = ()
+
+
+class SignInView(ApiBody, frozen=True, kw_only=True):
+    """A browser that is signed in, without its secrets. user, role: of the token by which it acts.
+    browser: as the browser names itself."""
+
+    id: str
+    token_id: str
+    role: str
+    user: str
+    browser: str = ""
+    address: str = ""
+    created_at: datetime
+    expires_at: datetime
+
+
+class SignInLink(ApiBody, frozen=True, kw_only=True):
+    """A link that signs one browser in, once, as the caller's token. urls: the link under every
+    name of the dashboard, the first of which is `url`."""
+
+    url: str
+    urls: list[str]
+    expires_at: datetime
 
 
 class WhyLine(ApiBody, frozen=True, kw_only=True):

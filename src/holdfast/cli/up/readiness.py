@@ -79,6 +79,7 @@ class Readiness:
                 for sentence in say_lacks(host):
                     self._say(sentence)
                 self._tell("ready")
+                self._say_dashboard()
                 return
             if time.monotonic() - joined_at > _JOIN_SECONDS:
                 # Its key may be of another database; with a new join token the host joins again.
@@ -98,7 +99,8 @@ class Readiness:
                 if status == 404:
                     status, data = self._ask("PUT", path, json.dumps(pool).encode())
                 if status == 200:
-                    return self._tell("ready")
+                    self._tell("ready")
+                    return self._say_dashboard()
                 trouble = f"HTTP {status} {data[:300]!r}"
             except (OSError, Unavailable) as error:
                 trouble = repr(error)
@@ -106,6 +108,17 @@ class Readiness:
                 told = True
                 self._say(f"pool {pool['name']} cannot be made, trying again: {trouble}")
             time.sleep(0.2)
+
+    def _say_dashboard(self) -> None:
+        """Print a link that signs a browser in. A link is no reason to fail: another is printed by
+        `holdfast dashboard`."""
+        try:
+            status, data = self._ask("POST", "/v1/sign-ins/links", b"{}")
+            link = json.loads(data)["url"] if status == 201 else ""
+        except (OSError, Unavailable, ValueError, KeyError):
+            link = ""
+        if link and not self._stopping():
+            self._say(f"dashboard, for one browser within ten minutes: {link}")
 
     def _controller_answers(self) -> bool:
         try:

@@ -26,6 +26,14 @@ from holdfast.cli.up.up import DEFAULT_PORT
     "[default: where it listens; the machine's name for 0.0.0.0]",
 )
 @click.option(
+    "--dashboard-url",
+    "dashboard_urls",
+    multiple=True,
+    metavar="URL",
+    help="An address of the dashboard in browsers, as https://holdfast.example.org; repeatable. "
+    "[default: http://holdfast.localhost:PORT]",
+)
+@click.option(
     "--blobs",
     envvar="HOLDFAST_BLOBS",
     metavar="DIR|s3://BUCKET/PREFIX",

@@ -250,6 +250,23 @@ class OperateMethods:
         return delete(path_of("tokens", token_id))
 
     @gives_one
+    def create_sign_in_link(self) -> RestCall[wire.SignInLink]:
+        """Return a link that signs one browser in to the dashboard, once, within ten minutes. The
+        browser then acts as this client's token."""
+        path = path_of("sign-ins", "links")
+        return send("POST", path, wire.SignInLink, repeatable=False)
+
+    @gives_list
+    def sign_ins(self) -> PageCall[wire.SignInView]:
+        """Return the browsers that are signed in: one's own, and for an admin all."""
+        return get_pages(path_of("sign-ins"), wire.SignInView)
+
+    @gives_one
+    def end_sign_in(self, sign_in_id: str) -> RestCall[None]:
+        """End a browser's sign-in."""
+        return delete(path_of("sign-ins", sign_in_id))
+
+    @gives_one
     def whoami(self) -> RestCall[TokenRecord]:
         """Return the token that this client uses."""
         return get(path_of("whoami"), TokenRecord)

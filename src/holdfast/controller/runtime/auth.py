@@ -19,6 +19,7 @@ from holdfast.core.ids import ENTROPY_BITS, TaskKey, make_id
 from holdfast.core.records import HostRecord, JobTokenRecord, TokenRecord
 from holdfast.errors import Forbidden, HoldfastError, NotFound, Unauthorized
 from holdfast.process.files import write_atomic
+from holdfast.store.postgres.sign_ins import SignedIn
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire.bearer import check_job_token, read_job_token
 
@@ -184,6 +185,7 @@ class Guard:
         self._store = store
         self._tokens: _Remembered[TokenRecord] = _Remembered(TOKEN_SECONDS, clock)
         self._hosts: _Remembered[HostRecord] = _Remembered(HOST_KEY_SECONDS, clock)
+        self._sign_ins: _Remembered[SignedIn] = _Remembered(TOKEN_SECONDS, clock)
         self._host_keys = _Gathered(store.hosts.find_hosts_by_keys)
 
     async def find_user(self, authorization: str | None) -> TokenRecord:
@@ -194,6 +196,11 @@ class Guard:
         if of_job is not None:
             return await self._find_job(*of_job)
         return await self._tokens.find(hash_secret(secret), self._look_up_token)
+
+    async def find_sign_in(self, secret: str) -> SignedIn:
+        """Return the sign-in of a browser's cookie. Raises Unauthorized."""
+        self._hear_changes()
+        return await self._sign_ins.find(hash_secret(secret), self._look_up_sign_in)
 
     async def find_host(self, authorization: str | None, *, recent: bool = True) -> HostRecord:
         """Return the calling host. The host is as it was when its key was last looked up: a moment
@@ -212,6 +219,7 @@ class Guard:
     def forget(self) -> None:
         """Drop every answer, because a token was revoked, or a host ended, on this replica."""
         self._tokens.forget()
+        self._sign_ins.forget()
         self._hosts.forget()
 
     async def _find_job(self, key: TaskKey, signature: str, set_id: str) -> JobTokenRecord:
@@ -250,6 +258,16 @@ class Guard:
                     what, code = "this join token was used", "unauthorized"
             raise Unauthorized(what + ". Make one with `holdfast token create`", code=code)
         return token
+
+    async def _look_up_sign_in(self, digest: bytes) -> SignedIn:
+        found = await self._store.sign_ins.find_sign_in(digest)
+        if found is None:
+            raise Unauthorized(
+                "this browser is not signed in any more; `holdfast dashboard` prints a link that "
+                "signs it in",
+                code="signed_out",
+            )
+        return found
 
     async def _look_up_host(self, digest: bytes) -> HostRecord:
         host = await self._host_keys.find(digest)

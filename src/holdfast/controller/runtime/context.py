@@ -65,6 +65,7 @@ class Controller:
         self.store = store
         self.open_provider = open_provider
         self.url = ""  # how this server is reached, as far as it knows
+        self.origins: tuple[str, ...] = ()  # at which the dashboard's pages are served
         self.blobs = blobs if blobs is not None else MemoryBlobs()
         self.bundles = BundleBlobs(self.blobs)
         self.room = RoomMeter(clock)

@@ -38,6 +38,7 @@ from holdfast.store.postgres.logs import PostgresLogs
 from holdfast.store.postgres.notices import PostgresNotices
 from holdfast.store.postgres.schedules import PostgresSchedules
 from holdfast.store.postgres.settings import PostgresSettings
+from holdfast.store.postgres.sign_ins import PostgresSignIns
 from holdfast.store.postgres.tokens import PostgresTokens
 from holdfast.store.postgres.webhooks import PostgresWebhooks
 from holdfast.store.postgres.workflows import PostgresWorkflows
@@ -104,6 +105,7 @@ class PostgresStore:
         self.schedules = PostgresSchedules(session, self.environment)
         self.sessions = PostgresSessions(session)
         self.settings = PostgresSettings(session)
+        self.sign_ins = PostgresSignIns(session)
         self.telemetry = PostgresTelemetry(session)
         self.tokens = PostgresTokens(session)
         self.views = PostgresFleetViews(session)

@@ -1,0 +1,339 @@
+"""The dashboard as an application in front of the API: its own pages are served here, and every other
+path goes on to the API.
+
+-      A page is served only under an allowed host name. No GET changes anything: a link's secret
+       stands in the address's fragment, and the page's script posts it.
+-      What a job made is never a page: logs are escaped into lines, and files are downloads, in a
+       sandbox of their own.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import UTC, datetime
+from importlib import resources
+from typing import Any, Protocol
+from urllib.parse import unquote
+
+import msgspec
+from starlette.responses import Response, StreamingResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from holdfast.core.records import TokenRecord
+from holdfast.errors import Forbidden, HoldfastError, NotFound, Unauthorized, ValidationError
+from holdfast.version import VERSION
+from holdfast.web.browsers import (
+    PROOF_HEADER,
+    SECURITY_HEADERS,
+    SIGN_IN_SECONDS,
+    check_origin,
+    find_header,
+    is_ours,
+    read_cookie,
+    write_cookie,
+)
+from holdfast.web.live import Changes
+from holdfast.web.page import Page, PageRequest, draw, draw_plain, make_request
+from holdfast.web.pages import events, hosts, job, jobs, now, pools, queues, settings
+from holdfast.web.pages.output import follow_output
+from holdfast.web.reader import ApiReader
+
+log = logging.getLogger("holdfast.web")
+MAX_BODY_BYTES = 4096
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_KEPT_FOR = "public, max-age=31536000, immutable"
+_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_PAGES: tuple[tuple[str, Callable[[PageRequest], Any]], ...] = (
+    (r"/", now.show),
+    (r"/jobs", jobs.show),
+    (r"/jobs/(?P<job>[^/]+)", job.show),
+    (r"/hosts", hosts.show_all),
+    (r"/hosts/(?P<host>[^/]+)", hosts.show_one),
+    (r"/queues", queues.show),
+    (r"/pools", pools.show),
+    (r"/events", events.show),
+    (r"/settings", settings.show),
+)
+_DOWNLOADS = {
+    "log": ("/v1/jobs/{job}/logs", ("attempt", "rank", "stream")),
+    "checkpoint": ("/v1/jobs/{job}/checkpoint", ("rank", "number")),
+}
+"""What a page offers as a file: the API's path, and the parameters that go along."""
+
+
+class NewSignIn(msgspec.Struct, frozen=True, kw_only=True):
+    """What a browser gets when it signs in: a secret for its cookie, and the proof for its pages."""
+
+    secret: str
+    proof: str
+
+
+class SignIns(Protocol):
+    """The browsers that are signed in, as the controller knows them."""
+
+    async def find(self, secret: str) -> TokenRecord:
+        """Return the token by which a browser acts. Raises Unauthorized."""
+
+    async def check(self, secret: str, proof: str) -> TokenRecord:
+        """As `find`, of a browser that shows its proof too."""
+
+    async def sign_in(self, link: str, browser: str, address: str) -> NewSignIn:
+        """Spend a link. Raises Unauthorized where the link is over."""
+
+    async def sign_out(self, secret: str) -> None:
+        """End a browser's sign-in."""
+
+
+class WebApp:
+    """The application as uvicorn calls it. origins: returns the origins of the pages, first the one
+    that links name."""
+
+    def __init__(
+        self, api: ASGIApp, sign_ins: SignIns, origins: Callable[[], Sequence[str]]
+    ) -> None:
+        self._api, self._sign_ins, self._origins = api, sign_ins, origins
+        watcher = TokenRecord(id="dashboard", role="read", name="dashboard", created_at=_EPOCH)
+        self._changes = Changes(lambda: ApiReader(api, watcher))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = self._find_answer(scope) if scope["type"] == "http" else None
+        if answer is None:
+            await self._api(scope, receive, send)
+            return
+        try:
+            response = await answer(scope, receive)
+        except HoldfastError as error:
+            response = _refuse(error)
+        except Exception:
+            log.exception("the page %s failed", scope["path"])
+            response = _plain(500, "This page failed; the server's log has why.")
+        for name, value in SECURITY_HEADERS.items():
+            response.headers.setdefault(name, value)
+        await response(scope, receive, send)
+
+    def _find_answer(self, scope: Scope) -> Callable[[Scope, Receive], Any] | None:
+        """Return what answers a request here; None for a request of the API."""
+        path, method = scope["path"], scope["method"]
+        fixed: dict[tuple[str, str], Callable[[Scope, Receive], Any]] = {
+            ("GET", "/sign-in"): self._show_sign_in,
+            ("POST", "/sign-in"): self._sign_in,
+            ("POST", "/sign-out"): self._sign_out,
+            ("GET", "/live"): self._stream_changes,
+        }
+        found = fixed.get((method, path))
+        if found is not None:
+            return found
+        if method not in ("GET", "HEAD"):
+            return None
+        if path.startswith("/static/"):
+            return self._send_fixed
+        if re.fullmatch(r"/jobs/[^/]+/output", path):
+            return self._stream_output
+        if re.fullmatch(r"/jobs/[^/]+/download/[a-z]+", path):
+            return self._download
+        if path == "/" and not is_ours(scope, self._origins()):
+            return None  # the API has a page of its own there, which needs no sign-in
+        for pattern, show in _PAGES:
+            match = re.fullmatch(pattern, scope["raw_path"].decode("latin-1"))
+            if match is not None:
+                params = {name: unquote(value) for name, value in match.groupdict().items()}
+                return functools.partial(self._show_page, show, params)
+        return None
+
+    # ---- pages
+    async def _show_page(
+        self, show: Any, params: dict[str, str], scope: Scope, receive: Receive
+    ) -> Response:
+        if not is_ours(scope, self._origins()):
+            return _plain(421, f"The dashboard's pages are at {self._origins()[0]}{scope['path']}")
+        secret = read_cookie(scope)
+        if secret is None:
+            return _page(draw_plain("again.html", version=fixed_version()), 401)
+        try:
+            token = await self._sign_ins.find(secret)
+        except Unauthorized:
+            return self._sign_in_page(401)
+        reader = ApiReader(self._api, token)
+        ask = make_request(reader, scope["path"], params, scope["query_string"])
+        try:
+            page = await show(ask)
+        except HoldfastError as error:
+            values = {"error": error}
+            status = 404 if isinstance(error, NotFound) else 400
+            page = Page(template="error.html", title="Not found", values=values, status=status)
+        return _page(draw(page, ask, fixed_version()), page.status)
+
+    async def _show_sign_in(self, scope: Scope, receive: Receive) -> Response:
+        if not is_ours(scope, self._origins()):
+            return _plain(421, f"The dashboard's pages are at {self._origins()[0]}/")
+        return self._sign_in_page(200)
+
+    def _sign_in_page(self, status: int) -> Response:
+        return _page(draw_plain("sign_in.html", version=fixed_version()), status)
+
+    async def _send_fixed(self, scope: Scope, receive: Receive) -> Response:
+        name = scope["path"].removeprefix("/static/")
+        files = read_fixed_files()
+        if name not in files:
+            return _plain(404, "There is no such file.")
+        kind = _TYPES[name.rpartition(".")[2]]
+        return Response(files[name], 200, {"Cache-Control": _KEPT_FOR}, kind)
+
+    # ---- signing in and out
+    async def _sign_in(self, scope: Scope, receive: Receive) -> Response:
+        check_origin(scope, self._origins())
+        link = _read_link(await _read_body(receive))
+        browser = (find_header(scope, b"user-agent") or "")[:200]
+        address = scope["client"][0] if scope.get("client") else ""
+        made = await self._sign_ins.sign_in(link, browser, address)
+        secure = self._is_secure(scope)
+        response = Response(
+            msgspec.json.encode({"proof": made.proof}), 200, None, "application/json"
+        )
+        cookie = write_cookie(made.secret, secure=secure, seconds=SIGN_IN_SECONDS)
+        response.headers["Set-Cookie"] = cookie
+        return response
+
+    async def _sign_out(self, scope: Scope, receive: Receive) -> Response:
+        await self._check_proof(scope)
+        await self._sign_ins.sign_out(read_cookie(scope) or "")
+        response = Response(status_code=204)
+        response.headers["Set-Cookie"] = write_cookie("", secure=self._is_secure(scope))
+        return response
+
+    def _is_secure(self, scope: Scope) -> bool:
+        """Return whether the browser reaches this page by TLS, also through a proxy."""
+        origin = find_header(scope, b"origin") or ""
+        return scope.get("scheme") == "https" or origin.startswith("https://")
+
+    async def _check_proof(self, scope: Scope) -> TokenRecord:
+        """Return the caller of a stream or an act. Raises Unauthorized without the proof, Forbidden
+        for another origin's page (WEB-2)."""
+        check_origin(scope, self._origins())
+        proof = find_header(scope, PROOF_HEADER) or ""
+        return await self._sign_ins.check(read_cookie(scope) or "", proof)
+
+    # ---- streams and files
+    async def _stream_changes(self, scope: Scope, receive: Receive) -> Response:
+        await self._check_proof(scope)
+        return self._stream(scope, self._changes.stream())
+
+    async def _stream_output(self, scope: Scope, receive: Receive) -> Response:
+        token = await self._check_proof(scope)
+        job_id = unquote(scope["raw_path"].decode("latin-1").split("/")[2])
+        ask = make_request(
+            ApiReader(self._api, token), scope["path"], {"job": job_id}, scope["query_string"]
+        )
+        return self._stream(scope, follow_output(ask))
+
+    def _stream(self, scope: Scope, pieces: AsyncIterator[bytes]) -> Response:
+        secret, proof = read_cookie(scope) or "", find_header(scope, PROOF_HEADER) or ""
+
+        async def checked() -> AsyncIterator[bytes]:
+            try:
+                async for piece in pieces:
+                    await self._sign_ins.check(secret, proof)  # remembered for a moment
+                    yield piece
+            except HoldfastError as error:
+                told = msgspec.json.encode({"code": error.code, "detail": error.message})
+                yield b"event: problem\ndata: " + told + b"\n\n"
+
+        return StreamingResponse(checked(), media_type="text/event-stream")
+
+    async def _download(self, scope: Scope, receive: Receive) -> Response:
+        """Send what a job made as a file, which no browser opens as a page."""
+        if not is_ours(scope, self._origins()):
+            raise Forbidden("files of the dashboard are sent to its own pages only")
+        token = await self._sign_ins.find(read_cookie(scope) or "")
+        _, _, job_id, _, kind = scope["raw_path"].decode("latin-1").split("/")
+        if kind not in _DOWNLOADS:
+            return _plain(404, "There is no such file.")
+        path, names = _DOWNLOADS[kind]
+        reader = ApiReader(self._api, token)
+        ask = make_request(reader, scope["path"], {"job": unquote(job_id)}, scope["query_string"])
+        query = [(name, ask.query[name]) for name in names if name in ask.query]
+        return await send_file(ask, path.replace("{job}", job_id), query, f"{job_id}.{kind}")
+
+
+async def send_file(
+    ask: PageRequest, path: str, query: Sequence[tuple[str, str]], name: str
+) -> Response:
+    """Return an answer of the API as a file to be kept."""
+    from holdfast.client.rest import RestCall, read_nothing
+
+    call = RestCall("GET", path, read_nothing, tuple(query))
+    pieces = ask.reader.pieces(call)
+    first = await anext(pieces, b"")  # a refusal comes before the first byte
+
+    async def all_pieces() -> AsyncIterator[bytes]:
+        yield first
+        async for piece in pieces:
+            yield piece
+
+    shown = re.sub(r"[^\w.\[\]-]", "_", name)
+    headers = {
+        "Content-Disposition": f'attachment; filename="{shown}"',
+        "Content-Security-Policy": "sandbox; default-src 'none'",
+    }
+    return StreamingResponse(all_pieces(), 200, headers, "application/octet-stream")
+
+
+@functools.cache
+def read_fixed_files() -> dict[str, bytes]:
+    """Return the fixed files by name."""
+    folder = resources.files("holdfast.web") / "static"
+    return {
+        each.name: each.read_bytes()
+        for each in folder.iterdir()
+        if each.name.rpartition(".")[2] in _TYPES
+    }
+
+
+@functools.cache
+def fixed_version() -> str:
+    """Return a word that changes with the fixed files, which browsers keep for ever."""
+    digest = hashlib.sha256(VERSION.encode())
+    for name, data in sorted(read_fixed_files().items()):
+        digest.update(name.encode() + data)
+    return digest.hexdigest()[:12]
+
+
+def _page(body: bytes, status: int) -> Response:
+    return Response(body, status, None, "text/html; charset=utf-8")
+
+
+def _plain(status: int, text: str) -> Response:
+    return Response(f"{text}\n", status, None, "text/plain; charset=utf-8")
+
+
+def _refuse(error: HoldfastError) -> Response:
+    statuses = {Unauthorized: 401, Forbidden: 403, NotFound: 404}
+    body = msgspec.json.encode({"code": error.code, "detail": error.message})
+    return Response(body, statuses.get(type(error), 400), None, "application/json")
+
+
+def _read_link(body: bytes) -> str:
+    try:
+        link: str = msgspec.json.decode(body, type=_LinkBody).link
+        return link
+    except msgspec.DecodeError as error:
+        raise ValidationError(f"the body is not a link: {error}", field="link") from None
+
+
+class _LinkBody(msgspec.Struct, frozen=True):
+    link: str
+
+
+async def _read_body(receive: Receive) -> bytes:
+    body: bytes = b""
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > MAX_BODY_BYTES:
+            raise ValidationError(f"the body is over {MAX_BODY_BYTES} bytes")
+        if message["type"] != "http.request" or not message.get("more_body", False):
+            return body

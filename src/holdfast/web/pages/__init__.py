@@ -1,0 +1,1 @@
+"""The dashboard's pages: each module reads what its page shows, and `templates/` draws it."""

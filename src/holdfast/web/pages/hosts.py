@@ -1,0 +1,115 @@
+"""Hosts: all of them, and one with its devices, its checks and what runs there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from markupsafe import Markup
+
+from holdfast.client.methods.jobs import JobMethods
+from holdfast.core.gpus import Gpu
+from holdfast.core.records import GpuPoint, HostRecord
+from holdfast.core.states import HostState
+from holdfast.web.page import Page, PageRequest, read_items, together
+from holdfast.web.words import draw_line
+
+SHOWN_SECONDS = 6 * 3600
+SHOWN_JOBS = 50
+
+
+class HostAct(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that an operator may do with a host, and its consequence."""
+
+    name: str
+    button: str
+    ask: str
+    stops: bool = False
+
+
+_DRAIN = HostAct(
+    name="drain",
+    button="Drain",
+    ask="The host gets no new work. What runs there goes on; with a deadline it is stopped then.",
+    stops=True,
+)
+_QUARANTINE = HostAct(
+    name="quarantine",
+    button="Quarantine",
+    ask="The host gets no work until it is released. What runs there goes on.",
+    stops=True,
+)
+_UNDRAIN = HostAct(name="undrain", button="Undrain", ask="The host gets work again.")
+_RELEASE = HostAct(
+    name="release", button="Release", ask="The host gets work again. Its checks still watch it."
+)
+
+
+def list_acts(host: HostRecord) -> list[HostAct]:
+    """Return what may be done with a host in its state."""
+    if host.state is HostState.ACTIVE:
+        return [_DRAIN, _QUARANTINE]
+    if host.state is HostState.DRAINING:
+        return [_UNDRAIN, _QUARANTINE]
+    return [_RELEASE] if host.state is HostState.QUARANTINED else []
+
+
+class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU: whether it is held, and its readings as pictures."""
+
+    gpu: Gpu
+    held: bool
+    last: GpuPoint | None
+    use: Markup
+    memory: Markup
+
+
+async def show_all(ask: PageRequest) -> Page:
+    """Make the page of all hosts."""
+    hosts = await ask.reader.hosts(include_terminated=ask.query.get("all") == "1")
+    return Page(
+        template="hosts.html", title="Hosts", values={"hosts": hosts}, follows=("hosts",), every=10
+    )
+
+
+async def show_one(ask: PageRequest) -> Page:
+    """Make the page of one host. Raises NotFound."""
+    reader, name = ask.reader, ask.params["host"]
+    jobs = JobMethods.jobs(reader, host=name, page_size=SHOWN_JOBS)
+    host, readings, checks, ran = await together(
+        reader.host(name),
+        reader.host_telemetry(name, seconds=SHOWN_SECONDS),
+        reader.host_checks(name),
+        read_items(reader, jobs),
+    )
+    values = {
+        "host": host,
+        "devices": draw_devices(host, readings.points),
+        "checks": checks[:20],
+        "acts": list_acts(host),
+        "running": [job for job in ran if not job.state.terminal],
+        "ran": [job for job in ran if job.state.terminal],
+    }
+    return Page(
+        template="host.html", title=host.name, values=values, follows=(f"host:{host.id}",), every=15
+    )
+
+
+def draw_devices(host: HostRecord, points: Sequence[GpuPoint]) -> list[DeviceView]:
+    """Return each device of a host with its readings of the last hours."""
+    made = []
+    for gpu in host.gpus:
+        own = [point for point in points if point.gpu == gpu.index]
+        use = [point.utilisation_percent for point in own]
+        memory: list[float | None] = [point.memory_used_max_bytes for point in own]
+        total = own[-1].memory_total_bytes if own else 0
+        made.append(
+            DeviceView(
+                gpu=gpu,
+                held=gpu.index in host.busy_gpus,
+                last=own[-1] if own else None,
+                use=draw_line(use, f"use of GPU {gpu.index} in percent", 100.0),
+                memory=draw_line(memory, f"memory of GPU {gpu.index}", float(total) or None),
+            )
+        )
+    return made

@@ -1,0 +1,107 @@
+"""Jobs: a list that is filtered by words in the address."""
+
+from __future__ import annotations
+
+import shlex
+
+from holdfast.client.methods.jobs import JobMethods
+from holdfast.core.states import JobState
+from holdfast.errors import ValidationError
+from holdfast.web.page import Page, PageRequest, together
+
+PAGE_JOBS = 50
+VIEWS = (
+    ("All", ""),
+    ("Running", "state:running"),
+    ("Waiting", "state:waiting state:queued"),
+    ("Failed", "state:failed"),
+    ("Mine", "owner:@me"),
+)
+WORDS = ("state", "queue", "project", "owner", "name", "label", "cause", "host", "array", "parent")
+_STATES = [state.value for state in JobState]
+
+
+def read_filter(text: str) -> dict[str, list[str]]:
+    """Read a filter: words as `state:running`, and plain words, which are a part of the name.
+
+    Raises ValidationError for a word that means nothing.
+    """
+    found: dict[str, list[str]] = {}
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise ValidationError(f"the filter is not understood: {error}", field="q") from None
+    for word in words:
+        kind, colon, value = word.partition(":")
+        if not colon:
+            found.setdefault("match", []).append(word)
+        elif kind not in WORDS or not value:
+            raise ValidationError(
+                f"{word!r} filters nothing; the words are {', '.join(f'{w}:…' for w in WORDS)}, "
+                "and a part of a name",
+                field="q",
+            )
+        elif kind == "state" and value not in _STATES:
+            raise ValidationError(
+                f"{value!r} is no state; the states are {', '.join(_STATES)}", field="q"
+            )
+        else:
+            found.setdefault(kind, []).append(value)
+    return found
+
+
+def make_query(words: dict[str, list[str]]) -> dict[str, object]:
+    """Return the parameters of the client's method that lists jobs."""
+    query: dict[str, object] = {
+        kind: values[-1]
+        for kind, values in words.items()
+        if kind in ("queue", "project", "owner", "name", "cause", "host", "array", "parent")
+    }
+    if "state" in words:
+        query["states"] = words["state"]
+    if "match" in words:
+        query["match"] = " ".join(words["match"])
+    if "label" in words:
+        query["labels"] = dict(value.partition("=")[::2] for value in words["label"])
+    return query
+
+
+async def show(ask: PageRequest) -> Page:
+    """Make the page."""
+    text, trouble = ask.query.get("q", ""), ""
+    try:
+        query = make_query(read_filter(text))
+    except ValidationError as error:
+        query, trouble = {}, error.message
+    call = JobMethods.jobs(ask.reader, page_size=PAGE_JOBS, **query)
+    if "cursor" in ask.query:
+        call = call.at(ask.query["cursor"])
+    found, queues = await together(ask.reader.first(call), ask.reader.queues())
+    values = {
+        "jobs": [] if trouble else found.items,
+        "next": None if trouble else found.next,
+        "filter": text,
+        "trouble": trouble,
+        "views": VIEWS,
+        "queues": [queue.name for queue in queues],
+        "states": _STATES,
+        "api_query": _api_query(query),
+    }
+    return Page(template="jobs.html", title="Jobs", values=values, follows=("jobs",), every=10)
+
+
+def _api_query(query: dict[str, object]) -> str:
+    """Return the filter as the API's parameters, with which the page's script acts on all jobs that
+    match."""
+    from urllib.parse import urlencode
+
+    names = {"states": "state", "labels": "label"}
+    pairs: list[tuple[str, str]] = []
+    for kind, value in query.items():
+        if isinstance(value, list):
+            pairs += [(names.get(kind, kind), str(each)) for each in value]
+        elif isinstance(value, dict):
+            pairs += [("label", f"{key}={each}") for key, each in value.items()]
+        else:
+            pairs.append((kind, str(value)))
+    return urlencode(pairs)

@@ -1,0 +1,116 @@
+"""Numbers, times and states as a page writes them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from markupsafe import Markup
+
+THIN = "\u2009"
+_HUES = {
+    "waiting": "waiting",
+    "queued": "waiting",
+    "blocked": "waiting",
+    "spawning": "waiting",
+    "reserved": "starting",
+    "preflight": "starting",
+    "running": "running",
+    "active": "running",
+    "draining": "draining",
+    "preempting": "draining",
+    "preempted": "draining",
+    "requeued": "draining",
+    "failed": "failed",
+    "error": "failed",
+    "dead": "failed",
+    "expired": "failed",
+    "quarantined": "failed",
+    "succeeded": "done",
+    "done": "done",
+    "ended": "gone",
+    "terminated": "gone",
+    "cancelled": "gone",
+}
+
+
+def find_hue(state: object) -> str:
+    """Return the name of a state's colour, the same on every page."""
+    return _HUES.get(str(state), "waiting")
+
+
+def write_state(state: object, word: str = "") -> Markup:
+    """Return a state as its word with its colour."""
+    return Markup('<span class="state {}">{}</span>').format(find_hue(state), word or str(state))
+
+
+def write_number(count: float | None) -> str:
+    """Return a whole number with thin spaces between thousands; - for None."""
+    return "–" if count is None else f"{int(count):,}".replace(",", THIN)
+
+
+def write_span(seconds: float | None) -> str:
+    """Return a length of time: `850 ms`, `12 s`, `5 m 03 s`, `1 h 04 m`, `3 d 4 h`."""
+    if seconds is None:
+        return "–"
+    if 0 < seconds < 1:
+        return f"{int(seconds * 1000)} ms"
+    whole = max(0, int(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} m {whole % 60:02d} s"
+    if whole < 86_400:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} m"
+    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
+
+
+def write_bytes(count: float | None) -> str:
+    """Return a number of bytes in powers of 1024: `812 B`, `2.0 GiB`."""
+    if count is None:
+        return "–"
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if value >= 10 or unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def write_dollars(dollars: float | None) -> str:
+    """Return an amount of money: `$0.42`, `$3 911`."""
+    if dollars is None:
+        return "–"
+    return f"${dollars:.2f}" if dollars < 100 else f"${write_number(dollars)}"
+
+
+def write_age(moment: datetime | None, now: datetime) -> Markup:
+    """Return how long ago a moment was, with the moment itself for the pointer; the page's script
+    writes that in the viewer's zone."""
+    if moment is None:
+        return Markup("–")
+    seconds = (now - moment).total_seconds()
+    said = f"in {write_span(-seconds)}" if seconds < -1 else f"{write_span(seconds)} ago"
+    exact = moment.astimezone(UTC).isoformat(timespec="milliseconds")
+    return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(exact, said)
+
+
+def draw_line(
+    values: Sequence[float | None], label: str, most: float | None = None, width: int = 120
+) -> Markup:
+    """Return a small picture of values over time, oldest first. most: the value at the top; None:
+    the greatest one."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return Markup("")
+    top = most or max(known) or 1.0
+    step = width / max(1, len(values) - 1)
+    points = " ".join(
+        f"{at * step:.1f},{22 - 20 * min(1.0, value / top):.1f}"
+        for at, value in enumerate(values)
+        if value is not None
+    )
+    return Markup(
+        '<svg class="line" width="{w}" height="24" viewBox="0 0 {w} 24" role="img" '
+        'aria-label="{label}"><polyline points="{points}"/></svg>'
+    ).format(w=width, label=label, points=points)
