@@ -371,7 +371,9 @@ class ProjectRecord(Record, frozen=True, kw_only=True):
     """A project: retry defaults, quotas, and their use. It exists once a job names it.
 
     running: number of live jobs. gpus: GPUs that they hold. cpu_slots: CPU slots that live jobs
-    without GPUs hold. unfinished: number of jobs that have not ended.
+    without GPUs hold. unfinished: number of jobs that have not ended. spent_usd: dollars spent in
+    the month `spent_month` (as 2026-11, "" before the first count), as counted last. held: why no
+    job of it starts, because its budget is spent; "" where jobs may start.
     """
 
     name: str
@@ -381,6 +383,9 @@ class ProjectRecord(Record, frozen=True, kw_only=True):
     cpu_slots: int = 0
     unfinished: int = 0
     created_at: datetime | None = None
+    spent_month: str = ""
+    spent_usd: float = 0.0
+    held: str = ""
 
 
 class EventRecord(Record, frozen=True, kw_only=True):

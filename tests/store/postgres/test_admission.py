@@ -5,10 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import msgspec
+
 from holdfast.core.arrays.arrays import Member
 from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.facts import TaskFacts, Trip
-from holdfast.core.placement.plan import JobPlacement, QuotaLeft, Share, TaskPlacement
+from holdfast.core.placement.plan import (
+    JobPlacement,
+    QuotaLeft,
+    Share,
+    TaskPlacement,
+    plan_admission,
+)
+from holdfast.core.report.budgets import Spend
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState
 from holdfast.moves.values import NewArray, Released
@@ -100,6 +109,31 @@ async def test_a_soft_quota_lets_jobs_wait(rig: Rig) -> None:
     }
     project = await rig.store.settings.get_project("p")
     assert (project.running, project.unfinished) == (2, 4)
+
+
+async def test_a_project_whose_budget_is_spent_starts_nothing(rig: Rig) -> None:
+    """QUOTA-3: neither a plan made before nor one made after starts a job of it; what it submits is
+    kept."""
+    await rig.host(slots=9)
+    await rig.store.settings.put_project("p", {"budget_usd_per_month": 5.0}, now=rig.now)
+    ran = await rig.submit(project="p")
+    assert await rig.admit() == [ran]
+    waits = await rig.submit(project="p")
+    spent = Spend(month="2026-11", usd=5.2, told=100, held="p has spent its budget")
+    snapshot = await rig.store.admission.read_admission(9, now=rig.now)
+    plan = plan_admission(snapshot.candidates, snapshot.hosts, snapshot.headroom)
+    assert [placed.job_id for placed in plan.placements] == [waits]
+    await rig.store.money.write_spends({"p": spent}, now=rig.now)
+    ttls = dict.fromkeys([waits], 60.0)
+    assert not await rig.reserve(plan.placements, ttls, now=rig.now)
+    other = await rig.submit(project="q")
+    assert await rig.admit() == [other]
+    project = await rig.store.settings.get_project("p")
+    assert (project.held, project.spent_usd, project.unfinished) == (spent.held, 5.2, 2)
+    assert await rig.store.money.read_spends() == {"p": spent}
+    freed = msgspec.structs.replace(spent, held="")
+    await rig.store.money.write_spends({"p": freed}, now=rig.now)
+    assert await rig.admit() == [waits]
 
 
 async def test_gpus_are_counted_over_all_tasks(rig: Rig) -> None:

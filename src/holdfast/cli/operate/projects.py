@@ -17,6 +17,7 @@ COLUMNS: Columns[ProjectRecord] = {
     "JOBS": lambda p: _use(p, p.running, "quota_jobs"),
     "GPUS": lambda p: _use(p, p.gpus, "quota_gpus"),
     "UNFINISHED": lambda p: str(p.unfinished),
+    "SPENT": lambda p: _spend(p) or "-",
     "RETRIES": lambda p: "held" if p.settings.get("retries_enabled") is False else "-",
     "SETTINGS": lambda p: _settings(p) or "-",
 }
@@ -66,6 +67,14 @@ def _share(project: ProjectRecord) -> str:
     return ", ".join(held)
 
 
+def _spend(project: ProjectRecord) -> str:
+    budget = project.settings.get("budget_usd_per_month")
+    if not project.spent_month or (budget is None and not project.spent_usd):
+        return ""
+    spent = f"${project.spent_usd:,.2f}"
+    return spent if not isinstance(budget, (int, float)) else f"{spent} of ${budget:,.2f}"
+
+
 def _settings(project: ProjectRecord) -> str:
     return " ".join(
         f"{name}={value_text(value)}" for name, value in sorted(project.settings.items())
@@ -87,6 +96,8 @@ def _project_text(p: ProjectRecord) -> str:
             ("share", _share(p)),
             ("unfinished", count_of(p.unfinished, "job")),
             ("over quota", f"jobs are {hard}" if limited else "no quota of its own"),
+            ("spent", f"{_spend(p)} in {p.spent_month}" if _spend(p) else ""),
+            ("jobs", f"none starts: {p.held}" if p.held else ""),
             ("retries", f"held{f': {reason}' if reason else ''}" if held else ""),
             ("settings", _settings(p)),
         ]
@@ -116,23 +127,37 @@ def create_project(client: Client, name: str) -> ProjectRecord:
 
 
 @projects.add("set", _project_text)
-@click.argument("changes", metavar="SETTING=VALUE...", nargs=-1, required=True)
-def set_project(client: Client, name: str, changes: Sequence[str]) -> ProjectRecord:
+@click.argument("changes", metavar="[SETTING=VALUE]...", nargs=-1)
+@click.option("--budget-usd", metavar="N", help="Short for budget_usd_per_month=N; `off` for none.")
+@click.option(
+    "--at-budget",
+    type=click.Choice(("notice", "hold", "preempt")),
+    help="Short for at_budget=…: what follows once the budget is spent.",
+)
+def set_project(
+    client: Client, name: str, changes: Sequence[str], budget_usd: str | None, at_budget: str | None
+) -> ProjectRecord:
     """Make a project, or change its settings. `off` switches a limit off.
 
     quota_jobs and quota_gpus limit what runs at once. With quota=soft further jobs wait; with
     quota=hard they are refused at submission, and every unfinished job counts. share_gpus and
-    share_cpu_slots are its own: more is borrowed while idle, and given back when asked for. Retry
-    defaults:
-    max_retries, retry_delay_seconds, retry_backoff, …
+    share_cpu_slots are its own: more is borrowed while idle, and given back when asked for. Of a
+    budget in dollars a month, people are told at 80 % and at 100 %; then at_budget decides whether
+    further jobs wait (hold), or running ones stop as well (preempt). Retry defaults: max_retries,
+    retry_delay_seconds, …
 
     \b
     Examples:
       holdfast projects set vision quota_gpus=8 quota=hard
       holdfast projects set speech share_gpus=4
+      holdfast projects set vision --budget-usd 500 --at-budget hold
       holdfast projects set vision max_retries=2 retry_on=failures,infra,system
     """
-    return client.put_project(name, read_changes(changes))
+    given = {"budget_usd_per_month": budget_usd, "at_budget": at_budget}
+    said = [f"{name}={value}" for name, value in given.items() if value is not None]
+    if not (changes or said):
+        raise click.UsageError("name a setting, as quota_gpus=8 or --budget-usd 500")
+    return client.put_project(name, read_changes([*changes, *said]))
 
 
 @projects.add("unset", _project_text)

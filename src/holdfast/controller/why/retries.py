@@ -54,11 +54,18 @@ def explain_hold(found: Circumstances, what: str) -> Iterator[WhyLine]:
 
 
 def explain_quota(found: Circumstances) -> Iterator[WhyLine]:
-    """Name the quotas of the job's project that are used up."""
+    """Name the budget and the quotas of the job's project that are used up."""
     job, project = found.job, found.project
     if project is None:
         return
     name = project.name
+    if project.held:
+        raised = f"holdfast projects set {name} budget_usd_per_month=N"
+        yield line(
+            "budget",
+            f"{project.held}, so it waits for the next month or for a higher budget",
+            f"{raised}, or at_budget=notice",
+        )
     jobs, gpus, needed = found.quota_jobs, found.quota_gpus, job.gpus * job.tasks
     if isinstance(jobs, int) and project.running >= jobs:
         yield line(

@@ -162,6 +162,7 @@ def _release(queues: Queues, spec: JobSpec) -> Queues:
         quotas[spec.project] = QuotaLeft(
             jobs=None if quota.jobs is None else max(0, quota.jobs) + 1,
             gpus=None if quota.gpus is None else quota.gpus + spec.gpus,
+            held=quota.held,
         )
     return msgspec.structs.replace(queues, headroom=headroom, quotas=quotas)
 

@@ -61,8 +61,11 @@ class _Quotas:
     def __init__(self, quotas: Mapping[str, QuotaLeft]) -> None:
         self._jobs = {name: q.jobs for name, q in quotas.items() if q.jobs is not None}
         self._gpus = {name: q.gpus for name, q in quotas.items() if q.gpus is not None}
+        self._held = {name: q.held for name, q in quotas.items() if q.held}
 
     def refuse(self, job: Candidate) -> str | None:
+        if job.project in self._held:
+            return self._held[job.project]
         if self._jobs.get(job.project, 1) <= 0:
             return f"project {job.project} already runs as many jobs as it may (quota_jobs)"
         gpus = job.gpus * job.tasks

@@ -102,10 +102,12 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class QuotaLeft(msgspec.Struct, frozen=True, kw_only=True):
-    """The jobs, and the GPUs over all tasks, that a project may still start. None: no limit."""
+    """The jobs, and the GPUs over all tasks, that a project may still start. None: no limit. held: why
+    it may start none, even where others end (QUOTA-3); "" where it may."""
 
     jobs: int | None = None
     gpus: int | None = None
+    held: str = ""
 
 
 class Share(msgspec.Struct, frozen=True, kw_only=True):

@@ -33,7 +33,9 @@ _ENDS: dict[str, str] = {
 }
 _AGAIN = "job.requeued"
 _TRIPPED = "task.tripped"
-NOTED_EVENTS = (*_ENDS, _AGAIN, _TRIPPED)
+IDLE_GPUS = "job.idle_gpus"
+BUDGET_REACHED = "project.budget"
+NOTED_EVENTS = (*_ENDS, _AGAIN, _TRIPPED, IDLE_GPUS, BUDGET_REACHED)
 """The kinds of events that may become a notice."""
 _STALLS = frozenset({Watchdog.STALL, Watchdog.GPU_HEALTH})
 _FAILURES = frozenset({Budget.RETRIES, Budget.INFRA, Budget.WATCHDOG})
@@ -42,17 +44,19 @@ _FAILURES = frozenset({Budget.RETRIES, Budget.INFRA, Budget.WATCHDOG})
 class NoticeKind(StrEnum):
     """What a notice tells. END: the job has ended. FAILURE: it, or an attempt of it, failed. STALL: a
     watchdog found that it stands still. FIRST_OUTPUT: it printed something. WAITS: it has waited for
-    longer than asked."""
+    longer than asked. IDLE: its GPUs do nothing. BUDGET: its project has spent much of its budget."""
 
     END = "end"
     FAILURE = "failure"
     STALL = "stall"
     FIRST_OUTPUT = "first-output"
     WAITS = "waits"
+    IDLE = "idle"
+    BUDGET = "budget"
 
 
 _MOMENTS = frozenset({NoticeKind.FIRST_OUTPUT, NoticeKind.WAITS})
-DEFAULT_KINDS = frozenset({NoticeKind.END, NoticeKind.FAILURE, NoticeKind.STALL})
+DEFAULT_KINDS = frozenset(NoticeKind) - _MOMENTS
 
 
 class Wish(Record, frozen=True, kw_only=True):
@@ -144,7 +148,8 @@ def list_kinds(event: EventRecord) -> frozenset[NoticeKind]:
         return frozenset({NoticeKind.STALL})
     if event.kind in _MOMENTS:
         return frozenset({NoticeKind(event.kind)})
-    return frozenset()
+    told = {IDLE_GPUS: NoticeKind.IDLE, BUDGET_REACHED: NoticeKind.BUDGET}.get(event.kind)
+    return frozenset() if told is None else frozenset({told})
 
 
 def list_moments(hook: Subscription, job: NotedJob, at: datetime) -> list[EventRecord]:
@@ -183,6 +188,8 @@ def write_notice(
 ) -> str | None:
     """Return the body of a notice about an event; None where the target is not to be told of the
     event. url: the address where people reach the controller; empty where none is set."""
+    if event.kind == BUDGET_REACHED:
+        return _write_of_project(hook, event)
     if not isinstance(job, NotedJob):
         return None
     kinds, wish = list_kinds(event), find_wish(hook, job)
@@ -191,9 +198,9 @@ def write_notice(
     tripped = event.kind == _AGAIN and event.data.get("charged_to") == Budget.WATCHDOG
     if tripped and NoticeKind.STALL in wish.kinds:
         return None  # the trip was told a moment ago
-    failed = bool(kinds & {NoticeKind.FAILURE, NoticeKind.STALL})
+    failed = bool(kinds & {NoticeKind.FAILURE, NoticeKind.STALL, NoticeKind.IDLE})
     parts = [event.message or job.reason, f"project {job.project}, queue {job.queue}"]
-    if failed and event.kind != _TRIPPED and job.log_tail:
+    if failed and event.kind not in (_TRIPPED, IDLE_GPUS) and job.log_tail:
         lines = job.log_tail.rstrip().splitlines()[-TAIL_LINES:]
         parts.append(
             "\n".join(["The last lines of its output:", *(one[:_LINE_CHARS] for one in lines)])
@@ -205,8 +212,24 @@ def write_notice(
     return msgspec.json.encode(notice).decode()
 
 
+def _write_of_project(hook: Subscription, event: EventRecord) -> str | None:
+    """Return the body of a notice about a project, whose wishes its event carries (`notify`)."""
+    if hook.project not in (None, event.project):
+        return None
+    try:
+        wish = read_wishes((), str(event.data.get("notify") or "")).get(hook.name)
+    except ValidationError:
+        return None
+    if wish is None or not list_kinds(event) & wish.kinds:
+        return None
+    text = f"{event.message}\n\nholdfast report --project {event.project} --by job"
+    title = f"project {event.project}: its budget"
+    return msgspec.json.encode(Notice(title=title, text=text, failed=True)).decode()
+
+
 def _say_kind(event: EventRecord) -> str:
     said = {
+        IDLE_GPUS: "its GPUs are idle",
         _AGAIN: "an attempt failed, and it is tried again",
         _TRIPPED: "it stood still and was stopped",
         NoticeKind.FIRST_OUTPUT: "first output",

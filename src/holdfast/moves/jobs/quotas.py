@@ -5,6 +5,8 @@ QUOTA-1  A hard quota counts all unfinished jobs and is checked under the projec
          alone needs more GPUs than its project's quota.
 QUOTA-2  A job counts while it is reserved, running or draining, in a first attempt and a retry
          alike.
+QUOTA-3  A project whose month's budget is spent, and that is to be held then, has no room for another
+         job, while its running jobs and its submissions go on.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,17 +17,19 @@ from holdfast.core.placement.plan import QuotaLeft, Share
 from holdfast.core.settings.resolve import Value, resolve
 from holdfast.errors import QuotaExceeded
 
-NAMES = ("quota_jobs", "quota_gpus")
+NAMES = ("quota_jobs", "quota_gpus", "budget_usd_per_month")
+"""The settings by which a project may come to its limit."""
 SHARES = ("share_gpus", "share_cpu_slots")
 
 
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
     """A project's limits on running jobs and their GPUs; a hard quota limits unfinished jobs too.
-    None: no limit."""
+    None: no limit. held: why no job of the project may start now, "" where jobs may (QUOTA-3)."""
 
     hard: bool
     jobs: int | None
     gpus: int | None
+    held: str = ""
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +46,7 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sets_quota(layer: Mapping[str, Value]) -> bool:
-    """Return whether a layer of settings sets a quota."""
+    """Return whether a layer of settings sets a quota, or a budget, which may hold jobs as well."""
     return any(layer.get(name) is not None for name in NAMES)
 
 
@@ -81,15 +85,16 @@ def plan_owned(shares: Mapping[str, Share], limit: int) -> tuple[dict[str, tuple
 
 
 def read_quota(
-    own: Mapping[str, Value], below: Sequence[tuple[str, Mapping[str, Value]]]
+    own: Mapping[str, Value], below: Sequence[tuple[str, Mapping[str, Value]]], held: str = ""
 ) -> Quota | None:
     """Return a project's quota in force, or None. own: the project's settings, which go before the
-    layers `below`."""
+    layers `below`. held: as in `Quota`."""
     layers = [("project", own), *below]
-    jobs, gpus = (_count(resolve(name, layers).value) for name in NAMES)
-    if jobs is None and gpus is None:
+    jobs, gpus = (_count(resolve(name, layers).value) for name in ("quota_jobs", "quota_gpus"))
+    if jobs is None and gpus is None and not held:
         return None
-    return Quota(hard=resolve("quota", layers).value == "hard", jobs=jobs, gpus=gpus)
+    hard = resolve("quota", layers).value == "hard"
+    return Quota(hard=hard, jobs=jobs, gpus=gpus, held=held)
 
 
 def _count(value: Value) -> int | None:
@@ -148,6 +153,8 @@ def find_refused(
 def quota_left(quota: Quota, use: Use) -> QuotaLeft:
     """Return the rest of a quota, which is negative where the quota was lowered below the present
     use."""
+    if quota.held:
+        return QuotaLeft(jobs=0, held=quota.held)
     return QuotaLeft(
         jobs=None if quota.jobs is None else quota.jobs - use.running_jobs,
         gpus=None if quota.gpus is None else quota.gpus - use.running_gpus,
@@ -180,4 +187,5 @@ class Allotment:
             self._left[project] = QuotaLeft(
                 jobs=None if left.jobs is None else left.jobs - 1,
                 gpus=None if left.gpus is None else left.gpus - gpus,
+                held=left.held,
             )

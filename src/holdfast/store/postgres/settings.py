@@ -223,6 +223,9 @@ async def _read_projects(tx: Tx, names: Sequence[str] | None) -> list[ProjectRec
             cpu_slots=use[name]["running_cpu_slots"] if name in use else 0,
             unfinished=use[name]["jobs"] if name in use else 0,
             created_at=own[name]["created_at"] if name in own else None,
+            spent_month=own[name]["spent_month"] if name in own else "",
+            spent_usd=own[name]["spent_usd"] if name in own else 0.0,
+            held=own[name]["held"] if name in own else "",
         )
         for name in sorted(own.keys() | use.keys() | set(names or ()))
     ]
@@ -241,7 +244,10 @@ async def read_quotas(
     if row is None:
         return {}
     below = [("cluster", row["cluster"]), ("environment", environment)]
-    found = {name: read_quota(row["projects"].get(name, {}), below) for name in sorted(names)}
+    own, held = row["projects"], row["held"]
+    found = {
+        name: read_quota(own.get(name, {}), below, held.get(name, "")) for name in sorted(names)
+    }
     return {name: quota for name, quota in found.items() if quota is not None}
 
 

@@ -24,6 +24,7 @@ from holdfast.store.postgres.dependencies import PostgresDependencies
 from holdfast.store.postgres.events import PostgresEvents
 from holdfast.store.postgres.fleet.health import PostgresHealth
 from holdfast.store.postgres.fleet.instances import PostgresFleet
+from holdfast.store.postgres.fleet.money import PostgresMoney
 from holdfast.store.postgres.fleet.telemetry import PostgresTelemetry
 from holdfast.store.postgres.fleet.views import PostgresFleetViews
 from holdfast.store.postgres.hosts import PostgresHosts
@@ -101,6 +102,7 @@ class PostgresStore:
         self.leases = PostgresLeases(session, self.environment)
         self.logs = PostgresLogs(session)
         self.members = PostgresMembers(session)
+        self.money = PostgresMoney(session)
         self.notices = PostgresNotices(session)
         self.schedules = PostgresSchedules(session, self.environment)
         self.sessions = PostgresSessions(session)

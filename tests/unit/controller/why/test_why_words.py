@@ -50,6 +50,14 @@ def test_a_quota_of_gpus_does_so_too(held: int, may: int, says: str) -> None:
     assert says in line.hint
 
 
+def test_a_spent_budget_says_what_releases_the_job() -> None:
+    held = "project p has spent its budget of $5.00 for May 2026 (budget_usd_per_month, at_budget=hold)"
+    project = ProjectRecord(name="p", settings={}, held=held)
+    (line, *_) = explain_quota(around(job_record(state="queued"), project=project))
+    assert line.message == f"{held}, so it waits for the next month or for a higher budget"
+    assert line.hint == "holdfast projects set p budget_usd_per_month=N, or at_budget=notice"
+
+
 @pytest.mark.parametrize(
     ("reclaims", "says"),
     [(True, "are stopped for it where that makes enough room"), (False, "it waits for free room")],

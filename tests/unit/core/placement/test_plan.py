@@ -183,6 +183,14 @@ def test_no_project_starts_more_than_it_may(
             assert "quota_" in plan.refusals[j.job_id]
 
 
+def test_a_held_project_starts_nothing_and_says_why() -> None:
+    """QUOTA-3"""
+    jobs = [of_project("a", "p"), of_project("b", "q")]
+    plan = plan_admission(jobs, [host("h0")], {}, {"p": QuotaLeft(jobs=0, held="it is spent")})
+    assert [p.job_id for p in plan.placements] == ["b"]
+    assert plan.refusals == {"a": "it is spent"}
+
+
 def test_a_quota_says_what_is_left_and_what_is_asked() -> None:
     quotas = {"p": QuotaLeft(jobs=1), "r": QuotaLeft(gpus=3)}
     jobs = [

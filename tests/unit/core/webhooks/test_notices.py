@@ -78,6 +78,7 @@ def test_the_jobs_own_wish_is_over_its_projects() -> None:
         ("job.requeued", {"charged_to": "infra"}, "ops:failure", True), ("job.requeued", {"charged_to": "nothing"}, "ops", False),
         ("job.requeued", {"charged_to": "watchdog"}, "ops", False), ("job.requeued", {"charged_to": "watchdog"}, "ops:failure", True),
         ("task.tripped", {"watchdog": "stall"}, "ops", True), ("task.tripped", {"watchdog": "time_limit"}, "ops", False),
+        ("job.idle_gpus", {}, "ops", True), ("job.idle_gpus", {}, "ops:idle", True), ("job.idle_gpus", {}, "ops:end", False),
         ("job.started", {}, "ops", False), ("job.failed", {}, "others", False), ("job.failed", {}, "no words", False),
     ],
 )  # fmt: skip
@@ -89,6 +90,30 @@ def test_a_target_of_another_project_is_not_told() -> None:
     other = msgspec.structs.replace(HOOK, project="speech")
     assert write_notice(other, event("job.failed"), job("ops"), "") is None
     assert list_moments(other, job("ops:first-output", has_output=True), NOW) == []
+
+
+@pytest.mark.parametrize(
+    ("wishes", "project", "is_told"),
+    [
+        ("ops", None, True), ("me ops:budget", None, True), ("ops", "vision", True), ("ops", "speech", False),
+        ("ops:end", None, False), ("me", None, False), ("", None, False), ("no words:", None, False),
+    ],
+)  # fmt: skip
+def test_a_budget_is_told_to_the_targets_of_its_project(
+    wishes: str, project: str | None, is_told: bool
+) -> None:
+    hook = msgspec.structs.replace(HOOK, project=project)
+    reached = EventRecord(
+        id="e",
+        at=NOW,
+        kind="project.budget",
+        project="vision",
+        message="project vision has spent $400.00",
+        data={"notify": wishes},
+    )
+    body = write_notice(hook, reached, None, "")
+    assert (body is not None) is is_told
+    assert body is None or "has spent $400.00" in body
 
 
 def test_a_moment_keeps_its_id_and_comes_when_it_is_due() -> None:

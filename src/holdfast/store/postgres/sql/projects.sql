@@ -2,23 +2,30 @@
 -- name that was typed wrong is none; `default` needs no row.
 
 create table projects (
-  name       text primary key,
-  settings   jsonb not null default '{}',
-  created_at timestamptz not null
+  name        text primary key,
+  settings    jsonb not null default '{}',
+  created_at  timestamptz not null,
+  -- What it has spent in a month, as the leader last counted it, and what follows (SPEND-1…3).
+  spent_month text not null default '', -- as 2026-11
+  spent_usd   double precision not null default 0,
+  told        integer not null default 0, -- the percentage of its budget that people were last told of
+  held        text not null default ''    -- why no job of it may start; empty: jobs may (QUOTA-3)
 );
 
 -- name: look_for_quotas
-select exists (select from cluster where coalesce(settings->>'quota_jobs', settings->>'quota_gpus') is not null)
-    or exists (select from projects where coalesce(settings->>'quota_jobs', settings->>'quota_gpus') is not null) as limited;
+select exists (select from cluster where coalesce(settings->>'quota_jobs', settings->>'quota_gpus', settings->>'budget_usd_per_month') is not null)
+    or exists (select from projects where coalesce(settings->>'quota_jobs', settings->>'quota_gpus', settings->>'budget_usd_per_month') is not null) as limited;
 
 -- name: read_projects
-select name, settings, created_at from projects order by name;
+select name, settings, created_at, spent_month, spent_usd, told, held from projects order by name;
 
 -- name: read_quota_layers
 -- The cluster's settings, and those of the projects named that limit anything.
 select c.settings as cluster, (
   select coalesce(jsonb_object_agg(p.name, p.settings), '{}') from projects p where p.name = any(%(names)s)
-) as projects
+) as projects, (
+  select coalesce(jsonb_object_agg(p.name, p.held), '{}') from projects p where p.name = any(%(names)s) and p.held <> ''
+) as held
 from cluster c;
 
 -- name: lock_quota
@@ -35,6 +42,14 @@ select name, settings, created_at from projects where name = %(name)s for update
 insert into projects (name, settings, created_at) values (%(name)s, %(changes)s::jsonb, %(now)s)
 on conflict (name) do update set settings = (projects.settings || %(changes)s::jsonb) - %(unset)s::text[]
 returning name;
+
+-- name: write_spends
+-- A project without settings of its own gets a row once it has spent something, because a budget may be the cluster's.
+insert into projects (name, created_at, spent_month, spent_usd, told, held)
+select x.name, %(now)s, x.month, x.usd, x.told, x.held
+from jsonb_to_recordset(%(rows)s::jsonb) as x(name text, month text, usd double precision, told integer, held text)
+on conflict (name) do update
+set spent_month = excluded.spent_month, spent_usd = excluded.spent_usd, told = excluded.told, held = excluded.held;
 
 -- name: delete_project
 delete from projects where name = %(name)s;
