@@ -14,12 +14,17 @@ WORK = 150_000
 FEWEST = 5
 """Fewest scenarios from which an interval is made."""
 LOW, HIGH = 0.04, 0.96
+MARGIN_EARLY, MARGIN_LATE = 0.05, 0.1
+"""What an interval is widened by, in parts of the expectation, because a replay knows nothing of jobs that
+are yet to come, that run again, or that run otherwise than their likes. Taken from `bench forecast`."""
 LEAST_STARTS = 5
 """Fewest starts that tell a pace."""
 PACE_LOW, PACE_HIGH = 0.7, 1.5
 
 
-def foretell_line(outlook: Outlook, work: int = WORK, stop: str | None = None) -> dict[str, Forecast]:
+def foretell_line(
+    outlook: Outlook, work: int = WORK, stop: str | None = None
+) -> dict[str, Forecast]:
     """Return the forecast of each job of the line, by id; a job whose start no replay reached is missing.
 
     stop: the only job that is of interest.
@@ -49,11 +54,11 @@ def _sum_up(times: Sequence[float], scenarios: int) -> Forecast | None:
     expected = _pick(ordered, 0.5)
     if not math.isfinite(expected):
         return None
-    latest = _pick(ordered, HIGH)
+    earliest, latest = _pick(ordered, LOW), _pick(ordered, HIGH)
     return Forecast(
         expected_seconds=expected,
-        earliest_seconds=min(expected, _pick(ordered, LOW)),
-        latest_seconds=max(expected, latest) if math.isfinite(latest) else None,
+        earliest_seconds=max(0.0, earliest - MARGIN_EARLY * expected),
+        latest_seconds=latest + MARGIN_LATE * expected if math.isfinite(latest) else None,
         by="plan",
     )
 
@@ -90,7 +95,9 @@ def find_forecast(
         return found
     pace = outlook.pace
     if pace.starts < LEAST_STARTS:
-        times = sorted(each.expected_seconds for each in known.values() if each.expected_seconds > 0)
+        times = sorted(
+            each.expected_seconds for each in known.values() if each.expected_seconds > 0
+        )
         if len(times) >= LEAST_STARTS:
             pace = Pace(starts=len(times), seconds=times[-1])
     return foretell_by_pace(ahead, pace)

@@ -56,7 +56,8 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
 
     line: the first queued jobs, in the order in which a plan is given them, those in queues without
     headroom too. later: jobs that become queued after so many seconds. behind: number of queued jobs that
-    are not in `line`. running: tasks that hold room, with their limits and expectations in force. ends: how
+    are not in `line`. floors: for each queue of which `line` shows only the head, the priority of the last
+    job that is shown. running: tasks that hold room, with their limits and expectations in force. ends: how
     long each running job may still run. spans: how long each job of the line may run, by id; `span` for the
     others. pace: of the last starts. arrivals_per_second: of new jobs. headroom, quotas, shares,
     hold_back_seconds, lowest_preemptible: as for `plan_admission`.
@@ -65,6 +66,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     line: tuple[Candidate, ...]
     later: tuple[tuple[float, Candidate], ...] = ()
     behind: int = 0
+    floors: Mapping[str, int] = {}
     hosts: tuple[Capacity, ...]
     running: tuple[RunningTask, ...] = ()
     ends: Mapping[str, Spread] = {}

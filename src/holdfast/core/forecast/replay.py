@@ -11,7 +11,8 @@ from __future__ import annotations
 import heapq
 import math
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -32,6 +33,10 @@ MAX_POOL_LINE = 100_000
 MAX_HOLDERS = 2
 """Jobs for which a replayed plan holds room back; what later ones hold changes nothing
 much, and costs as much again for each."""
+
+
+Event = Callable[[], bool]
+"""Lets something happen at its moment, and returns whether that made room."""
 
 
 class Work:
@@ -80,39 +85,35 @@ class _Replay:
         self.line = list(outlook.line)
         self.at = 0.0
         self.started: dict[str, float] = {}
-        self._events: list[tuple[float, int, str, object]] = []
+        self._events: list[tuple[float, int, Event]] = []
         self._count = 0
         self._ends: list[float] = []
         """When the events of this step made room, ascending."""
         self._plain = not outlook.shares and outlook.lowest_preemptible is None
         left = {job_id: s.draw(part_of(job_id, scenario)) for job_id, s in outlook.ends.items()}
-        for job, seats, tasks, ends in gather_lives(outlook.running, left):
-            self._add(job, seats, tasks, ends)
+        for live in gather_lives(outlook.running, left):
+            self.world.lives[live.job.job_id] = live
+            self._push(live.ends_at, partial(self._end, live.job.job_id))
         for at, job in outlook.later:
-            self._push(at, "job", job)
+            self._push(at, partial(self._queue, job, front=False))
         self.pools = [_Pool(pool, scenario) for pool in outlook.pools]
         for pool in self.pools:
             for age in pool.outlook.starting:
                 self._bring(pool, age)
             first = part_of(pool.outlook.name, scenario) * pool.outlook.cycle_seconds
-            self._push(max(first, pool.outlook.resumes_seconds), "cycle", pool)
+            self._push(max(first, pool.outlook.resumes_seconds), partial(self._grow, pool))
 
-    def _add(self, job: Candidate, seats: list, tasks: tuple, ends: float) -> None:  # type: ignore[type-arg]
-        from holdfast.core.forecast.world import Live
-
-        self.world.lives[job.job_id] = Live(job, seats, 0.0, ends, tasks[0].draining, tasks)
-        self._push(ends, "end", job.job_id)
-
-    def _push(self, at: float, kind: str, what: object) -> None:
+    def _push(self, at: float, event: Event) -> None:
         self._count += 1
-        heapq.heappush(self._events, (at, self._count, kind, what))
+        heapq.heappush(self._events, (at, self._count, event))
 
     def _bring(self, pool: _Pool, age: float) -> None:
+        """Let a host of a pool come that was asked for `age` seconds ago."""
         seconds = pool.draw(age)
         pool.starting += 1
         host_id = f"{pool.outlook.name}+{pool.asked}"
         host = msgspec.structs.replace(pool.outlook.host, host_id=host_id, name=host_id)
-        self._push(self.at + seconds, "host", (pool, host))
+        self._push(self.at + seconds, partial(self._come, pool, host))
 
     def run(self, stop: str | None) -> Mapping[str, float]:
         """Go on until the job `stop` has started, or all of the line have, or the work is spent."""
@@ -133,49 +134,42 @@ class _Replay:
         until = first + max(GRAIN_SECONDS, GRAIN_RATIO * first)
         self._ends = []
         while self._events and self._events[0][0] <= until:
-            self.at, _, kind, what = heapq.heappop(self._events)
-            if self._happen(kind, what):
+            self.at, _, event = heapq.heappop(self._events)
+            if event():
                 self._ends.append(self.at)
             self.work.spend(2)
         return True
 
-    def _happen(self, kind: str, what: object) -> bool:
-        """Let one event happen. Returns whether it made room."""
-        if kind == "end":
-            assert isinstance(what, str)
-            live = self.world.lives.get(what)
-            if live is None or live.ends_at > self.at:
-                return False
-            self.world.end(what)
-            if live.draining and live.told and not live.told[0].draining:
-                self._queue(live.job, front=True)
-            return True
-        if kind == "job":
-            assert isinstance(what, Candidate)
-            self._queue(what, front=False)
-        elif kind == "host":
-            pool, host = what  # type: ignore[misc]  # as pushed by `_bring`
-            pool.starting -= 1
-            pool.serving += 1
-            self.world.add_host(host)
-            return True
-        else:
-            assert isinstance(what, _Pool)
-            self._grow(what)
-            self._push(self.at + what.outlook.cycle_seconds, "cycle", what)
-        return False
+    def _end(self, key: str) -> bool:
+        """End a running job, unless it ended before."""
+        live = self.world.lives.get(key)
+        if live is None or live.ends_at > self.at:
+            return False
+        self.world.end(key)
+        if live.draining and live.told and not live.told[0].draining:
+            self._queue(live.job, front=True)
+        return True
 
-    def _queue(self, job: Candidate, *, front: bool) -> None:
+    def _come(self, pool: _Pool, host: Capacity) -> bool:
+        """Let a host of a pool serve from now on."""
+        pool.starting -= 1
+        pool.serving += 1
+        self.world.add_host(host)
+        return True
+
+    def _queue(self, job: Candidate, *, front: bool) -> bool:
         """Put a job into the line: before or behind those of its priority."""
         keys = [-each.priority - (front and each.priority == job.priority) for each in self.line]
         at = bisect_right(keys, -job.priority - front)
         self.line.insert(at, job)
+        return False
 
-    def _grow(self, pool: _Pool) -> None:
+    def _grow(self, pool: _Pool) -> bool:
         """Let a pool rent what its cycle would for the jobs that wait (`core.fleet.demand`)."""
+        self._push(self.at + pool.outlook.cycle_seconds, partial(self._grow, pool))
         look = pool.outlook
         if pool.room <= 0:
-            return
+            return False
         waiting = sum(_worth(job, look) for job in self.line)
         if waiting:
             new = self.outlook.behind + self.outlook.arrivals_per_second * self.at
@@ -185,6 +179,7 @@ class _Replay:
             pool.room -= 1
             self._bring(pool, 0.0)
         self.work.spend(len(self.line) // 4)
+        return False
 
     def _plan(self) -> None:
         """Place what fits now, as admission's rounds do."""
@@ -213,7 +208,7 @@ class _Replay:
 
     def _ask(self, window: Sequence[Candidate]) -> AdmissionPlan | None:
         """Return the planner's plan; None where no host has room for the smallest job."""
-        world, outlook = self.world, self.outlook
+        world = self.world
         least = (
             min(job.cpu_slots for job in window),
             min(job.memory_bytes for job in window),
@@ -270,7 +265,7 @@ class _Replay:
             ends = at + spread.draw(part_of(job.job_id, self.scenario))
             self.world.start(job, placement, at, ends)
             key = job.job_id if seat is None else f"{job.job_id}/{seat}"
-            self._push(ends, "end", key)
+            self._push(ends, partial(self._end, key))
             gone.add((job.job_id, seat))
             if seat is None:
                 self.started.setdefault(job.job_id, at)
@@ -289,7 +284,7 @@ class _Replay:
             if live is not None and not live.draining:
                 live.draining = True
                 live.ends_at = min(live.ends_at, self.at + DRAIN_SECONDS)
-                self._push(live.ends_at, "end", victim)
+                self._push(live.ends_at, partial(self._end, victim))
 
 
 def _worth(job: Candidate, pool: PoolOutlook) -> int:

@@ -198,19 +198,19 @@ def _tell(live: Live, at: float) -> Iterable[RunningTask]:
         )
 
 
-def gather_lives(
-    tasks: Sequence[RunningTask], left: Mapping[str, float]
-) -> list[tuple[Candidate, list[Seat], tuple[RunningTask, ...], float]]:
-    """Return the running jobs: each as a candidate, its room, its tasks and how long it still runs."""
+def gather_lives(tasks: Sequence[RunningTask], left: Mapping[str, float]) -> list[Live]:
+    """Return the running jobs. left: job id → the seconds that it still runs."""
     by_job: dict[str, list[RunningTask]] = {}
     for task in tasks:
         by_job.setdefault(task.job_id, []).append(task)
     return [
-        (
+        Live(
             _as_candidate(own),
             [Seat(t.host_id, t.cpu_slots, t.memory_bytes, t.devices) for t in own],
-            tuple(own),
+            0.0,
             left[job_id],
+            own[0].draining,
+            tuple(own),
         )
         for job_id, own in by_job.items()
     ]
