@@ -87,6 +87,10 @@ class Day:
         self.hosts: dict[str, Rented] = {}
         self.queue: deque[tuple[float, float]] = deque()
         self.outcomes: deque[tuple[float, str]] = deque(maxlen=50)
+        self.spawn_seconds: deque[float] = deque(maxlen=50)  # of hosts that came to serve
+        self.took_seconds: deque[float] = deque(maxlen=200)  # of jobs that finished
+        self.starts: deque[tuple[float, tuple[float, float]]] = deque()
+        self.recent: deque[tuple[float, tuple[float, float]]] = deque(maxlen=2000)
         self.refusals = 0
         self.refused_at = 0.0
         self._ends: list[tuple[float, str]] = []
@@ -167,12 +171,14 @@ class Day:
             at, host_id = heapq.heappop(self._ends)
             host = self.hosts.get(host_id)
             if host is not None and host.ends_at == at and host.dies_at > at:
+                self.took_seconds.append(host.job[1] if host.job is not None else 0.0)
                 host.job, host.ends_at, host.idle_since = None, math.inf, at
                 self._done += 1
         for host in self.hosts.values():
             if host.state is HostState.SPAWNING and host.ready_at <= now:
                 host.state, host.since, host.idle_since = HostState.ACTIVE, now, now
                 self.outcomes.appendleft((now, ""))
+                self.spawn_seconds.append(now - host.intent_at)
             if host.dies_at > now:
                 host.heard_at = now
             if host.state is HostState.ACTIVE and host.job is None and self.queue:
@@ -180,6 +186,8 @@ class Day:
                     continue
                 queued, takes = host.job = self.queue.popleft()
                 self._waits.append(now - queued)
+                self.starts.append((now, host.job))
+                self.recent.append((now, host.job))
                 host.ends_at = now + takes
                 heapq.heappush(self._ends, (host.ends_at, host.host_id))
 

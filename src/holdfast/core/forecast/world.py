@@ -1,0 +1,235 @@
+"""The room, the running jobs and the limits of one scenario, while it is replayed. Pure.
+
+Hosts and jobs are those of an outlook; only numbers of devices are kept true, not which devices they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from zlib import crc32
+
+import msgspec
+
+from holdfast.core.forecast.outlook import Outlook
+from holdfast.core.placement.holds import foretell_end
+from holdfast.core.placement.types import (
+    Candidate,
+    Capacity,
+    JobPlacement,
+    QuotaLeft,
+    RunningTask,
+    Share,
+)
+
+SCENARIOS = 23
+"""A prime, so that each job meets each of the parts of its spread once, in an order of its own."""
+
+
+def part_of(job_id: str, scenario: int) -> float:
+    """Return which part of its spread the job meets in a scenario, 0 < part < 1."""
+    mark = crc32(job_id.encode())
+    step, first = mark % (SCENARIOS - 1) + 1, mark // SCENARIOS
+    return ((scenario * step + first) % SCENARIOS + 0.5) / SCENARIOS
+
+
+class Seat(msgspec.Struct):
+    """The room that one job holds on one host."""
+
+    host_id: str
+    cpu_slots: int
+    memory_bytes: int
+    devices: int
+
+
+class Live(msgspec.Struct):
+    """A job that holds room. ends_at: when it ends in this scenario, in seconds from the outlook."""
+
+    job: Candidate
+    seats: list[Seat]
+    began_at: float
+    ends_at: float
+    draining: bool = False
+    told: tuple[RunningTask, ...] = ()
+
+
+class _Host:
+    """The free room of one host."""
+
+    def __init__(self, capacity: Capacity) -> None:
+        self.capacity = capacity
+        self.cpu_slots = capacity.free_cpu_slots
+        self.memory_bytes = capacity.free_memory_bytes
+        self.devices = len(capacity.free_devices)
+
+    def give(self, seat: Seat, sign: int) -> None:
+        self.cpu_slots += sign * seat.cpu_slots
+        self.memory_bytes += sign * seat.memory_bytes
+        self.devices += sign * seat.devices
+
+    def show(self) -> Capacity:
+        """Return the room as a plan is given it."""
+        before = self.capacity
+        if (self.cpu_slots, self.memory_bytes, self.devices) != (
+            before.free_cpu_slots,
+            before.free_memory_bytes,
+            len(before.free_devices),
+        ):
+            self.capacity = msgspec.structs.replace(
+                before,
+                free_cpu_slots=self.cpu_slots,
+                free_memory_bytes=self.memory_bytes,
+                free_devices=tuple(range(self.devices)),
+            )
+        return self.capacity
+
+
+class World:
+    """One scenario's room and limits. Each change of them is a method here."""
+
+    def __init__(self, outlook: Outlook) -> None:
+        self.hosts = {host.host_id: _Host(host) for host in outlook.hosts}
+        self.lives: dict[str, Live] = {}
+        self.headroom = dict(outlook.headroom)
+        self.quotas = dict(outlook.quotas)
+        self.shares = dict(outlook.shares)
+
+    def add_host(self, capacity: Capacity) -> None:
+        """Add a host that a pool brought."""
+        self.hosts[capacity.host_id] = _Host(capacity)
+
+    def start(self, job: Candidate, placement: JobPlacement, at: float, ends_at: float) -> Live:
+        """Let a placed job hold its room from `at` on."""
+        seats = [
+            Seat(
+                some.host_id,
+                job.cpu_slots * some.count,
+                job.memory_bytes * some.count,
+                len(some.devices),
+            )
+            for some in placement.tasks
+        ]
+        for seat in seats:
+            self.hosts[seat.host_id].give(seat, -1)
+        key = job.job_id if job.member is None else f"{job.job_id}/{job.member}"
+        live = self.lives[key] = Live(job, seats, at, ends_at)
+        if job.member is None:
+            self._count(job, 1)
+        return live
+
+    def end(self, key: str) -> Live:
+        """Give a job's room back."""
+        live = self.lives.pop(key)
+        for seat in live.seats:
+            host = self.hosts.get(seat.host_id)
+            if host is not None:
+                host.give(seat, 1)
+        if live.job.member is None:
+            self._count(live.job, -1)
+        return live
+
+    def list_room(self, least: tuple[int, int, int]) -> list[Capacity]:
+        """Return the hosts with so many CPU slots, bytes of memory and devices free, at least."""
+        cpu_slots, memory_bytes, devices = least
+        return [
+            host.show()
+            for host in self.hosts.values()
+            if host.cpu_slots >= cpu_slots
+            and host.devices >= devices
+            and host.memory_bytes >= memory_bytes
+        ]
+
+    def list_running(self, at: float) -> list[RunningTask]:
+        """Return the tasks that hold room, as admission would read them at `at`."""
+        return [task for live in self.lives.values() for task in _tell(live, at)]
+
+    def _count(self, job: Candidate, sign: int) -> None:
+        """Count a job that starts (1) or ends (-1) against its queue, its project and its share."""
+        gpus, slots = job.gpus * job.tasks, job.cpu_slots * job.tasks
+        if job.queue in self.headroom:
+            self.headroom[job.queue] -= sign
+        quota = self.quotas.get(job.project)
+        if quota is not None:
+            self.quotas[job.project] = QuotaLeft(
+                jobs=None if quota.jobs is None else quota.jobs - sign,
+                gpus=None if quota.gpus is None else quota.gpus - sign * gpus,
+            )
+        share = self.shares.get(job.project)
+        if share is not None:
+            self.shares[job.project] = msgspec.structs.replace(
+                share,
+                held_gpus=share.held_gpus + sign * gpus,
+                held_cpu_slots=share.held_cpu_slots + sign * (0 if gpus else slots),
+            )
+        elif self.shares:
+            self.shares[job.project] = Share(
+                held_gpus=sign * gpus, held_cpu_slots=sign * (0 if gpus else slots)
+            )
+
+
+def _tell(live: Live, at: float) -> Iterable[RunningTask]:
+    if live.told:
+        for task in live.told:
+            ran = task.ran_seconds + at
+            ends, foretold = foretell_end(ran, task.time_limit_seconds, task.expected_seconds)
+            yield msgspec.structs.replace(
+                task,
+                ran_seconds=ran,
+                ends_in_seconds=ends,
+                foretold=foretold,
+                draining=task.draining or live.draining,
+            )
+        return
+    job, ran = live.job, at - live.began_at
+    ends, foretold = foretell_end(ran, job.time_limit_seconds, job.expected_seconds)
+    for seat in live.seats:
+        yield RunningTask(
+            job_id=job.job_id,
+            host_id=seat.host_id,
+            project=job.project,
+            priority=job.priority,
+            devices=seat.devices,
+            cpu_slots=seat.cpu_slots,
+            memory_bytes=seat.memory_bytes,
+            ran_seconds=ran,
+            queue=job.queue,
+            ends_in_seconds=ends,
+            foretold=foretold,
+            draining=live.draining,
+        )
+
+
+def gather_lives(tasks: Sequence[RunningTask], left: Mapping[str, float]) -> list[Live]:
+    """Return the running jobs. left: job id → the seconds that it still runs."""
+    by_job: dict[str, list[RunningTask]] = {}
+    for task in tasks:
+        by_job.setdefault(task.job_id, []).append(task)
+    return [
+        Live(
+            _as_candidate(own),
+            [Seat(t.host_id, t.cpu_slots, t.memory_bytes, t.devices) for t in own],
+            0.0,
+            left[job_id],
+            own[0].draining,
+            tuple(own),
+        )
+        for job_id, own in by_job.items()
+    ]
+
+
+def _as_candidate(tasks: Sequence[RunningTask]) -> Candidate:
+    """Return the job of these tasks as a candidate, for when it is stopped and queued again."""
+    first = tasks[0]
+    return Candidate(
+        job_id=first.job_id,
+        epoch=first.epoch,
+        queue=first.queue,
+        project=first.project,
+        priority=first.priority,
+        tasks=len(tasks),
+        gpus=first.devices,
+        cpu_slots=first.cpu_slots,
+        memory_bytes=first.memory_bytes,
+        time_limit_seconds=first.time_limit_seconds,
+        expected_seconds=first.expected_seconds,
+        kin=first.kin,
+    )

@@ -1,0 +1,107 @@
+import math
+
+from hypothesis import given
+
+from holdfast.core.forecast.changes import plan_once
+from holdfast.core.forecast.forecast import find_forecast, foretell_by_pace, foretell_line
+from holdfast.core.forecast.outlook import Outlook, Pace
+from holdfast.core.forecast.spreads import Spread
+from tests.unit.core.forecast.samples import (
+    make_host,
+    make_job,
+    make_outlook,
+    make_pool,
+    make_task,
+    outlooks,
+)
+
+
+@given(outlooks())
+def test_no_forecast_lies_before_now_and_its_times_stand_in_order(outlook: Outlook) -> None:
+    """FORECAST-1."""
+    for found in foretell_line(outlook, 20_000).values():
+        latest = math.inf if found.latest_seconds is None else found.latest_seconds
+        assert 0.0 <= found.earliest_seconds <= found.expected_seconds <= latest
+        assert math.isfinite(found.expected_seconds)
+
+
+@given(outlooks())
+def test_a_job_that_the_planner_starts_is_expected_now(outlook: Outlook) -> None:
+    """FORECAST-2."""
+    known = foretell_line(outlook, 60_000)
+    for placement in plan_once(outlook, outlook.line).placements:
+        assert known[placement.job_id].latest_seconds == 0.0
+
+
+def test_a_job_alone_on_free_room_starts_now() -> None:
+    outlook = make_outlook(line=(make_job("a"),), hosts=(make_host("h", 1),))
+    found = foretell_line(outlook)["a"]
+    assert (found.earliest_seconds, found.expected_seconds, found.latest_seconds) == (0, 0, 0)
+
+
+def test_jobs_of_known_length_start_one_after_the_other() -> None:
+    outlook = make_outlook(
+        line=tuple(make_job(f"j{n}") for n in range(3)),
+        hosts=(make_host("h", 0),),
+        running=(make_task("r", "h"),),
+        ends={"r": Spread((100.0,))},
+    )
+    found = foretell_line(outlook)
+    assert [found[f"j{n}"].expected_seconds for n in range(3)] == [100, 150, 200]
+
+
+def test_a_gang_waits_for_all_of_its_room_and_a_small_job_ends_in_time_before_it() -> None:
+    line = (
+        make_job("gang", tasks=2, waited_seconds=100.0, time_limit_seconds=900.0),
+        make_job("long", time_limit_seconds=900.0),
+        make_job("short", time_limit_seconds=50.0),
+    )
+    outlook = make_outlook(
+        line=line,
+        hosts=(make_host("h", 1),),
+        running=(make_task("r", "h", time_limit_seconds=160.0, ends_in_seconds=100.0),),
+        ends={"r": Spread((100.0,))},
+        hold_back_seconds=60.0,
+    )
+    found = foretell_line(outlook)
+    assert found["short"].expected_seconds == 0
+    assert found["gang"].expected_seconds == 100
+    assert found["long"].expected_seconds > 100
+
+
+def test_a_pool_brings_the_host_that_a_job_waits_for() -> None:
+    found = foretell_line(make_outlook(line=(make_job("a"),), pools=(make_pool(),)))["a"]
+    assert 100 <= found.expected_seconds <= 110
+
+
+def test_a_pool_that_backs_off_rents_once_that_is_over() -> None:
+    pool = make_pool(resumes_seconds=300.0)
+    found = foretell_line(make_outlook(line=(make_job("a"),), pools=(pool,)))["a"]
+    assert 400 <= found.expected_seconds <= 410
+
+
+def test_a_job_that_nothing_will_ever_make_room_for_has_no_forecast() -> None:
+    outlook = make_outlook(line=(make_job("a", gpus=4),), hosts=(make_host("h", 1),))
+    assert foretell_line(outlook) == {}
+    assert find_forecast(outlook, {}, "a", 0) is None
+
+
+def test_a_job_deep_in_the_line_is_expected_by_the_pace_of_starts() -> None:
+    found = foretell_by_pace(999, Pace(starts=600, seconds=3600.0))
+    assert found is not None
+    assert found.expected_seconds == 6000.0
+    assert found.latest_seconds is not None
+    assert found.earliest_seconds < 6000.0 < found.latest_seconds
+    assert foretell_by_pace(999, Pace(starts=1, seconds=3600.0)) is None
+
+
+def test_the_work_of_a_forecast_is_bounded() -> None:
+    hosts = tuple(make_host(f"h{n}", 0) for n in range(100))
+    running = tuple(make_task(f"r{n}", f"h{n}") for n in range(100))
+    outlook = make_outlook(
+        line=tuple(make_job(f"j{n}") for n in range(400)),
+        hosts=hosts,
+        running=running,
+        ends={f"r{n}": Spread((float(n * 100),)) for n in range(100)},
+    )
+    assert len(foretell_line(outlook, 1000)) < 400
