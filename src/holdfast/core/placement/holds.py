@@ -13,7 +13,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 
+from holdfast.core.placement.losses import Loss, weigh_jobs
 from holdfast.core.placement.ranks import say_names
 from holdfast.core.placement.room import Chosen, HostRoom, Room, choose_hosts, count_fitting
 from holdfast.core.placement.types import Candidate, RunningTask, TaskPlacement
@@ -36,6 +38,11 @@ class Holds:
 
     def __len__(self) -> int:
         return len(self._holds)
+
+    @cached_property
+    def losses(self) -> dict[str, Loss]:
+        """Return job id → what each running job would lose if it were stopped."""
+        return weigh_jobs(self.running)
 
     def allow(self, host: HostRoom, job: Candidate, tasks: int) -> int:
         """Return how many of `tasks` of the job the holds leave room for on the host now."""

@@ -189,6 +189,11 @@ class RunningTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     as expected; None: not known. foretold: that end is an expectation only. draining: its job is
     being stopped. stoppable: its attempt has run long enough, and its job would lose only the work
     since its last checkpoint. preemptible: it is stoppable, and its job may be preempted.
+    min_run_seconds: how long an attempt of its job runs at least before it may be stopped for
+    another, where its spec says so. saved_seconds: how long ago the checkpoint was on record from
+    which every rank of its job would go on (the oldest of the ranks' newest ones); None where none
+    is. saved_step: that checkpoint's step. broken: how many attempts of the job began below the
+    step of the checkpoint that they were given.
     """
 
     job_id: str
@@ -209,10 +214,14 @@ class RunningTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     draining: bool = False
     stoppable: bool = False
     preemptible: bool = False
+    min_run_seconds: float | None = None
+    saved_seconds: float | None = None
+    saved_step: int | None = None
+    broken: int = 0
 
 
 class Preemption(msgspec.Struct, frozen=True, kw_only=True):
-    """Jobs to stop so that `job_id` can start: few, unimportant and young ones.
+    """Jobs to stop so that `job_id` can start: unimportant ones that lose little work.
 
     priority, project: those of `job_id`. victims: ids of the jobs to stop. reclaims: the victims
     give back what their projects borrowed, because `project` needs its share.

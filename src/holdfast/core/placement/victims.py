@@ -1,5 +1,11 @@
-"""The jobs that another may replace, because it is more important or within its project's share: as
-few, unimportant and young as possible.
+"""The jobs that another may replace, because it is more important or within its project's share:
+those of them whose stop costs least.
+
+COST-1  The most important of the jobs that are stopped is as unimportant as possible, because a
+        stopped job that is more important than a spared one would stop that one in its turn, and
+        both would lose their work. Of the sets that are equal in this, the one is chosen that loses
+        the fewest GPU-seconds (LOSS-1), then the fewest CPU slot seconds, then the one of the
+        fewest, least important and youngest jobs.
 
 Few jobs are searched by trying; many greedily, and those that turn out superfluous are let off.
 """
@@ -7,15 +13,16 @@ Few jobs are searched by trying; many greedily, and those that turn out superflu
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import combinations
-from math import comb
+from math import comb, fsum
 
 from holdfast.core.placement.holds import DRAIN_SECONDS, Amount, Holds, give
+from holdfast.core.placement.losses import find_ran
 from holdfast.core.placement.room import count_fitting
 from holdfast.core.placement.shares import Shares
 from holdfast.core.placement.types import Candidate, RunningTask
 
 MAX_VICTIMS = 256
-"""Most running jobs that a preemption considers: the least important and youngest."""
+"""Most running jobs that a preemption considers: the least important that lose least."""
 MAX_TRIES = 1000
 """Most sets of one size that are tried before the greedy search takes over."""
 
@@ -92,7 +99,7 @@ Permits = Callable[[Iterable[str]], bool]
 def find_victims(
     job: Candidate, ground: Ground, holds: Holds, shares: Shares | None = None
 ) -> tuple[str, ...]:
-    """Return the jobs to preempt so that `job` fits: few, unimportant, young; none where no
+    """Return the jobs to preempt so that `job` fits, those that cost least (COST-1); none where no
     preemption makes it fit.
 
     shares: where projects have shares, a job beyond its project's share takes no room within
@@ -134,11 +141,17 @@ def _permit_all(victims: Iterable[str]) -> bool:
     return True
 
 
+_Cost = tuple[int, float, float, int, list[int], float]
+"""Of a set: its highest priority, its lost GPU-seconds and CPU slot seconds, its size, its
+priorities, and how long its jobs ran together."""
+
+
 class _Search:
     """The search for jobs whose ends make room for one."""
 
     def __init__(self, job: Candidate, ground: Ground, holds: Holds) -> None:
         self.ground = ground
+        self._losses = holds.losses
         self.by_job: dict[str, list[RunningTask]] = {}
         for task in holds.running:
             self.by_job.setdefault(task.job_id, []).append(task)
@@ -150,54 +163,81 @@ class _Search:
     def find(self, eligible: Iterable[str], permits: Permits) -> tuple[str, ...]:
         """Return the cheapest permitted set of `eligible` jobs whose ends make room, or none."""
         ground, by_job = self.ground, self.by_job
-        order = sorted(eligible, key=lambda i: (by_job[i][0].priority, _ran(by_job[i]), i))
+        order = sorted(eligible, key=lambda i: (by_job[i][0].priority, self._key(i)))
         order = order[:MAX_VICTIMS]
-        everything = [task for victim in order for task in by_job[victim]]
-        ground.free(everything)
-        enough = ground.fits
-        ground.free(everything, -1)
-        if not enough or ground.fits:
+        if ground.fits:
             return ()
-        size = 1
-        while comb(len(order), size) <= MAX_TRIES and size <= len(order):
-            found = self._try_all(size, order, permits)
-            if found:
-                return found
-            size += 1
-        return self._choose_greedily(order, permits)
+        for level in sorted({by_job[victim][0].priority for victim in order}):
+            mine = [victim for victim in order if by_job[victim][0].priority <= level]
+            if self._make_room(mine):
+                found = self._find_cheapest(sorted(mine, key=self._key), permits)
+                if found:
+                    return found
+        return ()
 
-    def _try_all(self, size: int, order: Sequence[str], permits: Permits) -> tuple[str, ...] | None:
-        """Return the cheapest set of this size that makes room, or None."""
-        fitting = []
-        for victims in combinations(order, size):
-            if not permits(victims):
-                continue
-            tasks = [task for victim in victims for task in self.by_job[victim]]
-            self.ground.free(tasks)
-            if self.ground.fits:
-                fitting.append(victims)
-            self.ground.free(tasks, -1)
-        return min(fitting, key=self._cost, default=None)
+    def _make_room(self, victims: Iterable[str]) -> bool:
+        """Return whether the ends of these jobs together make room."""
+        tasks = [task for victim in victims for task in self.by_job[victim]]
+        self.ground.free(tasks)
+        enough = self.ground.fits
+        self.ground.free(tasks, -1)
+        return enough
 
-    def _cost(self, victims: Sequence[str]) -> tuple[list[int], float]:
-        """Return the cost of a set to compare by: its priorities, the highest first, then the
-        seconds of work that are lost."""
-        by_job = self.by_job
-        priorities = sorted((by_job[victim][0].priority for victim in victims), reverse=True)
-        return priorities, sum(_ran(by_job[victim]) for victim in victims)
+    def _find_cheapest(self, order: Sequence[str], permits: Permits) -> tuple[str, ...]:
+        """Return the cheapest set of the jobs in `order`, which together make room. order: what
+        loses least first."""
+        best: tuple[str, ...] = ()
+        cost: _Cost | None = None
+        for size in range(1, len(order) + 1):
+            # No set of this size or a larger one costs less than the first jobs of the order.
+            if cost is not None and self._cost(order[:size])[1:4] >= cost[1:4]:
+                return best
+            if comb(len(order), size) > MAX_TRIES:
+                break
+            for victims in combinations(order, size):
+                mine = self._cost(victims)
+                worse = cost is not None and mine >= cost
+                if not worse and permits(victims) and self._make_room(victims):
+                    best, cost = victims, mine
+        else:
+            return best
+        greedy = self._choose_greedily(order, permits)
+        return greedy if greedy and (cost is None or self._cost(greedy) < cost) else best
+
+    def _key(self, victim: str) -> tuple[float, float, int, float, str]:
+        """Return a job's place in the order of what is stopped first, among jobs of one level."""
+        loss, tasks = self._losses[victim], self.by_job[victim]
+        lost = loss.gpu_seconds, loss.cpu_slot_seconds
+        return (*lost, tasks[0].priority, find_ran(tasks), victim)
+
+    def _cost(self, victims: Sequence[str]) -> _Cost:
+        """Return the cost of a set to compare by (COST-1)."""
+        losses = [self._losses[victim] for victim in victims]
+        mine = [self.by_job[victim] for victim in victims]
+        priorities = sorted((tasks[0].priority for tasks in mine), reverse=True)
+        return (
+            priorities[0],
+            round(fsum(loss.gpu_seconds for loss in losses), 3),
+            round(fsum(loss.cpu_slot_seconds for loss in losses), 3),
+            len(victims),
+            priorities,
+            fsum(find_ran(tasks) for tasks in mine),
+        )
 
     def _choose_greedily(self, order: Sequence[str], permits: Permits) -> tuple[str, ...]:
-        """Choose jobs one by one, each time the one that makes the most room; among equals the
-        least important and youngest."""
+        """Choose jobs one by one, each time the one that loses least for the room it makes."""
         ground, by_job = self.ground, self.by_job
         left: list[str] = list(order)
         chosen: list[str] = []
         while not ground.fits and left:
             left = [victim for victim in left if permits([*chosen, victim])]
-            gains = [ground.gain(by_job[victim]) for victim in left]
-            best = max(gains, default=0)
+            gains = {victim: ground.gain(by_job[victim]) for victim in left}
+            helpful = [victim for victim in left if gains[victim] > 0]
             # Where no single job's end helps, a host may need all of its several jobs to end.
-            victims = [left[gains.index(best)]] if best > 0 else _share_a_host(ground, left, by_job)
+            if helpful:
+                victims = [min(helpful, key=lambda i: self._price(i, gains[i]))]
+            else:
+                victims = _share_a_host(ground, left, by_job)
             if not victims or not permits([*chosen, *victims]):
                 break
             for victim in victims:
@@ -208,9 +248,9 @@ class _Search:
             for victim in chosen:
                 ground.free(by_job[victim], -1)
             return ()
-        # Later choices may have made earlier ones superfluous: spare the most important first.
+        # Later choices may have made earlier ones superfluous: spare what loses most first.
         kept = list(chosen)
-        for victim in sorted(chosen, key=lambda i: (-by_job[i][0].priority, -_ran(by_job[i]))):
+        for victim in sorted(chosen, key=self._key, reverse=True):
             ground.free(by_job[victim], -1)
             if ground.fits:
                 kept.remove(victim)
@@ -220,9 +260,10 @@ class _Search:
             ground.free(by_job[victim], -1)
         return tuple(kept)
 
-
-def _ran(tasks: Sequence[RunningTask]) -> float:
-    return max(task.ran_seconds for task in tasks)
+    def _price(self, victim: str, gain: int) -> tuple[float, float, int, int, float, str]:
+        """Return what a job loses for each task that finds room by its end."""
+        gpu_seconds, cpu_slot_seconds, *others = self._key(victim)
+        return (gpu_seconds / gain, cpu_slot_seconds / gain, -gain, *others)
 
 
 def _share_a_host(

@@ -74,6 +74,7 @@ def runs(
     ran: float = 1000.0,
     preemptible: bool = False,
     draining: bool = False,
+    saved: float | None = None,
 ) -> RunningTask:
     return RunningTask(
         job_id=name,
@@ -86,6 +87,7 @@ def runs(
         ends_in_seconds=ends,
         preemptible=preemptible,
         draining=draining,
+        saved_seconds=saved,
     )
 
 
@@ -402,7 +404,8 @@ def test_nobody_of_lower_order_takes_what_a_holder_needs(data: st.DataObject) ->
 # ---- preemption
 
 
-def test_the_fewest_then_the_least_important_then_the_youngest() -> None:
+def test_the_least_important_then_what_loses_least_then_the_fewest() -> None:
+    """COST-1."""
     hosts = [host("h0", 0), host("h1", 0), host("h2", 0)]
     running = [
         runs("old", "h0", 2, priority=10, ran=900, preemptible=True),
@@ -417,8 +420,9 @@ def test_the_fewest_then_the_least_important_then_the_youngest() -> None:
         "better",
     )
     assert plan([job("p", 2, 2, priority=60)], hosts, running, 10).preemptions[0].victims == (
-        "better",
-    )
+        "young",
+        "old",
+    ), "`better` would stop one of them in its turn"
     assert not plan([job("p", 5, 2, priority=60)], hosts, running, 10).preemptions, (
         "it would not fit even then"
     )
@@ -503,8 +507,10 @@ def needed(
 
 @settings(max_examples=400)
 @given(st.data())
-def test_victims_are_as_few_as_can_be_and_none_where_it_would_not_help(data: st.DataObject) -> None:
-    """Against trying every set of running jobs."""
+def test_victims_cost_as_little_as_can_be_and_none_where_it_would_not_help(
+    data: st.DataObject,
+) -> None:
+    """COST-1, against trying every set of running jobs."""
     n = data.draw(st.integers(1, 3))
     free = data.draw(st.lists(st.integers(0, 1), min_size=n, max_size=n))
     running: list[RunningTask] = []
@@ -513,6 +519,7 @@ def test_victims_are_as_few_as_can_be_and_none_where_it_would_not_help(data: st.
             data.draw(st.sampled_from([10, 20, 60])),
             data.draw(st.booleans()),
             data.draw(st.sampled_from([0, 0, 0, 1])),
+            data.draw(st.sampled_from([None, 0.0, 1.0, 30.0, 5000.0])),
         )
         for i in data.draw(st.sets(st.integers(0, n - 1), min_size=1)):
             running.append(
@@ -523,6 +530,7 @@ def test_victims_are_as_few_as_can_be_and_none_where_it_would_not_help(data: st.
                     priority=fields[0],
                     preemptible=fields[1],
                     draining=bool(fields[2]),
+                    saved=fields[3],
                 )
             )
     p = job("p", data.draw(st.integers(1, 4)), data.draw(st.integers(1, 4)), priority=60)
@@ -536,19 +544,25 @@ def test_victims_are_as_few_as_can_be_and_none_where_it_would_not_help(data: st.
     eligible = sorted(
         i for i, t in by_id.items() if t.preemptible and t.priority < 60 and not t.draining
     )
-    best = next(
-        (
-            size
-            for size in range(len(eligible) + 1)
-            for some in combinations(eligible, size)
-            if needed(some, p, free, running)
-        ),
-        None,
-    )
-    if best is None or placed(found):
+
+    def cost(some: Iterable[str]) -> tuple[int, float, int]:
+        mine = [task for task in running if task.job_id in set(some)]
+        lost = sum(
+            t.devices * min(t.ran_seconds, math.inf if t.saved_seconds is None else t.saved_seconds)
+            for t in mine
+        )
+        return max((t.priority for t in mine), default=0), lost, len({t.job_id for t in mine})
+
+    fitting = [
+        cost(some)
+        for size in range(len(eligible) + 1)
+        for some in combinations(eligible, size)
+        if needed(some, p, free, running)
+    ]
+    if not fitting or placed(found):
         assert not victims
     else:
-        assert len(victims) == best
+        assert cost(victims) == min(fitting)
         assert needed(victims, p, free, running)
 
 
