@@ -20,7 +20,7 @@ anew:
 endif
 endif
 
-.venv/.ready: pyproject.toml uv.lock hatch_build.py src/holdfast/process/starter.c
+.venv/.ready: pyproject.toml uv.lock hatch_build.py src/holdfast/process/starter.c src/holdfast/store/postgres/logs/grams.c
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Holdfast needs Python 3.11 or newer; set PYTHON=/path/to/python3")'
 	@test -x $(UV) || { echo "making the environment: uv into .uv, the project into .venv (once)"; \
 	  $(PYTHON) -m venv .uv && .uv/bin/pip install --quiet --disable-pip-version-check 'uv>=0.5,<1'; }

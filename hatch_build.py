@@ -1,7 +1,8 @@
-"""Builds the native starter into the package where a C compiler is there (STARTER-1).
+"""Builds the native parts into the package where a C compiler is there: the starter (STARTER-1), and
+the marking of grams.
 
-It never fails a build: without a compiler, or on another machine than the two it is written for, the
-package is pure Python and starts tasks by fork.
+It never fails a build: without a compiler, or on another machine than the two the starter is written
+for, the package is pure Python, starts tasks by fork and marks grams in Python.
 """
 
 import platform
@@ -12,12 +13,12 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-SOURCE = "src/holdfast/process/starter.c"
-RESULT = "src/holdfast/process/starter"
-# A library that can also be run, without a C library and without relocations.
+STARTER = "src/holdfast/process/starter"
+GRAMS = "src/holdfast/store/postgres/logs/grams"
+# Libraries without a C library and without relocations; the starter can also be run.
 FLAGS = (
     "-O2 -shared -fPIC -nostdlib -ffreestanding -fno-stack-protector "
-    "-fno-asynchronous-unwind-tables -Wl,-e,_start -Wl,-z,noexecstack -Wl,--build-id=none -s"
+    "-fno-asynchronous-unwind-tables -Wl,-z,noexecstack -Wl,--build-id=none -s"
 )
 PATIENCE_SECONDS = 60.0
 
@@ -30,11 +31,14 @@ class StarterHook(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Called before a wheel is built; version: `standard` or `editable`."""
         root = Path(self.root)
-        (root / RESULT).unlink(missing_ok=True)
+        for result in (STARTER, GRAMS):
+            (root / result).unlink(missing_ok=True)
         if sys.platform != "linux" or not compile_starter(root):
             return
-        build_data["artifacts"].append(RESULT)
-        # It needs no C library, so it runs beside any.
+        build_data["artifacts"].append(STARTER)
+        if compile_library(root, GRAMS):
+            build_data["artifacts"].append(GRAMS)
+        # They need no C library, so they run beside any.
         machine = platform.machine()
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-manylinux_2_17_{machine}.musllinux_1_1_{machine}"
@@ -42,11 +46,27 @@ class StarterHook(BuildHookInterface[Any]):
 
 def compile_starter(root: Path) -> bool:
     """Whether it could be compiled and can be run here."""
-    command = ["cc", *FLAGS.split(), "-o", str(root / RESULT), str(root / SOURCE)]
+    if not compile_library(root, STARTER, "-Wl,-e,_start"):
+        return False
     try:
-        for words in (command, [str(root / RESULT)]):
-            subprocess.run(words, check=True, capture_output=True, timeout=PATIENCE_SECONDS)
+        run_quietly([str(root / STARTER)])
     except (OSError, subprocess.SubprocessError):
-        (root / RESULT).unlink(missing_ok=True)
+        (root / STARTER).unlink(missing_ok=True)
         return False
     return True
+
+
+def compile_library(root: Path, result: str, *flags: str) -> bool:
+    """Whether it could be compiled."""
+    source = str(root / f"{result}.c")
+    try:
+        run_quietly(["cc", *FLAGS.split(), *flags, "-o", str(root / result), source])
+    except (OSError, subprocess.SubprocessError):
+        (root / result).unlink(missing_ok=True)
+        return False
+    return True
+
+
+def run_quietly(words: list[str]) -> None:
+    """Run a command. Raises OSError, SubprocessError."""
+    subprocess.run(words, check=True, capture_output=True, timeout=PATIENCE_SECONDS)

@@ -9,7 +9,7 @@ import pytest
 from holdfast.core.ids import TaskKey
 from holdfast.errors import Stale
 from holdfast.moves.values import LogAppend
-from holdfast.store.postgres.logs import LOG_READ_SECONDS
+from holdfast.store.postgres.logs.appends import LOG_READ_SECONDS
 from holdfast.wire.agent import Forensics, LogReadAnswer, LogReadOrder
 from tests.store.rig import OK, Rig
 

@@ -35,7 +35,8 @@ from holdfast.store.postgres.jobs.leases import PostgresLeases
 from holdfast.store.postgres.jobs.members import PostgresMembers
 from holdfast.store.postgres.jobs.placing import warm_up
 from holdfast.store.postgres.jobs.sessions import PostgresSessions
-from holdfast.store.postgres.logs import PostgresLogs
+from holdfast.store.postgres.logs.appends import PostgresLogs
+from holdfast.store.postgres.logs.search import PostgresLogSearch
 from holdfast.store.postgres.notices import PostgresNotices
 from holdfast.store.postgres.schedules import PostgresSchedules
 from holdfast.store.postgres.settings import PostgresSettings
@@ -101,6 +102,7 @@ class PostgresStore:
         self.leadership = PostgresLeadership(session, lead_seconds)
         self.leases = PostgresLeases(session, self.environment)
         self.logs = PostgresLogs(session)
+        self.log_search = PostgresLogSearch(session)
         self.members = PostgresMembers(session)
         self.money = PostgresMoney(session)
         self.notices = PostgresNotices(session)

@@ -228,6 +228,17 @@ where (%(states)s::text[] is null or j.state = any(%(states)s))
 order by j.id desc
 limit %(limit)s;
 
+-- name: list_searched_jobs
+-- Jobs that have written, the newest first; with `since`, those that had not ended a minute before it, because the last
+-- bytes of a log come after the end.
+select j.id from jobs j
+where (%(project)s::text is null or j.project = %(project)s)
+  and (%(since)s::timestamptz is null or j.ended_at is null or j.ended_at >= %(since)s::timestamptz - interval '1 minute')
+  and (%(before)s::text is null or j.id < %(before)s)
+  and exists (select from log_streams s where s.job_id = j.id and s.size > 0)
+order by j.id desc
+limit %(limit)s;
+
 -- name: count_jobs
 -- Unfinished jobs only: each part is a scan of an index that has no others, or of few rows.
 select queue, state, count(*) from jobs where state = 'queued' group by 1, 2

@@ -8,6 +8,7 @@ create table log_streams (
   size    bigint not null default 0 check (size >= 0), -- bytes
   kept    bigint not null default 0 check (kept >= 0),
   ended   boolean not null default false,
+  last_bytes bytea default '', -- the last 64 of `size`, for the bloom of what follows; null where they are not known
   primary key (job_id, attempt, rank, stream)
 );
 
@@ -31,20 +32,30 @@ with given as (
     select from replacements r where r.job_id = o.job_id and r.rank = o.rank and r.attempt = o.attempt))
   from ours o group by 1, 2, 3, 4 order by 1, 2, 3, 4
   on conflict (job_id, attempt, rank, stream) do update set ended = log_streams.ended
-  returning job_id, attempt, rank, stream, size, ended
+  returning job_id, attempt, rank, stream, size, ended, last_bytes
 )
-select o.job_id, o.attempt, o.rank, o.epoch, o.stream, h.size, h.ended, exists (
+select o.job_id, o.attempt, o.rank, o.epoch, o.stream, h.size, h.ended, h.last_bytes, exists (
   select from replacements r where r.job_id = o.job_id and r.rank = o.rank and r.attempt = o.attempt) as replaced
 from ours o join held h using (job_id, attempt, rank, stream);
 
 -- name: write_stream
-update log_streams set size = %(size)s, kept = kept + %(change)s, ended = (ended or %(ended)s) and not %(goes_on)s
+update log_streams set size = %(size)s, kept = kept + %(change)s, ended = (ended or %(ended)s) and not %(goes_on)s,
+  last_bytes = %(last_bytes)s
 where job_id = %(job_id)s and attempt = %(attempt)s and rank = %(rank)s and stream = %(stream)s;
 
 -- name: list_streams
 select job_id, attempt, rank, stream, size, kept, ended from log_streams
 where job_id = %(job_id)s and (%(attempt)s::integer is null or attempt = %(attempt)s)
 order by attempt, rank, stream;
+
+-- name: list_searched_streams
+-- In the order of the jobs; stdout before stderr.
+select s.job_id, s.attempt, s.rank, s.stream, s.size, s.kept, s.ended
+from unnest(%(ids)s::text[]) with ordinality as j(id, n)
+join log_streams s on s.job_id = j.id
+where s.size > 0 and (%(attempt)s::integer is null or s.attempt = %(attempt)s)
+  and (%(rank)s::integer is null or s.rank = %(rank)s) and (%(stream)s::text is null or s.stream = %(stream)s)
+order by j.n, s.attempt, s.rank, s.stream desc;
 
 -- name: prune_streams
 delete from log_streams where job_id = any(%(ids)s);

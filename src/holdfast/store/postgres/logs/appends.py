@@ -8,6 +8,7 @@ import msgspec
 from holdfast.core.calls.marks import list_spans
 from holdfast.core.ids import TaskKey
 from holdfast.core.logs import plan as log_plan
+from holdfast.core.logs.grams import CARRY_BYTES, make_bloom
 from holdfast.core.logs.plan import LogBase, LogLife, LogPlace, Range
 from holdfast.core.records import LogChunk, LogStreamRecord
 from holdfast.moves.rows import clean_text, is_storable_key
@@ -15,6 +16,7 @@ from holdfast.moves.values import LogAppend
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.ports import OnSession, transacts
 from holdfast.store.postgres.connection.session import Rows, Tx, to_json
+from holdfast.store.postgres.logs.marking import find_marker
 from holdfast.wire.agent import Forensics, LogReadAnswer, LogReadOrder
 
 _STREAM = ("job_id", "attempt", "rank", "stream")
@@ -163,6 +165,17 @@ class _Stream:
     def __init__(self, row: dict[str, Any]) -> None:
         self.where = {part: row[part] for part in _STREAM}
         self.size, self.ended, self.replaced = int(row["size"]), row["ended"], row["replaced"]
+        self.last_bytes: bytes | None = row["last_bytes"]
+
+    def find_before(self, at: int, data: bytes, offset: int) -> bytes | None:
+        """Return the bytes before `offset` that count for a bloom, None where they are not known.
+        at, data: an append that reaches to `offset`."""
+        own = data[max(0, offset - at - CARRY_BYTES) : offset - at]
+        if len(own) == CARRY_BYTES or at == 0:
+            return own
+        if at > self.size or offset < self.size or self.last_bytes is None:
+            return None
+        return (self.last_bytes + data[max(0, self.size - at) : offset - at])[-CARRY_BYTES:]
 
 
 async def _lock_streams(
@@ -215,9 +228,7 @@ class _Writing:
         plan = log_plan.plan_append(stream.size, ranges, at, kept, append.keep_bytes)
         change = sum(len(piece) for _, piece in plan.pieces)
         if plan.pieces:
-            offsets, pieces = [at for at, _ in plan.pieces], [piece for _, piece in plan.pieces]
-            written = {"offsets": offsets, "pieces": pieces, "now": self._now}
-            self._steps.append(("insert_chunks", {**stream.where, **written}))
+            self._steps.append(self._insert(stream, at, kept, plan.pieces))
         spans = list_spans(at, kept) if append.marked and plan.pieces else []
         if spans:
             self._steps.append(("insert_call_outputs", {**stream.where, "spans": to_json(spans)}))
@@ -229,10 +240,31 @@ class _Writing:
                 next(iter((await self._do("drop_chunks", {**stream.where, **bounds}))[0].values()))
             )
         goes_on = place.new and not ends
+        if plan.size > stream.size:
+            stream.last_bytes = stream.find_before(at, kept, plan.size)
         written = {"size": plan.size, "change": change, "ended": ends, "goes_on": goes_on}
+        written["last_bytes"] = stream.last_bytes
         self._steps.append(("write_stream", {**stream.where, **written}))
         stream.size, stream.ended = plan.size, (stream.ended or ends) and not goes_on
         return plan.size
+
+    def _insert(
+        self, stream: _Stream, at: int, data: bytes, pieces: Sequence[tuple[int, bytes]]
+    ) -> tuple[str, dict[str, Any]]:
+        """Return the statement that writes pieces of an append, each with its bloom (GREP-1)."""
+        mark = find_marker()
+        before = [stream.find_before(at, data, offset) for offset, _ in pieces]
+        blooms = [
+            None if known is None else make_bloom(known, piece, mark)
+            for known, (_, piece) in zip(before, pieces, strict=True)
+        ]
+        begins = [
+            offset == 0 or (known is not None and known.endswith(b"\n"))
+            for known, (offset, _) in zip(before, pieces, strict=True)
+        ]
+        written = {"offsets": [offset for offset, _ in pieces], "blooms": blooms, "begins": begins}
+        written |= {"pieces": [piece for _, piece in pieces], "now": self._now}
+        return "insert_chunks", {**stream.where, **written}
 
     async def end(self) -> None:
         """Send the last statements and end the transaction."""

@@ -1,0 +1,1 @@
+"""Logs in PostgreSQL: written, read, and searched."""

@@ -1,0 +1,111 @@
+"""Reading logs for a search: which chunks may hold a text, and their bytes."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
+
+from holdfast.core.logs import plan as log_plan
+from holdfast.core.logs.grams import hash_text
+from holdfast.core.logs.scan import LogPiece
+from holdfast.core.records import LogStreamRecord
+from holdfast.store.postgres.connection.ports import OnSession
+
+CHUNKS_AT_ONCE = 4096
+"""Most chunks of one stream that one statement looks at."""
+
+
+class LogSpan(NamedTuple):
+    """A span `[start, end)` of a stream. begins_line: known to begin at the start of a line."""
+
+    stream: LogStreamRecord
+    start: int
+    end: int
+    begins_line: bool = False
+
+
+class FoundChunks(NamedTuple):
+    """The chunks that may hold a text. seen: for each stream, the offset up to which it was looked
+    at, None where that is its end."""
+
+    places: list[LogSpan]
+    seen: list[int | None]
+
+
+class PostgresLogSearch(OnSession):
+    """The kept bytes of many streams at once."""
+
+    async def list_searched_jobs(
+        self, project: str | None, since: datetime | None, before: str | None, *, limit: int
+    ) -> list[str]:
+        """Return jobs that have written, the newest first, from the one before `before` on. since:
+        leave out those that had ended by then."""
+        given = {"project": project, "since": since, "before": before, "limit": limit}
+        return [row["id"] for row in await self.session.rows("list_searched_jobs", **given)]
+
+    async def list_searched_streams(
+        self,
+        job_ids: Sequence[str],
+        attempt: int | None = None,
+        rank: int | None = None,
+        stream: str | None = None,
+    ) -> list[LogStreamRecord]:
+        """Return the streams of jobs that have bytes, in the order of the jobs."""
+        which = {"attempt": attempt, "rank": rank, "stream": stream}
+        return await self.session.list_of(
+            LogStreamRecord, "list_searched_streams", ids=list(job_ids), **which
+        )
+
+    async def find_chunks(
+        self,
+        streams: Sequence[LogStreamRecord],
+        starts: Sequence[int],
+        texts: Sequence[bytes],
+        since: datetime | None = None,
+    ) -> FoundChunks:
+        """Return the chunks of streams, each from its start on, in which one of `texts` may end
+        (GREP-1); without texts, all. since: only what the controller was given then or later."""
+        hashes = [hash_text(text) for text in texts]
+        highs = [sum(map(len, hashes[: n + 1])) for n in range(len(hashes))]
+        rows = await self.session.rows(
+            "find_chunks",
+            **_split(streams),
+            starts=list(starts),
+            all=not texts,
+            lows=[high - len(h) + 1 for high, h in zip(highs, hashes, strict=True)],
+            highs=highs,
+            hashes=[one for of_text in hashes for one in of_text],
+            since=since,
+            limit=CHUNKS_AT_ONCE,
+        )
+        places, seen = [], list[int | None]([None] * len(streams))
+        for row in rows:
+            number, end = row["n"] - 1, row["offset"] + row["length"]
+            if row["looked"] == CHUNKS_AT_ONCE:
+                seen[number] = end
+            if row["may_hold"]:
+                places.append(LogSpan(streams[number], row["offset"], end, row["begins_line"]))
+        return FoundChunks(places, seen)
+
+    async def read_spans(self, places: Sequence[LogSpan]) -> list[list[LogPiece]]:
+        """Return the chunks that reach into each place, whole and in order."""
+        rows = await self.session.rows(
+            "read_log_spans",
+            **_split([place.stream for place in places]),
+            starts=[place.start for place in places],
+            ends=[place.end for place in places],
+            longest=log_plan.PIECE_BYTES,
+        )
+        pieces: list[list[LogPiece]] = [[] for _ in places]
+        for row in rows:
+            pieces[row["n"] - 1].append(LogPiece(row["offset"], row["data"], row["at"]))
+        return pieces
+
+
+def _split(streams: Sequence[LogStreamRecord]) -> dict[str, list[object]]:
+    """Return streams as columns."""
+    return {
+        "jobs": [s.job_id for s in streams],
+        "attempts": [s.attempt for s in streams],
+        "ranks": [s.rank for s in streams],
+        "streams": [s.stream for s in streams],
+    }
