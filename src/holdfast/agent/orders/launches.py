@@ -100,8 +100,8 @@ def make_launch(
     if order.executor:
         home = places.executors
         make_place(task.folder)
-        argv, cwd = home.make_command(), home.path
-        env |= home.make_environment(order, task.folder)
+        argv, cwd = home.make_command(), home.find_path(order, work)
+        env |= home.make_environment(order, task.folder, work)
     try:
         order = _open_folders(order, places.folders, env)
         if boxed:  # the guardian runs the container's runner; the engine sets devices and limits
