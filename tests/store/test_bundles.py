@@ -10,9 +10,13 @@ import pytest
 
 from holdfast.core.bundles.code import CodeRef
 from holdfast.core.bundles.packs import PackPart
+from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.spec import JobSpec
+from holdfast.core.workflows.check import check_workflow
+from holdfast.core.workflows.values import CallWork, NodeSpec, WorkflowSpec
 from holdfast.errors import Conflict
 from holdfast.moves.values import NewJob
+from holdfast.moves.workflows import NewRun
 from holdfast.store.postgres.store import PostgresStore
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -92,3 +96,22 @@ async def test_a_young_pack_waits_for_its_bundle(store: PostgresStore) -> None:
     await store.bundles.add_pack("a", "p1", 100, parts("one"), now=NOW)
     assert await store.bundles.drop_unused_packs(DAY, now=NOW + timedelta(hours=23)) == ()
     assert await store.bundles.drop_unused_packs(DAY, now=NOW + timedelta(hours=25)) == ("p1",)
+
+
+async def test_calls_and_calls_of_workflows_keep_their_code(store: PostgresStore) -> None:
+    bundles, digests = store.bundles, [letter * 64 for letter in "abc"]
+    await bundles.add_pack("film", "p1", 100, parts("one"), now=NOW)
+    for digest in digests:
+        given = {"files": 1, "size": 10, "packs": ["p1"], "now": NOW}
+        await bundles.add_bundle("film", digest, f"plan-{digest[0]}", **given)
+    functions = [
+        FunctionSpec(function="app:f", project="film", code=CodeRef(digest=digest))
+        for digest in digests
+    ]
+    await store.calls.create_set("s1", functions[0], "cpu", count=1, args=["{}"], now=NOW)
+    node = NodeSpec(name="n", call=CallWork(spec=functions[1]))
+    spec = WorkflowSpec(name="flow", project="film", nodes=[node])
+    new = NewRun(id="0" * 20, spec=spec, parents=check_workflow(spec).parents)
+    await store.workflows.submit_run(new, now=NOW)
+    late = NOW + timedelta(days=8)
+    assert await bundles.drop_unused_bundles(7 * DAY, now=late) == ("plan-c",)

@@ -12,6 +12,7 @@ import click
 
 from holdfast.cli.commands import COMMANDS, PROGRAM
 from holdfast.cli.endings import EXIT_NO_READER, drop_output, guard
+from holdfast.lean import import_msgspec
 
 _EPILOG = """\
 \b
@@ -25,6 +26,9 @@ Examples:
 Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 refused by its state,
 5 not authorised, 6 controller unreachable, 7 over quota. `run` exits with the job's code.
 """
+
+
+_WITHOUT_MSGSPEC = ("version", "completion", "beat")
 
 
 def name_attribute(command: str) -> str:
@@ -43,6 +47,8 @@ class LazyGroup(click.Group):
         module = COMMANDS.get(cmd_name, ("",))[0]
         if not module:
             return None
+        if cmd_name not in _WITHOUT_MSGSPEC:
+            import_msgspec()  # first, because a command's modules would import its extensions too
         found = getattr(importlib.import_module(f"holdfast.cli.{module}"), name_attribute(cmd_name))
         assert isinstance(found, click.Command)
         return found

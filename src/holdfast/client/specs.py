@@ -199,6 +199,8 @@ def read_function_fields(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _read_function_option(name: str, value: Any) -> Any:
+    if name == "code":
+        return msgspec.to_builtins(value)
     if name == "retry":
         return read_retry({"max_retries": value} if isinstance(value, int) else value)
     if name == "memory_bytes":

@@ -273,8 +273,11 @@ def _check_setup(spec: JobSpec) -> None:
     _require(asks or not spec.setup_files, "setup_files", "setup_files go with setup or python")
     if not asks:
         return
-    boxed = "an image brings its own environment; build it there, or leave image out"
-    _require(spec.image is None, "setup", boxed)
+    own = (
+        "in a container the environment is made before the job's own command, and not before its "
+        "image's: give the command"
+    )
+    _require(spec.image is None or bool(spec.argv) or spec.shell is not None, "argv", own)
     _require(spec.setup is None or bool(spec.setup.strip()), "setup", "the setup line is empty")
     for pattern in spec.setup_files:
         inside = pattern and not pattern.startswith("/") and ".." not in pattern.split("/")

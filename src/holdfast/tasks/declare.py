@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -12,9 +13,11 @@ from typing import Any, Generic, Literal, ParamSpec, TypeVar, overload
 import msgspec
 
 from holdfast.client.specs import read_function_fields
+from holdfast.core.bundles.code import CodeRef
 from holdfast.core.calls.texts import shorten
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.errors import ValidationError
+from holdfast.tasks.code import bring_code
 from holdfast.tasks.codec import CONTEXT, CallCodec
 from holdfast.tasks.connection import CONNECTION
 from holdfast.tasks.handles import CallHandle
@@ -36,6 +39,7 @@ class TaskFunction(Generic[P, R]):
         functools.update_wrapper(self, function)
         self.function = function
         self._given = dict(given)
+        self.workdir = _read_workdir(given)
         self._takes_context = CONTEXT in inspect.signature(function).parameters
         self._fields = _read_fields(given)
 
@@ -79,7 +83,7 @@ class TaskFunction(Generic[P, R]):
     def _wanted(self) -> FunctionSpec:
         """Return how calls submitted here are run. The calls that a running call submits go before
         calls like itself, because it may wait for them."""
-        spec, caller = self.spec, context()
+        spec, caller = bring_code(self.spec, self.workdir), context()
         if not caller.hosted or spec.priority > caller.priority:
             return spec
         return msgspec.structs.replace(spec, priority=min(MAX_PRIORITY, caller.priority + 1))
@@ -119,8 +123,14 @@ class TaskFunction(Generic[P, R]):
         return TaskFunction(self.function, {**self._given, **changes})
 
 
+def _read_workdir(given: Mapping[str, Any]) -> str | None:
+    folder = given.get("workdir")
+    return None if folder is None else os.path.abspath(os.fspath(folder))
+
+
 def _read_fields(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options as fields of a `FunctionSpec`. Raises ValidationError."""
+    given = {name: value for name, value in given.items() if name != "workdir"}
     model = given.get("model")
     if not isinstance(model, WarmModel):
         return read_function_fields(given)
@@ -176,6 +186,8 @@ def task(
     project: str | None = None,
     priority: int | None = None,
     app: str | None = None,
+    workdir: str | os.PathLike[str] | None = None,
+    code: CodeRef | None = None,
     cold_wait: float | str | None = None,
 ) -> Callable[[Callable[P, R]], TaskFunction[P, R]]:
     """Declare a function with options."""
@@ -195,6 +207,9 @@ def task(function: Any = None, /, **options: Any) -> Any:
         host_labels: the labels that a host must have; {"rack": "!b12"} avoids hosts of that rack.
         app: the app that a host must list to run the function; by default the first part of its
             module's name.
+        workdir: the folder with the function's module, which is sent with the first call, so that
+            any host can run the calls as the code is then; no host need list the app.
+        code: what `Client.send_code` returned, instead of `workdir`.
         cold_wait: how long a call may wait while executors prefer calls of the model they have
             loaded.
 

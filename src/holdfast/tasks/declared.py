@@ -14,7 +14,7 @@ from holdfast.tasks.declare import TaskFunction
 
 
 def main() -> int:
-    """Write the `FunctionSpec` of the task that argv names. Raises what its module raises."""
+    """Write the `FunctionSpec` and the `workdir` of the task that argv names. Raises what its module raises."""
     module, _, path = sys.argv[1].partition(":")
     sys.path.insert(0, os.getcwd())
     found: object = importlib.import_module(module)
@@ -23,7 +23,7 @@ def main() -> int:
     if not isinstance(found, TaskFunction):
         raise TypeError(f"{sys.argv[1]} is no @holdfast.task")
     spec = msgspec.structs.replace(found.spec, function=sys.argv[1])
-    os.write(int(sys.argv[2]), msgspec.json.encode(spec))
+    os.write(int(sys.argv[2]), msgspec.json.encode((spec, found.workdir)))
     return 0
 
 

@@ -298,6 +298,11 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
         the task starts."""
         return bool(self.checkpoint or self.stdin or self.mounts or self.code)
 
+    @property
+    def makes_environment(self) -> bool:
+        """Return whether a Python environment is made before the task's program starts."""
+        return self.setup is not None or self.python is not None
+
     def list_all(self) -> list[LaunchOrder]:
         """Return an order for each task."""
         if not self.also:

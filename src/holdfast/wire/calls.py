@@ -32,6 +32,9 @@ PLACE_FORMAT = "<QQQIIdQ"
 """The fields of the executor's place: sequence (odd during a write), batch, position in the batch,
 phase, number of calls begun since the start, monotonic start of the phase, reserved."""
 
+APP_CODE = "HOLDFAST_APP_CODE"
+"""The variable that tells an executor the code that was brought for it, as JSON of a `CodeRef`."""
+
 PLACE_BYTES = struct.calcsize(PLACE_FORMAT)
 PHASE_IDLE, PHASE_LOADING, PHASE_CALLING = 0, 1, 2
 PHASE_UNABLE = 3

@@ -6,7 +6,9 @@ program.
 
 SETUP-1  An environment is made once per host, project and key: one job makes it under a lock, the
          others wait. It is there only when it is whole, and is read-only then. The key is made of
-         the command, the interpreter, the platform, and the contents of the files that it reads.
+         the command, the interpreter, the platform, the image of a container, and the contents of
+         the files that it reads. In a container this file runs alone, by a Python of the image, and
+         the environment has the image's packages besides its own.
 SETUP-2  Each program holds a shared lock on its environment as long as it runs, so that only unused
          ones are deleted: those that were not used for `KEEP_DAYS`, and all but the `MOST` newest.
 """
@@ -87,10 +89,12 @@ def prepare(plan: Mapping[str, Any], folder: Path, environ: Mapping[str, str]) -
     OSError."""
     root = Path(plan["root"])
     root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    python, make = choose_python(plan.get("python") or "", environ)
+    boxed = bool(plan.get("image"))
+    python, make = choose_python(plan.get("python") or "", environ, boxed=boxed)
     files = find_files(folder, plan.get("files") or ())
     contents = [(str(path.relative_to(folder)), path.read_bytes()) for path in files]
-    machine = (platform.machine(), *platform.libc_ver())
+    machine = [platform.machine(), *platform.libc_ver()]
+    machine += [environ.get("HOLDFAST_IMAGE_ID") or plan["image"]] * boxed
     key = make_key(plan.get("setup") or "", python, contents, machine)
     lock = open(root / f"{key}.lock", "a")  # noqa: SIM115  # held until the program ends
     _lock(lock.fileno(), root, key)
@@ -119,24 +123,30 @@ def _lock(fd: int, root: Path, key: str) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX)
 
 
-def choose_python(version: str, environ: Mapping[str, str]) -> tuple[str, list[str]]:
+def choose_python(
+    version: str, environ: Mapping[str, str], *, boxed: bool = False
+) -> tuple[str, list[str]]:
     """Return the interpreter's name with its version, and the command that makes an environment
-    with it; the path of the environment's folder is to be added at the end. Raises SetupFailed."""
+    with it; the path of the environment's folder is to be added at the end. boxed: it is made in a
+    container, over the image's packages. Raises SetupFailed."""
+    more = ["--system-site-packages"] if boxed else []
     path = environ.get("PATH", os.defpath)
     uv = shutil.which("uv", path=path)
     if version and uv:
-        return f"uv {version}", [uv, "venv", "--seed", "--quiet", "--python", version]
+        return f"uv {version}", [uv, "venv", "--seed", "--quiet", *more, "--python", version]
     names = (f"python{version}",) if version else ("python3", "python")
     found = next((p for p in (shutil.which(n, path=path) for n in names) if p), None)
     if found is None:
         what = f"Python {version}, and no uv that would fetch it" if version else "Python"
-        raise SetupFailed(f"this host has no {what}")
+        raise SetupFailed(f"this {'image' if boxed else 'host'} has no {what}")
     asked = [found, "-c", "import sys; print(sys.version)"]
     said = subprocess.run(asked, capture_output=True, text=True, env=dict(environ)).stdout
     name = f"{os.path.realpath(found)} {said.strip()}"
     if uv:
-        return name, [uv, "venv", "--seed", "--quiet", "--python", found]
-    return name, [found, "-m", "venv"]
+        return name, [uv, "venv", "--seed", "--quiet", *more, "--python", found]
+    if boxed and subprocess.run([found, "-c", "import ensurepip"], capture_output=True).returncode:
+        more.append("--without-pip")  # `python -m pip` of the image installs into it all the same
+    return name, [found, "-m", "venv", *more]
 
 
 def name_environment(venv: Path, environ: Mapping[str, str]) -> dict[str, str]:

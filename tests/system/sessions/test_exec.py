@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from holdfast.client.sessions.session import TaskSession
-from tests.system.cluster import Cluster
-from tests.waits import Patience, stretch
+from tests.system.cluster import Cluster, clean_environment
+from tests.waits import Patience, stretch, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -85,6 +86,28 @@ def test_a_terminal_outlives_the_agent_and_its_user_comes_back_to_it(
         read_until(session, b"still here")
         session.write(b"exit 5\n")
         assert session.wait() == 5
+
+
+def test_a_command_without_a_terminal_ends_with_its_agent_and_its_user_is_told_at_once(
+    shared: Cluster, job: str
+) -> None:
+    token = shared.controller.token_file.read_text().strip()
+    words = ("exec", job, "--", "sh", "-c", "echo up; trap '' HUP TERM; while :; do sleep 1; done")
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "holdfast.cli", *words],
+        env=clean_environment(HOLDFAST_URL=shared.controller.url, HOLDFAST_TOKEN=token),
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as program:  # fmt: skip
+        assert program.stdout is not None
+        assert program.stdout.readline() == b"up\n"
+        (record,) = [r for r in shared.client.sessions(job) if r.state == "running"]
+        host = shared.host_of(job)
+        host.kill_agent()
+        _, said = program.communicate(timeout=stretch(20))
+    assert program.returncode == 4
+    assert b"its host was replaced" in said
+    assert b"run it again" in said
+    wait_until(lambda: host.marked_pids(f"session {record.id}") == [])
 
 
 def read_until(session: TaskSession, *words: bytes) -> bytes:

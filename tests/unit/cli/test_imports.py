@@ -25,6 +25,7 @@ UNUSED = {
     "rich",
     "ssl",
     "starlette",
+    "typing_extensions",
     "uvicorn",
     "uvloop",
     "yaml",

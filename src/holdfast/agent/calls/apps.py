@@ -4,6 +4,7 @@ ABLE-4  An executor failed because of its app if it ended, in any way, while it 
         if functions of the app cannot be imported here, or if its interpreter cannot be started.
         After `TRIES` such failures in a row the app is taken off this host for a pause, which is
         twice as long each time. The end of the pause, or a call that succeeds, brings it back.
+        An app whose code was brought along is no app of this host: its failures are its own.
 """
 
 import asyncio
@@ -78,6 +79,8 @@ class AppTrials:
         why = find_app_error(task.order.app, facts, read_place(task.folder))
         if why is None:
             return facts
+        if task.order.code is not None:
+            return msgspec.structs.replace(facts, app_error=why[:4096])
         app = task.order.app
         before = self._trials.get(app, AppTrial())
         trial = self._trials[app] = before.fail(why)
@@ -89,7 +92,7 @@ class AppTrials:
 
     def note_success(self, task: AgentTask | None) -> None:
         """Note that a call of the executor succeeded, which brings its app back."""
-        if not self._trials or task is None or task.order is None:
+        if not self._trials or task is None or task.order is None or task.order.code is not None:
             return
         trial = self._trials.pop(task.order.app, None)
         if trial is not None and trial.reason is not None:

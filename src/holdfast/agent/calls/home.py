@@ -10,7 +10,7 @@ from holdfast.agent.config import AgentConfig
 from holdfast.agent.guardian.home import CALLS_SOCKET_FILE
 from holdfast.process.files import make_private_folder
 from holdfast.wire.agent import LaunchOrder
-from holdfast.wire.calls import PLACE_BYTES
+from holdfast.wire.calls import APP_CODE, PLACE_BYTES
 
 PLACE_FILE = "place"
 
@@ -47,15 +47,22 @@ class ExecutorHome(msgspec.Struct, frozen=True, kw_only=True):
         """Return the argv of an executor."""
         return [self.python, "-P", "-m", "holdfast.tasks.executor"]
 
-    def make_environment(self, order: LaunchOrder, task_folder: Path) -> dict[str, str]:
+    def find_path(self, order: LaunchOrder, work: str) -> str:
+        """Return the folder from which an executor imports: its work folder where its code was
+        brought there, else the folder that this host gives to all."""
+        return self.path if order.code is None else work
+
+    def make_environment(self, order: LaunchOrder, task_folder: Path, work: str) -> dict[str, str]:
         """Return the variables that an executor gets beside those of every task."""
+        code = {} if order.code is None else {APP_CODE: msgspec.json.encode(order.code).decode()}
         return {
+            **code,
             "HOLDFAST_CALLS_SOCKET": self.socket,
             "HOLDFAST_CALLS_PLACE": str(task_folder / PLACE_FILE),
             "HOLDFAST_CALLS_BLOBS": str(self.blobs),
             "HOLDFAST_CALLS_FILES": str(self.files),
             "HOLDFAST_APP": order.app,
-            "HOLDFAST_APP_PATH": self.path,
+            "HOLDFAST_APP_PATH": self.find_path(order, work),
             "HOLDFAST_EXECUTOR_GPUS": str(len(order.gpus)),
             "HOLDFAST_EXECUTOR_LIMITS": msgspec.json.encode(order.limits).decode(),
         }

@@ -90,8 +90,9 @@ def make_box(
         options += [f"--memory={order.memory_bytes}", f"--memory-swap={order.memory_bytes}"]
     options += [f"--ulimit={name}={limit}:{limit}" for name, limit in sorted(traits.limits.items())]
     options += [*devices, *_write_mounts(runtime, _make_mounts(order, environment, around))]
-    if order.cwd is not None:
-        options.append(f"--workdir={order.cwd}")
+    cwd = order.cwd or (around.work_folder if order.code is not None else None)
+    if cwd is not None:
+        options.append(f"--workdir={cwd}")
     if order.shell is not None:
         options.append("--entrypoint=/bin/sh")
     if order.stdin:

@@ -24,7 +24,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     command: the words after the image. variables: the variables that are passed by name, through
     the client's environment. file_variables: the variables that would change the client itself, and
     are passed through a file. locks: the folder of the locks of pulls. pulls_at_once: how many
-    images this host pulls at once.
+    images this host pulls at once. tells_image: the container is told the image's id, which its
+    environment is made for.
     """
 
     runtime: Runtime
@@ -38,6 +39,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     file_variables: dict[str, str]
     locks: str
     pulls_at_once: int
+    tells_image: bool = False
 
 
 class RunnerStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -35,6 +35,7 @@ from holdfast.process.syscalls import read_boottime
 
 EXIT_NEVER_RAN = 125  # the runtimes' own code for this
 EXIT_STOPPED = 143
+IMAGE_ID = "HOLDFAST_IMAGE_ID"
 _RETRY_SECONDS = 0.2
 _GONE_SECONDS = 0.05
 _FIND_SECONDS = 0.02
@@ -100,10 +101,11 @@ class Runner:
         write_status(self._folder, RunnerStatus(phase="starting"))
         options = list(plan.create)
         file = self._folder / "container.env"
-        if plan.file_variables:
+        variables = {**plan.file_variables, **({IMAGE_ID: image} if plan.tells_image else {})}
+        if variables:
             fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with os.fdopen(fd, "w", encoding="utf-8", errors="surrogateescape") as env:
-                env.writelines(f"{name}={value}\n" for name, value in plan.file_variables.items())
+                env.writelines(f"{name}={value}\n" for name, value in variables.items())
             options = ["--env-file", str(file), *options]
         # From now on each new agent asks this runtime for leftover containers (DESK-1).
         mark_path(plan.locks, plan.runtime.kind).touch(mode=0o600)

@@ -147,6 +147,7 @@ class ContainerTasks:
             file_variables=box.file_variables,
             locks=str(self.folder),
             pulls_at_once=PULLS_AT_ONCE,
+            tells_image=order.makes_environment,
         )
         write_plan(task.folder, plan)
         return [sys.executable, "-P", "-m", "holdfast.agent.containers.runner", str(task.folder)]

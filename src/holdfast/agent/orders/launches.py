@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.agent.abilities import Hindrances
 from holdfast.agent.bundles.code import CodeLaying
-from holdfast.agent.bundles.setups import wrap_command
+from holdfast.agent.bundles.setups import wrap_box, wrap_command
 from holdfast.agent.calls.home import ExecutorHome, make_place
 from holdfast.agent.containers.box import is_worth_mounting
 from holdfast.agent.containers.tasks import ContainerTasks
@@ -93,19 +93,19 @@ def make_launch(
         controller=_name_controller(task, places.controller),
     )
     _make_out_folder(env.get("HOLDFAST_OUT_DIR"))
-    argv = wrap_command(
-        task, order, places.works.root.parent / "code" / "envs", make_command(order)
-    )
-    cwd = order.cwd or work
+    envs, argv, cwd = places.works.root.parent / "code" / "envs", [""], order.cwd or work
+    if not boxed:
+        argv = wrap_command(task, order, envs, make_command(order))
     if order.executor:
         home = places.executors
         make_place(task.folder)
-        argv, cwd = home.make_command(), home.path
-        env |= home.make_environment(order, task.folder)
+        argv, cwd = home.make_command(), home.find_path(order, work)
+        env |= home.make_environment(order, task.folder, work)
     try:
         order = _open_folders(order, places.folders, env)
         if boxed:  # the guardian runs the container's runner; the engine sets devices and limits
-            argv = containers.prepare(task, order, env, work, places.beat_socket)
+            inside = wrap_box(task, order, envs, make_command(order))
+            argv = containers.prepare(task, inside, env, work, places.beat_socket)
             env, cwd = dict(places.inherited), work
     except ValidationError as error:
         return str(error)

@@ -57,6 +57,10 @@ _REMEMBERED_SECONDS = 120.0
 _TRIES = 5
 _LEAVE_SECONDS = 5.0  # what its user left may clean up
 _STIR_SECONDS = 0.25  # less often than bytes come, and often enough for any idle timeout
+_LOST_BYTES = (
+    "the agent of its host was replaced while it carried this command's input and output, of which "
+    "some may be lost, so the command was ended; run it again"
+)
 _REFUSED = SessionStatus(
     code="sessions_off",
     detail="sessions are switched off on this host, in its agent's configuration",
@@ -99,6 +103,7 @@ class Sessions:
         self._ordered: dict[str, float] = {}  # link → when it was ordered last
         self._opening: set[asyncio.Task[None]] = set()
         self._forwards: dict[TaskKey, set[ForwardedConnection]] = {}
+        self._torn: set[str] = set()  # sessions that ended because an earlier agent carried them
         self._stirred: dict[tuple[TaskKey, bool], float] = {}  # when that was noted last
 
     def open(self) -> None:
@@ -237,6 +242,9 @@ class Sessions:
                 "`holdfast shell` opens one inside",
                 status=409,
             )
+        if order.session in self._torn:
+            words = f"session {order.session} has ended: {_LOST_BYTES}"
+            return SessionStatus(code="session_ended", detail=words, status=409)
         if not order.new:
             gone = f"session {order.session} is over; its host knows nothing of it any more"
             return SessionStatus(code="not_found", detail=gone, status=404)
@@ -315,7 +323,7 @@ class Sessions:
                 live.take_ends(fds, tty=answer.tty, input_open=answer.input_open)
         else:
             assert isinstance(answer, SessionOver)
-            if answer.id != name_terminal(answer.key):
+            if answer.id != name_terminal(answer.key) and answer.id not in self._torn:
                 why = SessionEnd(
                     exit_code=answer.exit_code, signal=answer.signal, reason=answer.error[:2048]
                 )
@@ -327,7 +335,7 @@ class Sessions:
 
     def _take_over(self, started: SessionStarted, fds: list[int]) -> LiveSession | None:
         """Go on with the terminal of a session that an earlier agent served. A session without a
-        terminal ends, because that agent may have lost some of its bytes."""
+        terminal ends, because that agent may have lost some of its bytes; its user is told."""
         if started.id == name_terminal(started.key):
             return self._make(
                 started.id, started.key, self._table.folder_of(started.key) / "stdout"
@@ -336,7 +344,9 @@ class Sessions:
             return self._make(started.id, started.key)
         for fd in fds:
             os.close(fd)
+        self._torn.add(started.id)
         self._hand.say(StopSession(id=started.id, grace_seconds=0.0))
+        self._run(self._report(started.id, SessionEnd(reason=_LOST_BYTES)))
         return None
 
     def _forget(self, session_id: str) -> None:

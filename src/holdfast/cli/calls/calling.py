@@ -6,11 +6,13 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping
 from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.cli.code.workdir import find_code
 from holdfast.cli.options import read_pairs, read_seconds
 from holdfast.cli.output import note
 from holdfast.core.calls.values import FunctionSpec
@@ -55,10 +57,10 @@ def check_arguments(text: str) -> None:
         raise ValidationError("ARGUMENTS is a JSON object of parameters by name, as '{\"x\": 3}'")
 
 
-def read_declared(function: str) -> FunctionSpec | None:
-    """Return the options that a function of this folder, or of the packages here, declares; None,
-    with a note to the user, where the function cannot be imported here, as for an app that only
-    hosts have."""
+def read_declared(function: str) -> tuple[FunctionSpec | None, str | None]:
+    """Return the options, and the folder to take along, that a function of this folder, or of the
+    packages here, declares; None for both, with a note to the user, where the function cannot be
+    imported here, as for an app that only hosts have."""
     out, into = os.pipe()
     words = [sys.executable, "-P", "-m", "holdfast.tasks.declared", function, str(into)]
     try:
@@ -72,7 +74,7 @@ def read_declared(function: str) -> FunctionSpec | None:
                 _, said = process.communicate()
                 said += f"\nits import took over {IMPORT_SECONDS:g} s".encode()
             if process.returncode == 0:
-                return msgspec.json.decode(pipe.read(), type=FunctionSpec)
+                return msgspec.json.decode(pipe.read(), type=tuple[FunctionSpec, str | None])
     except OSError as error:
         said = str(error).encode()
     why = (said.decode(errors="replace").strip().splitlines() or ["no reason was given"])[-1]
@@ -80,7 +82,22 @@ def read_declared(function: str) -> FunctionSpec | None:
         f"{function} cannot be imported here, so that the call has the options of this command alone, "
         f"not those that the function declares: {why}"
     )
-    return None
+    return None, None
+
+
+def take_code_flags(options: dict[str, Any], folder: str | None) -> dict[str, Any]:
+    """Take the flags about code out of a command's options. folder: what goes along where they name
+    neither a folder nor a repository."""
+    names = ("workdir", "git", "workdir_max", "send_anyway")
+    flags = {name: options.pop(name) for name in names}
+    return flags if flags["workdir"] or flags["git"] else {**flags, "workdir": folder}
+
+
+def bring_code(client: Client, spec: FunctionSpec, flags: Mapping[str, Any]) -> FunctionSpec:
+    """Return the function with the code that the flags name, which is sent now."""
+    if not (flags["workdir"] or flags["git"]):
+        return spec
+    return msgspec.structs.replace(spec, code=find_code(client, flags, spec.project))
 
 
 def make_spec(function: str, *, max_retries: int | None, **options: Any) -> FunctionSpec:

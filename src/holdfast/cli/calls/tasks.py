@@ -11,9 +11,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.calls.calling import check_arguments, make_spec, read_declared, wait_for
+from holdfast.cli.calls.calling import (
+    bring_code,
+    check_arguments,
+    make_spec,
+    read_declared,
+    take_code_flags,
+    wait_for,
+)
+from holdfast.cli.code.workdir import CODE_OPTIONS
 from holdfast.cli.face import Face, talks
-from holdfast.cli.options import COUNT, OWNER, POSITIVE, choose_owner, read_seconds
+from holdfast.cli.options import COUNT, OWNER, POSITIVE, add_options, choose_owner, read_seconds
 from holdfast.cli.output import (
     age,
     count_of,
@@ -432,6 +440,7 @@ def why(face: Face, name: str) -> None:
 @click.option("--host-label", "host_labels", multiple=True, metavar="K=V", help="Its hosts.")
 @click.option("--time-limit", metavar="TIME", help="Time the call may take, as 90s or 2h.")
 @click.option("--max-retries", type=COUNT, help="Retries after a failure.")
+@add_options(*CODE_OPTIONS)
 @click.option("--no-import", is_flag=True, help="Leave out what the function declares.")
 @click.option("--no-wait", is_flag=True, help="Print the id of its set, and wait for nothing.")
 @click.option("--timeout", metavar="TIME", help="How long to wait for the result, as 90s or 2h.")
@@ -449,17 +458,22 @@ def call(
 
     ARGUMENTS is a JSON object of the function's parameters by name. The call has the options that the
     function declares, which its module here is imported for, and those of this command over them.
+    With --workdir the folder goes along, and any host runs the function as it is there now.
 
     \b
     Examples:
       holdfast tasks call mytasks:double '{"x": 3}'
+      holdfast tasks call mytasks:double '{"x": 3}' --workdir .
       holdfast tasks call mytasks:render '{"prompt": "a fjord"}' --gpus 1 --model qwen-edit
     """
     check_arguments(arguments)
-    declared = None if no_import or ":" not in function else read_declared(function)
+    known = not no_import and ":" in function
+    declared, folder = read_declared(function) if known else (None, None)
+    flags = take_code_flags(options, folder)
     spec = make_spec(function, declared=declared, **options)
     seconds = None if timeout is None else read_seconds("--timeout", timeout)
     with face.client() as client:
+        spec = bring_code(client, spec, flags)
         made = client.create_call_set(spec, [arguments], count=1)
         if no_wait:
             face.show(made, f"{made.id}.0")

@@ -95,7 +95,8 @@ def _read(file: Path, out_dir: str = "", client: Client | None = None) -> Workfl
             return
         if workdir is not None:
             fields["code"] = send_folder(client, workdir, fields.get("project") or "default").code
-        place_here(fields, client.place, os.environ)
+        if "task" not in fields:
+            place_here(fields, client.place, os.environ)
 
     spec = read_workflow(file, settle)
     return msgspec.structs.replace(spec, out_dir=str(Path(out_dir).resolve())) if out_dir else spec

@@ -12,6 +12,7 @@ another node it orders the two nodes, and the result takes its place when the ot
 """
 
 import inspect
+import os
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import PurePath
@@ -22,6 +23,7 @@ import msgspec
 
 from holdfast.client.specs import build_spec, read_function_fields
 from holdfast.client.workflows.results import read_set_results, read_value
+from holdfast.core.bundles.code import CodeRef
 from holdfast.core.calls.floats import mark_floats
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.settings.resolve import parse_duration
@@ -108,6 +110,7 @@ class Workflow:
             "labels": dict(labels or {}),
         }
         self._nodes: dict[str, WorkflowNode] = {}
+        self._folders: dict[str, str] = {}  # node → the folder that goes along with it
 
     def add(
         self,
@@ -124,11 +127,12 @@ class Workflow:
 
         options: options of `@holdfast.task` for this node alone (queue, model, retry, …).
         """
+        options, folder = _take_workdir(options, getattr(function, "workdir", None))
         spec, target = _find_function(function, options)
         given = _bind_arguments(target, args, kwargs, name or spec.function)
         work = CallWork(spec=spec, args=_plain(given))
         returns = _annotation(target, "return")
-        return self._keep(name, spec, returns, call=work, after=after, skip_if=skip_if)
+        return self._keep(name, spec, returns, folder, call=work, after=after, skip_if=skip_if)
 
     def map(
         self,
@@ -146,6 +150,7 @@ class Workflow:
         """Add a call for each item of a list, which may be another node's result. The item is
         passed as the first argument, or as the one called `item_name`; the node's result is the
         list of results in the order of the items."""
+        options, folder = _take_workdir(options, getattr(function, "workdir", None))
         spec, target = _find_function(function, options)
         label = name or spec.function
         if isinstance(over, Output):
@@ -159,7 +164,7 @@ class Workflow:
         work = CallWork(spec=spec, args=_plain(given), over=_plain(over), item=parameter)
         returns = _annotation(target, "return")
         made = list[returns] if returns is not Any else Any  # type: ignore[valid-type]  # a value
-        return self._keep(name, spec, made, call=work, after=after, skip_if=skip_if)
+        return self._keep(name, spec, made, folder, call=work, after=after, skip_if=skip_if)
 
     def job(
         self,
@@ -170,10 +175,11 @@ class Workflow:
         inputs: Mapping[str, Any] | None = None,
         **fields: Any,
     ) -> WorkflowNode:
-        """Add a job; `fields` are those of `Client.submit` (argv, gpus, tasks, image, …). Its
+        """Add a job; `fields` are those of `Client.submit` (argv, gpus, tasks, image, workdir, …). Its
         result is its id, exit code and count of attempts; `inputs` are in `HOLDFAST_INPUTS`."""
+        fields, folder = _take_workdir(fields, None)
         work = JobWork(spec=build_spec(fields), inputs=_plain(dict(inputs or {})))
-        return self._keep(name, None, dict, job=work, after=after, skip_if=skip_if)
+        return self._keep(name, None, dict, folder, job=work, after=after, skip_if=skip_if)
 
     def ask(
         self,
@@ -202,6 +208,7 @@ class Workflow:
         name: str | None,
         spec: FunctionSpec | None,
         annotation: Any,
+        folder: str | None = None,
         *,
         after: Sequence[WorkflowNode | str],
         skip_if: SkipIf,
@@ -214,6 +221,8 @@ class Workflow:
         fields = {"name": made, "after": names, "skip_if": condition, **work}
         node = WorkflowNode(_convert(msgspec.to_builtins(fields), NodeSpec), annotation)
         self._nodes[made] = node
+        if folder is not None:
+            self._folders[made] = folder
         return node
 
     def _name(self, wanted: str, *, exact: bool) -> str:
@@ -237,9 +246,28 @@ class Workflow:
         return spec
 
     def submit(self, client: "Client | None" = None, *, run_id: str | None = None) -> "WorkflowRun":
-        """Submit the workflow, by a new client where none is given."""
+        """Submit the workflow, by a new client where none is given; the folders that its nodes take
+        along are sent first."""
         client = client or _open_client()
-        return WorkflowRun(client.submit_workflow(self.spec, run_id), client)
+        spec = self.spec
+        sent: dict[tuple[str, str], CodeRef] = {}
+        nodes = [self._bring(node, client, sent) for node in spec.nodes]
+        spec = msgspec.structs.replace(spec, nodes=nodes)
+        return WorkflowRun(client.submit_workflow(spec, run_id), client)
+
+    def _bring(
+        self, node: NodeSpec, client: "Client", sent: dict[tuple[str, str], CodeRef]
+    ) -> NodeSpec:
+        """Return a node with the code of its folder; each folder is sent once."""
+        work = node.call or node.job
+        if work is None or work.spec.code is not None or node.name not in self._folders:
+            return node
+        key = (self._folders[node.name], work.spec.project)
+        if key not in sent:
+            sent[key] = client.send_code(key[0], project=key[1])
+        spec = msgspec.structs.replace(work.spec, code=sent[key])
+        name = "job" if node.call is None else "call"
+        return msgspec.structs.replace(node, **{name: msgspec.structs.replace(work, spec=spec)})
 
 
 class WorkflowRun:
@@ -339,6 +367,16 @@ def _write_path(value: Any) -> Any:
     if isinstance(value, PurePath):
         return str(value)
     raise TypeError(f"a {type(value).__qualname__} has no JSON form")
+
+
+def _take_workdir(
+    given: Mapping[str, Any] | None, folder: str | None
+) -> tuple[dict[str, Any], str | None]:
+    """Return the options without `workdir`, and the folder that goes along. folder: where the
+    options name none."""
+    left = dict(given or {})
+    named = left.pop("workdir", None)
+    return left, folder if named is None else os.path.abspath(os.fspath(named))
 
 
 def _find_function(

@@ -53,8 +53,8 @@ _TOP = tuple(name for name in WorkflowSpec.__struct_fields__ if name != "nodes")
 def read_workflow(
     path: Path, settle: Callable[[dict[str, Any]], None] | None = None
 ) -> WorkflowSpec:
-    """Return the workflow in a file. `settle` completes the fields of each job before they are
-    read. Raises ValidationError, which names the file."""
+    """Return the workflow in a file. `settle` completes the fields of each job or call before they
+    are read. Raises ValidationError, which names the file."""
     try:
         return build_workflow(_read(path), settle)
     except ValidationError as error:
@@ -134,6 +134,8 @@ def _build_node(
         node["skip_if"] = read_references(node["skip_if"])
     try:
         if "task" in fields:
+            if settle is not None:
+                settle(fields)
             node["call"] = _build_call(fields)
         elif "ask" in fields:
             node["ask"] = _build_ask(fields)

@@ -27,6 +27,7 @@ from holdfast.controller.why.retry_state import (
     make_retry_state,
     policy_of_end,
 )
+from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.placement.plan import Candidate
 from holdfast.core.placement.possible import Size, find_impossible, foresee
 from holdfast.core.records import JobRecord, JobTokenRecord
@@ -158,7 +159,7 @@ async def check_specs(
 
 
 async def check_bundles(
-    controller: Controller, specs: Sequence[JobSpec], where: Sequence[str]
+    controller: Controller, specs: Sequence[JobSpec | FunctionSpec], where: Sequence[str]
 ) -> None:
     """Note the use of the specs' bundles. Raises ValidationError for one that its project does not
     hold (BUNDLE-2)."""

@@ -9,7 +9,7 @@ from msgspec import Meta
 from starlette.responses import Response
 
 from holdfast.bounds import UNREADABLE
-from holdfast.controller.api.jobs import check_project, knows_project
+from holdfast.controller.api.jobs import check_bundles, check_project, knows_project
 from holdfast.controller.calls.why import view_call
 from holdfast.controller.http.bodies import decode_body, read_body, wait_unless_gone
 from holdfast.controller.http.endpoints import ApiCall
@@ -20,6 +20,7 @@ from holdfast.controller.http.problems import answer_json
 from holdfast.controller.http.queries import Limit, Owner, Query, Text
 from holdfast.controller.runtime.background import BEHIND_SECONDS
 from holdfast.controller.runtime.context import Controller
+from holdfast.core.bundles.code import check_code
 from holdfast.core.calls.executors import APP, as_job
 from holdfast.core.calls.values import (
     MAX_INLINE_BYTES,
@@ -87,6 +88,7 @@ async def create_set(call: ApiCall) -> Response:
         settings = await controller.settings.refresh()
     check_function(spec, queue, settings.queues)
     check_project(spec.project, settings)
+    await check_bundles(controller, [spec], ["spec."])
     view = await call.store.calls.create_set(
         new.id, spec, queue, count=new.count, args=new.args, singles=new.singles, owner=call.user
     )
@@ -272,6 +274,8 @@ def check_function(spec: FunctionSpec, queue: str, queues: Collection[str]) -> N
         )
     if spec.retry is not None:
         check_fields(spec.retry)
+    if spec.code is not None:
+        check_code(spec.code)
     check_layer(job_layer(as_job(spec)), "job")
     check_memory(spec.memory_bytes)
     if any(name.startswith(APP) for name in spec.host_labels):

@@ -141,6 +141,10 @@ def _explain_hosts(found: CallCircumstances) -> Iterator[CallWhyLine]:
     listing = list(list_hosts_of(able, found.hosts)) if family.host_labels else []
     if not found.room.listed and listing:
         yield _explain_labels(family, listing)
+    elif not found.room.listed and family.code is not None:
+        text = f"no live host serves queue {family.queue}"
+        hint = f"start an agent with `--queues {family.queue}`, or without `--queues`"
+        yield _line("no_host_serves_queue", text, hint)
     elif not found.room.listed:
         off = any(family.app in fault.apps for host in found.hosts for fault in host.faults)
         if off:
@@ -150,19 +154,26 @@ def _explain_hosts(found: CallCircumstances) -> Iterator[CallWhyLine]:
         yield _line("no_host_lists_app", text, hint)
     elif not fits_model(standing.spec.vram_gb, hosts) and hosts:
         size = f"{standing.spec.model} ({standing.spec.vram_gb:g} GB)"
-        text = f"it waits for model {size}: no live host that lists app {family.app} has that much"
+        text = f"it waits for model {size}: no live host {_say_listing(family)} has that much"
         yield _line("no_host_fits_model", text, "add a host with a larger GPU")
     elif found.room.slots == 0:
-        text = f"no live host that lists app {family.app} is large enough for its executor"
+        text = f"no live host {_say_listing(family)} is large enough for its executor"
         yield _line("impossible_resources", text, "ask for fewer resources, or add a larger host")
     elif found.room.most == 0:
         text = f"queue {family.queue} may have no executors: executors_max is 0"
         yield _line("executors_max", text, f"holdfast queues set {family.queue} executors_max=off")
 
 
+def _say_listing(family: Family) -> str:
+    """Return the words for the hosts on which a family may run."""
+    if family.code is not None:
+        return f"that serves queue {family.queue}"
+    return f"that lists app {family.app}"
+
+
 def _explain_unable(found: CallCircumstances) -> Iterator[CallWhyLine]:
     """Name the hosts that list the call's app but cannot run it (ABLE-1)."""
-    app = found.standing.family.app
+    app = "" if found.standing.family.code is not None else found.standing.family.app
     for host in [h for h in found.hosts if any(app in fault.apps for fault in h.faults)][
         :MAX_NAMED
     ]:
@@ -205,7 +216,7 @@ def _may_load(spec: FunctionSpec, heard: HeardExecutor | None) -> bool:
 
 def _explain_labels(family: Family, listing: Sequence[HostRecord]) -> CallWhyLine:
     """Name the required labels that no host with the app has."""
-    wanted, each = family.host_labels, f"live host that lists app {family.app}"
+    wanted, each = family.host_labels, f"live host {_say_listing(family)}"
     unmet = set.intersection(*(list_unmet(host.labels, wanted) for host in listing))
     pairs = {name: f"{name}={wanted[name].removeprefix(NOT)}" for name in sorted(wanted)}
     avoided = [pairs[name] for name in pairs if name in unmet and wanted[name].startswith(NOT)]
@@ -218,7 +229,8 @@ def _explain_labels(family: Family, listing: Sequence[HostRecord]) -> CallWhyLin
         asked = ", ".join(f"{name}={wanted[name]}" for name in pairs)
         parts = [f"no {each} fits all of its host_labels: {asked}"]
     needed = [f" --label {pairs[n]}" for n in pairs if not wanted[n].startswith(NOT)]
-    hint = f"start one: holdfast agent --app {family.app}{''.join(needed)}"
+    app = "" if family.code is not None else f" --app {family.app}"
+    hint = f"start one: holdfast agent{app}{''.join(needed)}"
     return _line("no_host_with_labels", "; ".join(parts), hint)
 
 

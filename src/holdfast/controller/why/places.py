@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from holdfast.controller.why.circumstances import Circumstances
 from holdfast.controller.why.pools import COMING, list_renting
 from holdfast.controller.why.words import line, say_span
-from holdfast.core.calls.executors import find_app
+from holdfast.core.calls.executors import find_listed_app
 from holdfast.core.data.named import find_missing_mounts
 from holdfast.core.host_faults import find_hindrance, find_runtime_word
 from holdfast.core.placement.candidates import as_candidate
@@ -55,7 +55,7 @@ def explain_place(found: Circumstances) -> Iterator[WhyLine]:
     aside = {
         h.name: hindrance
         for h in labelled
-        if (hindrance := find_hindrance(h.faults, runtime, find_app(job.spec)))
+        if (hindrance := find_hindrance(h.faults, runtime, find_listed_app(job.spec)))
     }
     silent = _list_silent(found, labelled)
     active = [
@@ -102,8 +102,8 @@ def explain_place(found: Circumstances) -> Iterator[WhyLine]:
 
 def _advise_labels(job: JobRecord) -> str:
     """Return how a host with the labels that the job wants is started."""
-    if job.spec.executor:
-        return f"start one that lists its app: holdfast agent --app {find_app(job.spec)}"
+    if app := find_listed_app(job.spec) if job.spec.executor else "":
+        return f"start one that lists its app: holdfast agent --app {app}"
     if missing := find_missing_mounts(job.spec.host_labels, {}):
         named = " --mount ".join(f"{name}=DIR" for name in missing)
         return f"start an agent that offers it: holdfast agent --mount {named}"

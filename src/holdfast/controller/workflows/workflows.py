@@ -28,7 +28,7 @@ from holdfast.controller.runtime.settings import Settings
 from holdfast.controller.workflows.why import explain_node
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.placement.possible import Size
-from holdfast.core.spec import Name
+from holdfast.core.spec import JobSpec, Name
 from holdfast.core.workflows.check import check_workflow
 from holdfast.core.workflows.plan_start import find_out_dir
 from holdfast.core.workflows.records import RunRecord
@@ -83,10 +83,7 @@ async def submit_workflow(call: ApiCall) -> Response:
     sizes = await controller.sizes.current()
     nodes = [_settle_node(n, node, settings, sizes) for n, node in enumerate(asked.nodes)]
     spec = msgspec.structs.replace(asked, nodes=nodes)
-    named = [(n, node.job.spec) for n, node in enumerate(spec.nodes) if node.job is not None]
-    await check_bundles(
-        controller, [job for _, job in named], [f"nodes[{n}].job." for n, _ in named]
-    )
+    await _check_code(controller, spec)
     root = spec.out_dir or str(settings.value("workflow_out_dir") or "")
     out_dir = f"{root.rstrip('/')}/{request.id}" if root else ""
     new = NewRun(id=request.id, spec=spec, owner=call.user, parents=graph.parents, out_dir=out_dir)
@@ -94,6 +91,17 @@ async def submit_workflow(call: ApiCall) -> Response:
     controller.poke("workflows", "events")
     view = await _view(controller, run)
     return answer_json(view, 201, {"Location": f"/v1/workflows/{run.id}"} | notes)
+
+
+async def _check_code(controller: Controller, spec: WorkflowSpec) -> None:
+    """Raise ValidationError where a node names a bundle that its project does not hold."""
+    named: list[tuple[str, JobSpec | FunctionSpec]] = []
+    for number, node in enumerate(spec.nodes):
+        if node.job is not None:
+            named.append((f"nodes[{number}].job.spec.", node.job.spec))
+        if node.call is not None:
+            named.append((f"nodes[{number}].call.spec.", node.call.spec))
+    await check_bundles(controller, [one for _, one in named], [where for where, _ in named])
 
 
 def _names_unknown(spec: WorkflowSpec, settings: Settings) -> bool:

@@ -43,6 +43,13 @@ class CodeRef(
             return f"{self.url}@{self.commit[:12]}"
         return self.digest[:12]
 
+    @property
+    def bare(self) -> CodeRef:
+        """Return the code without the words about its checkout: the same for the same bytes."""
+        if self.url:
+            return CodeRef(url=self.url, commit=self.commit)
+        return CodeRef(digest=self.digest)
+
     def describe(self) -> str:
         """Return a line about the code: its name, and the checkout that it came from."""
         words = [self.name]

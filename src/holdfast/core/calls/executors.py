@@ -7,6 +7,7 @@ watches each call under the limits of that call's function.
 
 from holdfast.core.calls.values import Family, FunctionSpec
 from holdfast.core.host_faults import APP as APP  # re-exported for users of executors
+from holdfast.core.placement.labels import NOT
 from holdfast.core.retry import RetryFields
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.spec import JobSpec
@@ -24,8 +25,10 @@ def app_label(app: str) -> str:
 
 
 def list_labels(family: Family) -> dict[str, str]:
-    """Return the labels that a host must have, or must not have, to run the family's executors."""
-    return {app_label(family.app): "yes", **family.host_labels}
+    """Return the labels that a host must have, or must not have, to run the family's executors. An
+    app that brings its code runs on hosts that do not list it: its label asks for nothing."""
+    listed = "yes" if family.code is None else f"{NOT}brought"
+    return {app_label(family.app): listed, **family.host_labels}
 
 
 def read_family(spec: JobSpec, queue: str) -> Family:
@@ -40,6 +43,7 @@ def read_family(spec: JobSpec, queue: str) -> Family:
         cpus=_read_cpus(spec),
         memory_bytes=spec.memory_bytes,
         host_labels=dict(sorted(labels.items())),
+        code=spec.code,
     )
 
 
@@ -68,6 +72,7 @@ def make_executor_spec(family: Family, *, ahead: bool = False, lent: bool = Fals
         cpus=0 if lent else family.cpus,
         memory_bytes=family.memory_bytes,
         host_labels=list_labels(family),
+        code=family.code,
         labels=labels,
         time_limit_seconds="off",
         stall_timeout_seconds="off",
@@ -94,9 +99,14 @@ def as_job(spec: FunctionSpec) -> JobSpec:
 
 
 def find_app(spec: JobSpec) -> str:
-    """Return the app that an executor's hosts must list."""
+    """Return the app of an executor."""
     names = (n for n in spec.host_labels if n.startswith(APP))
     return next(names, "").removeprefix(APP)
+
+
+def find_listed_app(spec: JobSpec) -> str:
+    """Return the app that an executor's hosts must list; empty where its code is brought along."""
+    return "" if spec.code is not None else find_app(spec)
 
 
 def is_ahead(spec: JobSpec) -> bool:

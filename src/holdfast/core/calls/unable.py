@@ -39,7 +39,7 @@ def decide_unable(
     again = host_id in before
     delay = min(MAX_DELAY_SECONDS, 2.0 ** min(len(before) - len(tried) + 1, 10)) if again else 0.0
     outcome = CallOutcome.WAIT if again else CallOutcome.READY
-    one = "no other host lists the app now"
+    one = "no other host can run the app now"
     ended = (
         f"{message}; {one if len(tried) == 1 else f'it was tried on each of {len(tried)} hosts'}"
     )

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.bounds import Count, Elapsed, Large
+from holdfast.core.bundles.code import CodeRef
 from holdfast.core.retry import RetryFields
 from holdfast.core.spec import MAX_LABELS, Name, Off, Seconds, ShortText
 
@@ -36,6 +37,7 @@ class FunctionSpec(
 
     function: "module:name", imported by the executor. app: the module or package that hosts list
     with `agent --app`; empty: the first part of the function's module.
+    code: the code that brings the app along, so that any host can run it; None: hosts list the app.
     model: name of the `@holdfast.model` it runs with. vram_gb: GPU memory that this model needs.
     gpus, cpus, memory_bytes: resources that an executor of the function reserves.
     host_labels: labels that a host must have, as in JobSpec; a value that begins with `!` is one
@@ -49,6 +51,7 @@ class FunctionSpec(
 
     function: FunctionName
     app: Name | None = None
+    code: CodeRef | None = None
     queue: Name | None = None
     project: Name = "default"
     priority: Annotated[int, Meta(ge=0, le=100)] = 50
@@ -75,7 +78,8 @@ class FunctionSpec(
 
 class Family(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The properties that all calls of one executor share. host_labels: sorted by name, because the
-    order of labels must not make another family."""
+    order of labels must not make another family. code: the code without the words about where it
+    came from, because the same bytes are one family, and other bytes never share an executor."""
 
     app: str
     queue: str
@@ -84,6 +88,7 @@ class Family(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cpus: int | None = None
     memory_bytes: int = 0
     host_labels: dict[str, str] = {}
+    code: CodeRef | None = None
 
     @property
     def name(self) -> str:
@@ -116,6 +121,7 @@ def find_family(spec: FunctionSpec, queue: str) -> Family:
         cpus=spec.cpus,
         memory_bytes=spec.memory_bytes,
         host_labels=dict(sorted(spec.host_labels.items())),
+        code=None if spec.code is None else spec.code.bare,
     )
 
 

@@ -8,9 +8,13 @@ client needs: extensions, and text from the server.
 from __future__ import annotations
 
 import base64
-import hashlib
 
 from holdfast.errors import ValidationError
+
+try:  # hashlib loads OpenSSL, which costs as much as all the rest of this
+    from _sha1 import sha1  # type: ignore[import-not-found]  # of every CPython
+except ImportError:  # a Python with hashes of OpenSSL alone
+    from hashlib import sha1
 
 CONTINUED, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -24,7 +28,7 @@ def make_key(sixteen: bytes) -> str:
 
 def accept_of(key: str) -> str:
     """Return the word with which a server accepts a handshake's key."""
-    return base64.b64encode(hashlib.sha1(key.encode() + _GUID).digest()).decode()
+    return base64.b64encode(sha1(key.encode() + _GUID).digest()).decode()
 
 
 def mask_bytes(data: bytes | memoryview, mask: bytes) -> bytes:

@@ -36,6 +36,7 @@ from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.agent.uplink.news import News
 from holdfast.agent.watch.kills import Kills
 from holdfast.agent.watch.runner import WatchRunner
+from holdfast.core.bundles.code import CodeRef
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.facts import TaskFacts, Trip
 from holdfast.core.ids import TaskKey
@@ -46,6 +47,7 @@ from holdfast.errors import TooLarge, Unavailable
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import LaunchOrder
 from holdfast.wire.calls import (
+    APP_CODE,
     PHASE_CALLING,
     PHASE_IDLE,
     PHASE_LOADING,
@@ -220,7 +222,7 @@ class Rig:
         self.task.move(AgentTaskEvent.RUN)
         self.task.watch.started(read_boottime())
         env = {**os.environ, "HOLDFAST_TASK": str(KEY)}
-        env |= self.home.make_environment(order, self.task.folder)
+        env |= self.home.make_environment(order, self.task.folder, "/work")
         with (self.folder / "log").open("wb") as log:
             self.process = await asyncio.create_subprocess_exec(
                 *self.home.make_command(), env=env, cwd=self.folder, stdout=log, stderr=log
@@ -613,3 +615,19 @@ def test_a_strangers_line_is_closed(tmp_path: Path) -> None:
 
 def test_the_interpreter_of_executors_is_the_agents_own() -> None:
     assert ExecutorHome(folder=Path("/x"), socket="/s").make_command()[0] == sys.executable
+
+
+def test_an_executor_imports_the_code_that_was_brought_for_it(tmp_path: Path) -> None:
+    home = ExecutorHome(folder=tmp_path, socket="/s", path="/app")
+    plain = LaunchOrder(
+        key=KEY, attempt=1, name="n", queue="q", project="p", argv=[], watch=OWN,
+        executor="pages-1", app="pages",
+    )  # fmt: skip
+    code = CodeRef(digest="a" * 64)
+    brought = msgspec.structs.replace(plain, code=code)
+    assert home.find_path(plain, "/work") == "/app"
+    assert home.find_path(brought, "/work") == "/work"
+    env = home.make_environment(brought, tmp_path, "/work")
+    assert env["HOLDFAST_APP_PATH"] == "/work"
+    assert msgspec.json.decode(env[APP_CODE], type=CodeRef) == code
+    assert APP_CODE not in home.make_environment(plain, tmp_path, "/work")

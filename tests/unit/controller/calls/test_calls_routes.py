@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,6 +20,7 @@ from holdfast.core.calls.values import FunctionSpec, find_family
 from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu
 from holdfast.core.ids import TaskKey
+from holdfast.core.workflows.values import CallWork, NodeSpec, WorkflowSpec
 from holdfast.errors import ValidationError
 from holdfast.wire.agent import LaunchOrder
 from holdfast.wire.calls import (
@@ -137,6 +139,37 @@ async def test_a_call_goes_all_the_way(client: AsyncClient, agent: FakeAgent) ->
     again = await executor.run(batch)  # its answer was lost: it says so once more
     assert len(again.recorded) == 3 or again.dropped == [batch.id]
     assert (await client.call_set(made.id)).succeeded == 3
+
+
+async def test_calls_with_their_code_run_on_a_host_that_lists_no_app(
+    client: AsyncClient, served: Served, tmp_path: Path
+) -> None:
+    bare = FakeAgent(served, "bare", labels={})
+    await bare.register()
+    (tmp_path / "mytasks.py").write_text("def double(x): return 2 * x\n")
+    code = await client.send_code(tmp_path)
+    made = await client.submit_calls(msgspec.structs.replace(SPEC, code=code), args(1))
+    executor = await start(bare)
+    assert executor.order.app == "mytasks"
+    assert executor.order.code == code
+    await executor.run(await executor.take())
+    assert (await client.call_set(made.id)).succeeded == 1
+
+
+async def test_no_call_names_the_code_of_another_project(
+    client: AsyncClient, served: Served, tmp_path: Path
+) -> None:
+    (tmp_path / "mytasks.py").write_text("def double(x): return 2 * x\n")
+    code = await client.send_code(tmp_path)
+    await served.store.settings.put_project("film", {})
+    theirs = msgspec.structs.replace(SPEC, project="film", code=code)
+    with pytest.raises(ValidationError, match="project film holds no bundle") as refused:
+        await client.submit_calls(theirs, args(1))
+    assert (refused.value.code, refused.value.field) == ("no_bundle", "spec.code.digest")
+    node = NodeSpec(name="n", call=CallWork(spec=theirs))
+    with pytest.raises(ValidationError, match="project film holds no bundle") as refused:
+        await client.submit_workflow(WorkflowSpec(name="flow", nodes=[node]))
+    assert refused.value.field == "nodes[0].call.spec.code.digest"
 
 
 async def test_a_call_runs_on_the_hosts_it_chooses(client: AsyncClient, served: Served) -> None:

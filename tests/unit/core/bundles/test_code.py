@@ -50,11 +50,12 @@ def test_a_job_with_code_starts_where_its_code_is() -> None:
         check_spec(JobSpec(argv=("x",), code=code, cwd="/tmp"))
 
 
-def test_setup_goes_with_no_image_and_reads_files_below_the_folder() -> None:
+def test_setup_goes_before_a_command_and_reads_files_below_the_folder() -> None:
     check_spec(JobSpec(argv=("x",), setup="pip install x", setup_files=("a/*.txt",)))
+    check_spec(JobSpec(argv=("x",), setup="pip install x", image="python"))
     for wrong in (
         JobSpec(argv=("x",), setup=" "),
-        JobSpec(argv=("x",), setup="x", image="python"),
+        JobSpec(setup="x", image="python"),
         JobSpec(argv=("x",), setup_files=("a",)),
         JobSpec(argv=("x",), setup="x", setup_files=("../a",)),
         JobSpec(argv=("x",), setup="x", setup_files=("/etc/passwd",)),

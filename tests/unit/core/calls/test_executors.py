@@ -1,13 +1,17 @@
 """The executor's job: whom it suits, what watches it, and that its end is final."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.controller.runtime.settings import Settings
+from holdfast.core.bundles.code import CodeRef
 from holdfast.core.calls.executors import (
     find_app,
+    find_listed_app,
     is_ahead,
     is_lent,
     make_executor_spec,
@@ -17,6 +21,7 @@ from holdfast.core.calls.values import Family, FunctionSpec, find_family
 from holdfast.core.causes import Cause
 from holdfast.core.endings.decide import AttemptEnding, Charges, decide
 from holdfast.core.facts import Classified
+from holdfast.core.placement.labels import carries
 from holdfast.core.spec import check_spec
 from holdfast.core.states import JobEvent
 from holdfast.errors import ValidationError
@@ -56,6 +61,22 @@ def test_calls_of_other_hosts_are_of_another_family() -> None:
     assert find_family(plain, "cpu").name == "mytasks-e5b6597d80"  # as ever: executors go on
     assert find_family(chosen, "cpu").name == find_family(again, "cpu").name
     assert find_family(chosen, "cpu").name != find_family(plain, "cpu").name
+
+
+def test_the_same_code_is_one_family_and_other_code_is_never_in_its_executors() -> None:
+    def family(**code: Any) -> Family:
+        return find_family(FunctionSpec(function="mytasks:f", code=CodeRef(**code)), "cpu")
+
+    first = family(digest="a" * 64, commit="1" * 40, branch="trunk")
+    assert first == family(digest="a" * 64, dirty=True)
+    names = {first.name, family(digest="b" * 64).name, Family(app="mytasks", queue="cpu").name}
+    assert len(names) == 3
+    spec = make_executor_spec(first)
+    assert spec.code == CodeRef(digest="a" * 64)
+    assert (find_app(spec), find_listed_app(spec)) == ("mytasks", "")
+    assert read_family(spec, "cpu") == first
+    assert carries({}, spec.host_labels)
+    assert carries({"app/mytasks": "yes"}, spec.host_labels)
 
 
 def test_users_submit_no_executors() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.bundles.code import CodeRef
 from holdfast.core.calls.rooms import (
     MOST_ON_A_HOST,
     count_beside,
@@ -58,6 +59,8 @@ def test_only_live_hosts_that_list_the_app_and_serve_the_queue_count() -> None:
         host("e", flagged_dead_at=NOW),
     ]
     assert list(list_hosts_of(CPU, others)) == []
+    brought = msgspec.structs.replace(CPU, code=CodeRef(digest="a" * 64))
+    assert [h.id for h in list_hosts_of(brought, others)] == ["a", "b"]
     assert not find_room(CPU, others, [], None).listed
     assert find_room(CPU, [*others, host()], [], None).slots == 8
 

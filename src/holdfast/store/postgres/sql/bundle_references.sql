@@ -10,8 +10,9 @@ select project, spec->'job'->'code'->>'digest' from schedules where spec->'job' 
 union all
 select s.project, s.spec->'code'->>'digest' from call_sets s where s.spec ? 'code'
 union all
-select coalesce(n.spec::jsonb #>> '{job,spec,project}', 'default'), n.spec::jsonb #>> '{job,spec,code,digest}'
+select coalesce(w.spec->>'project', 'default'), w.spec #>> '{code,digest}'
 from workflow_nodes n
-where n.kind = 'job' and n.spec like '%"code":%'
+cross join lateral (select coalesce(n.spec::jsonb #> '{job,spec}', n.spec::jsonb #> '{call,spec}') as spec) w
+where n.kind in ('job', 'call', 'map') and n.spec like '%"code":%'
 union all
 select j.project, o.digest from outputs o join jobs j on j.id = o.job_id where o.digest <> '';

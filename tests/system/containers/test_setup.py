@@ -1,0 +1,65 @@
+"""SETUP-1 in real containers: an environment is made once for an image, by the image's Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.system.cluster import Cluster
+from tests.system.containers import python_image
+from tests.system.containers.engines import Engine
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def layer() -> bytes:
+    return python_image.make_layer()
+
+
+@pytest.fixture
+def python(engine: Engine, layer: bytes) -> Iterator[str]:
+    engine.import_image(python_image.IMAGE, layer, python_image.find_python())
+    yield python_image.IMAGE
+    engine.forget(python_image.IMAGE)
+
+
+def test_an_environment_is_made_once_inside_and_the_job_starts_in_its_code(
+    cluster: Cluster, engine: Engine, python: str, tmp_path: Path
+) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/requirements.txt").write_text("one\n")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python3").symlink_to(python_image.find_python())
+    cluster.set_queue("boxes")
+    cluster.add_host("boxes", queues=["boxes"], environment=engine.environment)
+    setup = 'echo made; read word < requirements.txt; echo "$word" > "$VIRTUAL_ENV/word"'
+
+    def run(state: str, line: str = setup, **more: object) -> tuple[str, bytes]:
+        given = {
+            "env": {"PATH": "/lent:/usr/bin:/bin"},
+            "volumes": [f"{tmp_path}/bin:/lent:ro"],
+            "retry": {"max_retries": 0},
+            **more,
+        }
+        job = cluster.client.submit(
+            shell='read a < "$VIRTUAL_ENV/word"; read b < requirements.txt; echo "$a $b"; python -V',
+            workdir=tmp_path / "code", setup=line, image=python, runtime=engine.kind,
+            queue="boxes", **given,
+        )  # fmt: skip
+        ended = cluster.until(job.id, state, seconds=90)
+        return f"{ended.cause}: {ended.reason}", cluster.output(job.id)
+
+    first, second = run("succeeded")[1], run("succeeded")[1]
+    assert b"made\n" in first
+    assert second.splitlines()[0] == b"one one"
+    assert second.splitlines()[1].startswith(b"Python 3")
+    assert b"made" not in second
+    why, _ = run("failed", "exit 7")
+    assert why.startswith("setup_failed")
+    assert "exit code 7" in why
+    why, _ = run("failed", env={"PATH": "/nowhere"})
+    assert why.startswith("setup_failed")
+    assert "its image has no python3" in why
