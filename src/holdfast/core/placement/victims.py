@@ -262,8 +262,8 @@ class _Search:
 
     def _price(self, victim: str, gain: int) -> tuple[float, float, int, int, float, str]:
         """Return what a job loses for each task that finds room by its end."""
-        gpu_seconds, cpu_slot_seconds, *others = self._key(victim)
-        return (gpu_seconds / gain, cpu_slot_seconds / gain, -gain, *others)
+        gpu_seconds, cpu_slot_seconds, priority, ran, name = self._key(victim)
+        return gpu_seconds / gain, cpu_slot_seconds / gain, -gain, priority, ran, name
 
 
 def _share_a_host(
