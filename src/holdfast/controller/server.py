@@ -192,6 +192,7 @@ class RunningServer:
                     App(self.controller),
                     StoredSignIns(store, self.controller.guard),
                     lambda: self.controller.origins,
+                    lambda: self.controller.wakes.closing,
                 ),
                 http=BoundedProtocol,
                 ws=SplicedProtocol,

@@ -90,12 +90,17 @@ class SignIns(Protocol):
 
 class WebApp:
     """The application as uvicorn calls it. origins: returns the origins of the pages, first the one
-    that links name."""
+    that links name. is_closing: returns True once the server stops, so that streams end."""
 
     def __init__(
-        self, api: ASGIApp, sign_ins: SignIns, origins: Callable[[], Sequence[str]]
+        self,
+        api: ASGIApp,
+        sign_ins: SignIns,
+        origins: Callable[[], Sequence[str]],
+        is_closing: Callable[[], bool] = lambda: False,
     ) -> None:
         self._api, self._sign_ins, self._origins = api, sign_ins, origins
+        self._is_closing = is_closing
         watcher = TokenRecord(id="dashboard", role="read", name="dashboard", created_at=_EPOCH)
         self._changes = Changes(lambda: ApiReader(api, watcher))
 
@@ -237,6 +242,8 @@ class WebApp:
             try:
                 async for piece in pieces:
                     await self._sign_ins.check(secret, proof)  # remembered for a moment
+                    if self._is_closing():
+                        return
                     yield piece
             except HoldfastError as error:
                 told = msgspec.json.encode({"code": error.code, "detail": error.message})

@@ -19,7 +19,7 @@ from holdfast.wire.api import LogLine
 TAIL_BYTES = 64 * 1024
 """The last bytes of each stream that a page shows at first; the rest is a download away."""
 MARGINS = 8
-KEEP_ALIVE_SECONDS = 5.0
+KEEP_ALIVE_SECONDS = 1.0
 _LINE = Markup(
     '<div class="r{margin}{err}"><b title="attempt {attempt}, rank {rank}, {stream}">{rank}</b>'
     "{text}</div>"

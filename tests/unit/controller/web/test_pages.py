@@ -1,0 +1,118 @@
+"""Every page, as a user of each role gets it, with what hostile jobs put into it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.unit.controller.conftest import FakeAgent, Served
+from tests.unit.controller.web.conftest import Browser
+from tests.waits import within
+
+PLACES = ("/", "/jobs", "/hosts", "/hosts/h1", "/queues", "/pools", "/events", "/settings")
+HOSTILE = "<script>alert(1)</script>\u202e\"'&"
+
+
+@pytest.mark.parametrize("role", ["read", "submit", "admin"])
+async def test_every_page_is_there_for_every_role(
+    served: Served, agent: FakeAgent, role: str
+) -> None:
+    job = await served.submit(labels={"team": "nlp"})
+    browser = Browser(served)
+    await browser.sign_in(role)
+    tabs = [
+        f"/jobs/{job['id']}?tab={tab}" for tab in ("output", "ranks", "stacks", "files", "spec")
+    ]
+    for path in (*PLACES, f"/jobs/{job['id']}", f"/jobs/{job['id']}?tab=events", *tabs):
+        answer = await browser.send("GET", path)
+        assert answer.status_code == 200, (path, answer.text)
+        assert "script-src 'self'" in answer.headers["content-security-policy"]
+        assert "unsafe" not in answer.headers["content-security-policy"]
+        assert not re.search(r"\son\w+=|\sstyle=|javascript:", answer.text), path
+    page = (await browser.send("GET", f"/jobs/{job['id']}")).text
+    assert ("/cancel" in page) == (role != "read")
+    page = (await browser.send("GET", "/hosts/h1")).text
+    assert ("/drain" in page) == (role == "admin")
+
+
+async def test_what_a_job_says_is_never_markup(
+    served: Served, agent: FakeAgent, browser: Browser
+) -> None:
+    job = await served.submit(name=HOSTILE, labels={"team": HOSTILE}, argv=["echo", HOSTILE])
+    for path in ("/", "/jobs", f"/jobs/{job['id']}", f"/jobs/{job['id']}?tab=spec"):
+        text = (await browser.send("GET", path)).text
+        assert "<script>alert" not in text
+        assert "&lt;script&gt;alert" in text
+    answer = await browser.send("GET", "/jobs", params={"q": HOSTILE})
+    assert "<script>alert" not in answer.text
+
+
+async def test_the_output_is_lines_that_come(
+    served: Served, agent: FakeAgent, browser: Browser
+) -> None:
+    job = await served.submit()
+    order = await agent.take()
+    await agent.sync(agent.running(order))
+    await agent.send_log(order.key, b"\x1b[31mred\x1b[0m <b>x</b>\nnext\n")
+    headers = {
+        "Host": browser.origin.partition("://")[2],
+        "Cookie": browser.cookie,
+        "Holdfast-Proof": browser.proof,
+    }
+    heard = ""
+    path = f"/jobs/{job['id']}/output"
+    async with within(20), served.http.stream("GET", path, headers=headers) as stream:
+        async for piece in stream.aiter_text():
+            heard += piece
+            if "next" in heard and "event: end" not in heard:
+                await agent.send_log(
+                    order.key, b"", len(b"\x1b[31mred\x1b[0m <b>x</b>\nnext\n"), True
+                )
+                await agent.end(order, exit_code=0)
+    assert '<span class=\\"c1\\">red</span> &lt;b&gt;x&lt;/b&gt;' in heard
+    assert "event: end" in heard
+
+
+async def test_what_a_job_made_is_a_download(
+    served: Served, agent: FakeAgent, browser: Browser
+) -> None:
+    job = await served.submit()
+    order = await agent.take()
+    await agent.send_log(order.key, b"<script>alert(1)</script>\n")
+    answer = await browser.send("GET", f"/jobs/{job['id']}/download/log?rank=0&stream=stdout")
+    assert answer.content == b"<script>alert(1)</script>\n"
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["content-disposition"].startswith("attachment")
+    assert answer.headers["content-security-policy"].startswith("sandbox")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+async def test_what_is_not_there_is_said(browser: Browser) -> None:
+    for path in ("/jobs/06ch2v8wq1m4kz7d9x3t", "/hosts/none", "/jobs/06ch2v8wq1m4kz7d9x3t?tab=x"):
+        answer = await browser.send("GET", path)
+        assert answer.status_code in (400, 404)
+        assert "cannot be shown" in answer.text
+
+
+async def test_a_filter_finds_and_says_what_it_does_not_know(
+    served: Served, browser: Browser
+) -> None:
+    await served.submit(name="train-a", gpus=0)
+    await served.submit(name="other")
+    page = (await browser.send("GET", "/jobs", params={"q": "queue:cpu train"})).text
+    assert "train-a" in page
+    assert ">other<" not in page
+    page = (await browser.send("GET", "/jobs", params={"q": "colour:red"})).text
+    assert "filters nothing" in page
+
+
+async def test_fixed_files_are_small_and_kept(browser: Browser) -> None:
+    page = (await browser.send("GET", "/jobs")).text
+    files = re.findall(r'(?:src|href)="(/static/[^"]+)"', page)
+    assert len(files) <= 4
+    for path in files:
+        answer = await browser.send("GET", path)
+        assert answer.status_code == 200
+        assert "immutable" in answer.headers["cache-control"]
+    assert (await browser.send("GET", "/static/../app.py")).status_code in (404, 421)

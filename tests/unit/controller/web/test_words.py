@@ -1,0 +1,134 @@
+"""How pages write times, numbers, lines of output, filters and timelines."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.records import AttemptRecord
+from holdfast.core.states import AttemptState, Outcome
+from holdfast.errors import ValidationError
+from holdfast.web import words
+from holdfast.web.ansi import MAX_LINE_CHARS, MarkupLines
+from holdfast.web.browsers import list_origins
+from holdfast.web.pages.job import WIDTH, draw_timeline
+from holdfast.web.pages.jobs import make_query, read_filter
+from tests.unit.controller.why.test_limits import make_job
+
+NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
+TAG = re.compile(r"</?span(?: class=\"[a-z0-9 ]+\")?>")
+
+
+@given(st.lists(st.binary(max_size=200), max_size=8))
+def test_lines_hold_no_markup_but_our_own(pieces: list[bytes]) -> None:
+    stream = MarkupLines()
+    lines = [line for piece in pieces for line in stream.cut(piece)] + stream.end()
+    for line in lines:
+        rest = TAG.sub("", str(line))
+        assert "<" not in rest
+        assert ">" not in rest
+        assert not re.search(r"[\x00-\x08\x1b\u202e]", rest)
+
+
+@given(st.binary(max_size=400), st.integers(1, 50))
+def test_lines_are_the_same_however_they_come(data: bytes, size: int) -> None:
+    whole, cut = MarkupLines(), MarkupLines()
+    pieces = [data[at : at + size] for at in range(0, len(data), size)]
+    expected = whole.cut(data) + whole.end()
+    assert [line for piece in pieces for line in cut.cut(piece)] + cut.end() == expected
+
+
+def test_a_line_of_megabytes_is_shown_in_pieces() -> None:
+    stream = MarkupLines()
+    lines = stream.cut(b"x" * (10 * MAX_LINE_CHARS) + b"\nnext\n")
+    assert max(len(line) for line in lines) <= MAX_LINE_CHARS
+    assert sum(len(line) for line in lines[:-1]) == 10 * MAX_LINE_CHARS
+    assert lines[-1] == "next"
+
+
+def test_a_progress_bar_shows_its_last_state() -> None:
+    assert MarkupLines().cut(b" 10%\r 50%\r100%\n") == ["100%"]
+
+
+def test_colours_become_classes_and_end() -> None:
+    (line,) = MarkupLines().cut(b"a\x1b[1;31mb\x1b[0mc\x1b[38;5;9md\x1b]0;title\x07e\n")
+    assert line == 'a<span class="c1 bold">b</span>cde'
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0.85, "850 ms"), (12, "12 s"), (303, "5 m 03 s"), (3840, "1 h 04 m"), (273_600, "3 d 4 h")],
+)
+def test_spans_have_units(seconds: float, said: str) -> None:
+    assert words.write_span(seconds) == said
+
+
+def test_numbers_have_thin_spaces_and_bytes_their_unit() -> None:
+    assert words.write_number(1_234_567) == f"1{words.THIN}234{words.THIN}567"
+    assert words.write_bytes(2 << 30) == "2.0 GiB"
+
+
+def test_an_age_carries_its_moment() -> None:
+    age = words.write_age(NOW - timedelta(minutes=4), NOW)
+    assert "4 m 00 s ago" in age
+    assert 'datetime="2026-11-26T11:56:00.000+00:00"' in age
+
+
+def test_a_filter_becomes_the_lists_parameters() -> None:
+    found = make_query(read_filter("state:running state:queued label:team=nlp 'a b' queue:q"))
+    assert found == {
+        "states": ["running", "queued"],
+        "labels": {"team": "nlp"},
+        "match": "a b",
+        "queue": "q",
+    }
+
+
+@pytest.mark.parametrize("text", ["state:none", "colour:red", "'open", "queue:"])
+def test_a_filter_that_means_nothing_is_refused(text: str) -> None:
+    with pytest.raises(ValidationError):
+        read_filter(text)
+
+
+def _attempt(number: int, start: float, ran: float, ended: float | None) -> AttemptRecord:
+    def at(seconds: float) -> datetime:
+        return NOW + timedelta(seconds=seconds)
+
+    return AttemptRecord(
+        job_id="j",
+        number=number,
+        parent=number - 1 or None,
+        epoch=number,
+        state=AttemptState.RUNNING if ended is None else AttemptState.ENDED,
+        outcome=None if ended is None else Outcome.FAILED,
+        reserved_at=at(start),
+        started_at=at(ran),
+        ended_at=None if ended is None else at(ended),
+    )
+
+
+@given(st.lists(st.tuples(*[st.floats(0, 1000)] * 4), min_size=1, max_size=5))
+def test_bars_stay_in_the_picture_and_in_order(lengths: list[tuple[float, ...]]) -> None:
+    at, attempts = 0.0, []
+    for number, (waited, started, ran, _) in enumerate(lengths, 1):
+        begin = at + waited
+        at = begin + started + ran
+        attempts.append(_attempt(number, begin, begin + started, at))
+    job = msgspec.structs.replace(make_job(), created_at=NOW)
+    rows = draw_timeline(job, attempts, NOW + timedelta(seconds=at))
+    for row in rows:
+        ends = 0.0
+        for bar in row.bars:
+            assert bar.x >= ends - 2
+            assert bar.x + bar.width <= WIDTH + 2
+            ends = bar.x
+
+
+def test_the_operators_origin_stands_in_links() -> None:
+    found = list_origins("http://10.0.0.1:7990", ["https://Holdfast.example.org/"])
+    assert found == ("https://holdfast.example.org", "http://holdfast.localhost:7990")
