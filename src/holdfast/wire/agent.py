@@ -27,6 +27,7 @@ from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu, GpuTelemetry
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
+from holdfast.core.ledger.tally import Tally
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.spec import Name, ShortText
 from holdfast.wire.beat import Counts
@@ -113,7 +114,8 @@ class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
     the start that a policy script reports for metrics, so a lost report loses nothing.
     section_seconds: for a rank that has announced sections, how long its present section excuses
     other ranks from now on, 0 outside of any. waits: the rank is in no section, and has been silent
-    for so long that another rank's section has to excuse it (EXCUSE-1).
+    for so long that another rank's section has to excuse it (EXCUSE-1). tally: what it spent its
+    time on, about once a minute; that of an ended task is among its facts.
     """
 
     key: TaskKey
@@ -125,6 +127,7 @@ class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
     counts: Counts = {}
     section_seconds: Annotated[float, Meta(ge=0, le=86_400)] | None = None
     waits: bool = False
+    tally: Tally | None = None
 
 
 class SyncRequest(AgentMessage, frozen=True, kw_only=True):

@@ -22,6 +22,7 @@ from holdfast.controller.loops.drains import DrainsLoop
 from holdfast.controller.loops.due import DueLoop
 from holdfast.controller.loops.fleet import FleetLoop
 from holdfast.controller.loops.health import HealthLoop, PruneHealthLoop
+from holdfast.controller.loops.ledger.ledger import LedgerLoop, PruneLedgerLoop
 from holdfast.controller.loops.members import MembersLoop
 from holdfast.controller.loops.schedules import SchedulesLoop
 from holdfast.controller.loops.silhouette import Loop, end_if_cancelled, keep_running
@@ -58,6 +59,8 @@ LOOPS: tuple[type[Loop], ...] = (
     PruneRunsLoop,
     ExecutorsLoop,
     CallsLoop,
+    LedgerLoop,
+    PruneLedgerLoop,
 )
 """Every loop of the leader."""
 

@@ -199,6 +199,7 @@ def _read_report(host: HostRecord, request: wire.SyncRequest, *, newest: bool) -
             for t in request.tasks
             if t.beat is not None
         ),
+        tallies=tuple((t.key, t.tally) for t in others if t.tally is not None),
         leaving=request.leaving,
         faults=_read_faults(request.faults),
         takes=newest and bool(ended) and not any(t.facts and t.facts.stopped for t in ended),

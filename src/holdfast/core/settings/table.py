@@ -269,6 +269,10 @@ _ALL = (
             high=1024, scope="cluster"),
     Setting("history_days", "number", 30.0, "ended jobs, their attempts and logs are deleted after this",
             low=0.01, high=36_500, may_be_off=True, scope="cluster"),
+    Setting("ledger_minutes_days", "number", 2.0, "days for which the ledger keeps minutes",
+            low=0.1, high=365, scope="cluster"),
+    Setting("ledger_hours_days", "number", 90.0, "days for which the ledger keeps hours; days are kept for ever",
+            low=1, high=36_500, scope="cluster"),
 )
 # fmt: on
 SETTINGS: Mapping[str, Setting] = {s.name: s for s in _ALL}

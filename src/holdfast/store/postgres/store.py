@@ -35,6 +35,7 @@ from holdfast.store.postgres.jobs.leases import PostgresLeases
 from holdfast.store.postgres.jobs.members import PostgresMembers
 from holdfast.store.postgres.jobs.placing import warm_up
 from holdfast.store.postgres.jobs.sessions import PostgresSessions
+from holdfast.store.postgres.ledger.ledger import PostgresLedger
 from holdfast.store.postgres.logs.appends import PostgresLogs
 from holdfast.store.postgres.logs.search import PostgresLogSearch
 from holdfast.store.postgres.notices import PostgresNotices
@@ -101,6 +102,7 @@ class PostgresStore:
         self.jobs = PostgresJobs(session, self.environment)
         self.leadership = PostgresLeadership(session, lead_seconds)
         self.leases = PostgresLeases(session, self.environment)
+        self.ledger = PostgresLedger(session)
         self.logs = PostgresLogs(session)
         self.log_search = PostgresLogSearch(session)
         self.members = PostgresMembers(session)

@@ -5,6 +5,8 @@ create table instances (
   pool          text not null,
   offer         text not null,
   usd_per_hour  double precision not null check (usd_per_hour >= 0),
+  gpus          integer not null default 0, -- of the whole machine, as its offer says, with cpu_slots
+  cpu_slots     integer not null default 0,
   state         text not null constraint instances_state_check check (state in ('intended', 'asked', 'made', 'ending', 'gone')),
   ref           text, -- the provider's name of the machine
   reason        text not null default '',
@@ -67,8 +69,8 @@ with given as (
 ), beating as (
   insert into heartbeats (host_id, incarnation, heartbeat_at) select g.id, '', %(now)s from given g
 )
-insert into instances (host_id, pool, offer, usd_per_hour, state, reason, intended_at)
-select g.id, %(pool)s, %(offer)s, %(usd_per_hour)s, 'intended', %(reason)s, %(now)s from given g
+insert into instances (host_id, pool, offer, usd_per_hour, gpus, cpu_slots, state, reason, intended_at)
+select g.id, %(pool)s, %(offer)s, %(usd_per_hour)s, %(gpus)s, %(cpu_slots)s, 'intended', %(reason)s, %(now)s from given g
 returning host_id;
 
 -- name: lock_instance

@@ -30,6 +30,8 @@ create table tasks (
   section           text,
   section_until     timestamptz, -- until when its section excuses the ranks of its gang that wait for it on other hosts
   facts             jsonb, -- what its host told of its end
+  tally             jsonb, -- what it spent its time on, as its host told about once a minute, and when
+  tally_at          timestamptz,
   -- The next four are of members of supervised jobs.
   replaced          integer not null default 0, -- how often another host took over this rank
   reserved_at       timestamptz, -- since when a replacement has its place
@@ -122,10 +124,10 @@ where t.state in ('reserved', 'running', 'preempting');
 with given as (
   select * from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(hosts)s::text[],
                        %(incarnations)s::text[], %(beats)s::boolean[], %(steps)s::bigint[], %(totals)s::bigint[],
-                       %(ages)s::double precision[], %(sections)s::text[])
-    as g(job_id, rank, epoch, host_id, incarnation, beat, step, total, age, section)
+                       %(ages)s::double precision[], %(sections)s::text[], %(tallies)s::text[])
+    as g(job_id, rank, epoch, host_id, incarnation, beat, step, total, age, section, tally)
 ), locked as (
-  select t.job_id, t.rank, g.beat, g.step, g.total, g.age, g.section
+  select t.job_id, t.rank, g.beat, g.step, g.total, g.age, g.section, g.tally
   from given g join tasks t on t.job_id = g.job_id and t.rank = g.rank
   where t.job_id = any(%(jobs)s::text[]) and t.epoch = g.epoch and t.host_id = g.host_id
     and t.incarnation = g.incarnation and t.state in ('reserved', 'running', 'preempting')
@@ -138,7 +140,8 @@ update tasks t set
   step = case when l.beat then coalesce(l.step, t.step) else t.step end,
   total = case when l.beat then coalesce(l.total, t.total) else t.total end,
   section = case when l.beat then l.section else t.section end,
-  beat_at = case when l.beat then greatest(t.beat_at, %(now)s::timestamptz - l.age * interval '1 second') else t.beat_at end
+  beat_at = case when l.beat then greatest(t.beat_at, %(now)s::timestamptz - l.age * interval '1 second') else t.beat_at end,
+  tally = coalesce(l.tally::jsonb, t.tally), tally_at = case when l.tally is null then t.tally_at else %(now)s end
 from locked l
 where t.job_id = any(%(jobs)s::text[]) and t.job_id = l.job_id and t.rank = l.rank
 returning t.job_id, t.rank, t.epoch, t.lease_ttl_seconds;
