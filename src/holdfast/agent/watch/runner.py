@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from holdfast.agent.probes import Probe, Probed
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.bounds import UNREADABLE
+from holdfast.core.causes import Watchdog
 from holdfast.core.facts import Trip
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskState
@@ -32,6 +33,7 @@ log = logging.getLogger("holdfast.agent.watch")
 SAVE_SECONDS = 2.0
 LOOK_SECONDS = 1.0
 _BATCH = 512
+_STALLS = (Watchdog.STALL, Watchdog.GPU_HEALTH)
 _KEPT_BEATS = 20
 _MIN_SAMPLE_SECONDS = 0.02
 _BAD_LOG_SECONDS = 60.0
@@ -44,7 +46,7 @@ class WatchRunner:
     begins to wait for another (EXCUSE-1). saved: called when a task says that it saved a
     checkpoint. look: called before a task is judged, because an executor's watch may belong to
     another call by now; returns True if the task has to be judged often. tell: called with a sentence
-    for the users in a task.
+    for the users in a task. idle: returns True if a task's GPUs were read and did nothing.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class WatchRunner:
         saved: Callable[[AgentTask], None] = lambda task: None,
         look: Callable[[AgentTask, float], bool] = lambda task, now: False,
         tell: Callable[[AgentTask, str], None] = lambda task, sentence: None,
+        idle: Callable[[AgentTask], bool] = lambda task: False,
     ) -> None:
         self._table = table
         self._probe = probe
@@ -65,6 +68,7 @@ class WatchRunner:
         self._saved = saved
         self._look = look
         self._tell = tell
+        self._idle = idle
         self._poke = asyncio.Event()
         self._sampling: asyncio.Task[None] | None = None
         self._sampled_at: dict[TaskKey, float] = {}
@@ -143,6 +147,7 @@ class WatchRunner:
             timeout=beat.timeout,
             leave=beat.leave,
         )
+        task.count_beat(now)
         task.dirty = True
         task.beats.append((now, beat))
         del task.beats[:-_KEPT_BEATS]
@@ -186,6 +191,8 @@ class WatchRunner:
         for task in self._table:
             if task.state is not AgentTaskState.RUNNING or task.watch.trip is not None:
                 continue
+            task.idle = self._idle(task)
+            task.count_time(now)
             self._ask(task, now)
             if self._look(task, now):
                 next_at = min(next_at, now + LOOK_SECONDS)
@@ -251,6 +258,8 @@ class WatchRunner:
             if isinstance(verdict, Trip):
                 why = f"the {verdict.watchdog} watchdog tripped: {verdict.reason}"
                 log.warning(why, extra=task.about(**verdict.evidence))
+                if verdict.watchdog in _STALLS:
+                    task.count_stall(now)
                 self._table.save(task, now)
                 self._trip(task, verdict)
             elif isinstance(verdict, LeavingSoon):
