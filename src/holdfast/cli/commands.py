@@ -38,6 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "events": ("operate.events", "Show what happened; -f follows."),
     "hosts": ("operate.hosts", "List hosts; drain, quarantine or end them."),
     "pools": ("operate.pools", "List pools of hosts; make, scale, pause and end them."),
+    "report": ("report.report", "Say where the hours went: dollars, losses and their mends."),
     "projects": ("operate.projects", "List projects: quotas, retry defaults; change them."),
     "retries": ("operate.retries", "Show holds on retries; hold or release them."),
     "queues": ("operate.queues", "List queues; change, pause and resume them."),

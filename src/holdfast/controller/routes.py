@@ -33,6 +33,7 @@ from holdfast.controller.http import queries
 from holdfast.controller.http.endpoints import ApiCall, Endpoint, PageOf
 from holdfast.controller.notices import routes as notice_routes
 from holdfast.controller.openapi import build_openapi
+from holdfast.controller.report import routes as reports
 from holdfast.controller.runtime.auth import Role
 from holdfast.controller.sessions import routes as session_routes
 from holdfast.controller.sessions.open import open_session
@@ -59,6 +60,8 @@ from holdfast.core.records import (
     WorkerHealth,
     WorkerPerformance,
 )
+from holdfast.core.report.idle import IdleJob
+from holdfast.core.report.rows import HoursReport
 from holdfast.core.schedules import ScheduleSpec
 from holdfast.core.settings.resolve import Effective
 from holdfast.core.spec import JobSpec
@@ -360,6 +363,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     _get("/v1/fleet/health", pools.list_health, "Active hosts: heartbeat, task, GPU memory, a verdict.",
          PageOf(WorkerHealth)),
     _get("/v1/fleet/performance", pools.list_performance, "What each host did.", PageOf(WorkerPerformance)),
+    # reports
+    _get("/v1/report", reports.get_report, "What hours were spent on, what they cost, and what was lost.", HoursReport,
+         reports.ReportQuery),
+    _get("/v1/report/idle", reports.list_idle_jobs, "Jobs that hold idle GPUs, the dearest first.", PageOf(IdleJob),
+         reports.IdleQuery),
     # settings
     _get("/v1/config", config.get_config, "Every setting in force and where it comes from.", PageOf(Effective),
          queries.ConfigQuery),

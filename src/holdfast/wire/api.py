@@ -63,6 +63,8 @@ pages: `{"items": [...], "next": cursor|null}`.
     GET    /v1/hosts/{id or name}/checks    → page of HostCheckRecord, newest first
     POST   /v1/hosts/{id}/{action}          action drain|undrain|quarantine|release|terminate|revoke, HostActionRequest → HostView
     …      /v1/pools…                       see wire.pools
+    GET    /v1/report                       ?since=&until=&by=&step=&unit=&job=&owner=&project=&queue=&pool=&host=&label=&limit= → HoursReport
+    GET    /v1/report/idle                  ?project=&owner= → page of IdleJob
     GET    /v1/config                       ?queue=&project= → page of Effective
     PATCH  /v1/config                       SettingsPatch → page of Effective
     GET    /v1/events                       ?after=&limit=&job=&kind=&tail=; Accept: text/event-stream → SSE with resume
