@@ -135,8 +135,8 @@ create index jobs_children on jobs ((spec->>'parent')) where spec ? 'parent';
 -- `silent`: the caller needs no rows back.
 -- `wait_cause`: what the job waits for besides its start time, which is kept until that wait is over.
 with limits as materialized (
-  select exists (select from cluster where coalesce(settings->>'quota_jobs', settings->>'quota_gpus', settings->>'budget_usd_per_month') is not null)
-    or exists (select from projects where coalesce(settings->>'quota_jobs', settings->>'quota_gpus', settings->>'budget_usd_per_month') is not null) as limited
+  select exists (select from cluster where coalesce(settings->>'quota_jobs', settings->>'quota_gpus', nullif(settings->>'at_budget', 'notice')) is not null)
+    or exists (select from projects where coalesce(settings->>'quota_jobs', settings->>'quota_gpus', nullif(settings->>'at_budget', 'notice')) is not null) as limited
 ), clock as materialized (
   select coalesce(%(now)s::timestamptz, clock_timestamp()) as at
 ), held as materialized (
