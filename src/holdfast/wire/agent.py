@@ -104,6 +104,14 @@ class BeatReport(AgentMessage, frozen=True, kw_only=True):
     section: ShortText | None = None
 
 
+class BrokenResume(AgentMessage, frozen=True, kw_only=True):
+    """An attempt that did not go on from the checkpoint that it was given: `step` is the first that
+    its task told, and `given` the checkpoint's (LOSS-2)."""
+
+    step: Large
+    given: Large
+
+
 class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
     """The state of one task, as its agent knows it.
 
@@ -113,7 +121,8 @@ class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
     the start that a policy script reports for metrics, so a lost report loses nothing.
     section_seconds: for a rank that has announced sections, how long its present section excuses
     other ranks from now on, 0 outside of any. waits: the rank is in no section, and has been silent
-    for so long that another rank's section has to excuse it (EXCUSE-1).
+    for so long that another rank's section has to excuse it (EXCUSE-1). broken: set where the task
+    began below the step of the checkpoint that it was given.
     """
 
     key: TaskKey
@@ -125,6 +134,7 @@ class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
     counts: Counts = {}
     section_seconds: Annotated[float, Meta(ge=0, le=86_400)] | None = None
     waits: bool = False
+    broken: BrokenResume | None = None
 
 
 class SyncRequest(AgentMessage, frozen=True, kw_only=True):

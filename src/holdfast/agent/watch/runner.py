@@ -143,6 +143,7 @@ class WatchRunner:
             timeout=beat.timeout,
             leave=beat.leave,
         )
+        task.note_step(beat.step)
         task.dirty = True
         task.beats.append((now, beat))
         del task.beats[:-_KEPT_BEATS]
