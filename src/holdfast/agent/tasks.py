@@ -43,7 +43,7 @@ from holdfast.core.watchdogs import TaskWatch
 from holdfast.errors import ValidationError
 from holdfast.process.files import make_private_folder, read_private, write_atomic
 from holdfast.process.output.lines import say_in_log
-from holdfast.wire.agent import BeatReport, LaunchOrder, TaskReport
+from holdfast.wire.agent import BeatReport, BrokenResume, LaunchOrder, TaskReport
 from holdfast.wire.beat import Beat
 from holdfast.wire.guardian import StreamEnd
 
@@ -76,6 +76,8 @@ class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
     the mark of the call that the watch is for, if the task is an executor. output: stream → the
     bytes that it wrote, and those that are lost. notices: sentences for its owner, reported with
     its end. acked: True once the controller has its end. tally: what it spent its time on.
+    given_step: the step of the checkpoint that it was given. first_step: the first step that it
+    told, where it was given one.
     """
 
     watch: dict[str, Any] | None = None
@@ -90,6 +92,8 @@ class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
     notices: list[str] = []
     acked: bool = False
     tally: TallyClock = TallyClock()
+    given_step: int | None = None
+    first_step: int | None = None
 
 
 class AgentTask:
@@ -103,6 +107,8 @@ class AgentTask:
         self.folder = folder
         self.order = order
         self.saved = TaskFile()
+        if order is not None and order.checkpoint is not None:
+            self.saved.given_step = order.checkpoint.step
         self.has_folder = True  # False once the folder may be deleted
         self.dirty = False  # `saved` or the watch is ahead of the disk
         self.saved_at = now
@@ -279,7 +285,20 @@ class AgentTask:
             section_seconds=left,
             waits=waits,
             tally=self._tell_tally(now),
+            broken=self._find_broken(),
         )
+
+    def note_step(self, step: int | None) -> None:
+        """Keep the first step that the task tells, where it was given a checkpoint of a step."""
+        if self.saved.given_step is not None and self.saved.first_step is None:
+            self.saved.first_step = step
+
+    def _find_broken(self) -> BrokenResume | None:
+        """Return how the task did not go on from its checkpoint; None where it did (LOSS-2)."""
+        step, given = self.saved.first_step, self.saved.given_step
+        if step is None or given is None or step >= given:
+            return None
+        return BrokenResume(step=step, given=given)
 
     def _tell_section(self, now: float) -> tuple[float | None, bool]:
         """Return the seconds for which the task's section excuses ranks on other hosts, and True if

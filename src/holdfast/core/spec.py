@@ -30,6 +30,8 @@ With the environment they must fit into 2 MiB, a quarter of the usual stack."""
 MAX_ARGV_WORDS = MAX_ARGV_BYTES // 10
 MAX_LABELS = 64
 LEAST_MEMORY_BYTES = 1 << 20
+MAX_MIN_RUN_SECONDS = 30 * 86_400.0
+MAX_NOTICE_SECONDS = 3600.0
 """A limit below this is a number whose unit was forgotten: no process starts in it."""
 
 # `$` alone also matches before a last newline; `$(?!\n)` does not, in Python and JSON Schema.
@@ -93,6 +95,8 @@ class JobSpec(
     fresh_workdir: each attempt gets an empty folder of its own; otherwise attempts on one host
     share the job's folder. Without `cwd` a task starts in that folder.
     preemptible: a job of higher priority may take its place; it is queued again at no charge.
+    preempt_min_run_seconds: how long an attempt runs at least before another job may take its
+    place. notice_seconds: how long it has then to save, before it is killed.
     start_at: Unix seconds; the job waits until then.
     parent: the id of the job whose token submitted it; only Holdfast writes it. detached: it is not
     cancelled with its parent.
@@ -154,6 +158,8 @@ class JobSpec(
     supervised: bool = False
     on_partial: Literal["fail", "restart"] = "fail"
     preemptible: bool = False
+    preempt_min_run_seconds: Annotated[float, Meta(ge=0, le=MAX_MIN_RUN_SECONDS)] | None = None
+    notice_seconds: Annotated[float, Meta(ge=0, le=MAX_NOTICE_SECONDS)] | None = None
     start_timeout_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
     recovery_timeout_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
     start_at: Annotated[float, Meta(ge=0, le=32_503_680_000)] | None = None

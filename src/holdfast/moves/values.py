@@ -285,13 +285,15 @@ class TaskOffer(StoreValue, frozen=True, kw_only=True, gc=False):
 
 
 class PreemptRow(StoreValue, frozen=True, kw_only=True):
-    """A task that must stop, repeated until its end is reported."""
+    """A task that must stop, repeated until its end is reported. notice_seconds: the time that it
+    has to save, where that is not its grace alone."""
 
     key: TaskKey
     cause: Cause
     reason: str
     hard: bool
     operator_stop: bool
+    notice_seconds: float | None = None
 
 
 class LiveTask(StoreValue, frozen=True, kw_only=True):

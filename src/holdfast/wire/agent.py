@@ -105,6 +105,14 @@ class BeatReport(AgentMessage, frozen=True, kw_only=True):
     section: ShortText | None = None
 
 
+class BrokenResume(AgentMessage, frozen=True, kw_only=True):
+    """An attempt that did not go on from the checkpoint that it was given: `step` is the first that
+    its task told, and `given` the checkpoint's (LOSS-2)."""
+
+    step: Large
+    given: Large
+
+
 class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
     """The state of one task, as its agent knows it.
 
@@ -115,7 +123,8 @@ class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
     section_seconds: for a rank that has announced sections, how long its present section excuses
     other ranks from now on, 0 outside of any. waits: the rank is in no section, and has been silent
     for so long that another rank's section has to excuse it (EXCUSE-1). tally: what it spent its
-    time on, about once a minute; that of an ended task is among its facts.
+    time on, about once a minute; that of an ended task is among its facts. broken: set where the
+    task began below the step of the checkpoint that it was given.
     """
 
     key: TaskKey
@@ -128,6 +137,7 @@ class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
     section_seconds: Annotated[float, Meta(ge=0, le=86_400)] | None = None
     waits: bool = False
     tally: Tally | None = None
+    broken: BrokenResume | None = None
 
 
 class SyncRequest(AgentMessage, frozen=True, kw_only=True):

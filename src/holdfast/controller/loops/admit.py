@@ -21,6 +21,7 @@ from holdfast.controller.runtime.remembered import Spans
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.causes import Cause
 from holdfast.core.placement.holds import foretell_end
+from holdfast.core.placement.losses import weigh_jobs
 from holdfast.core.placement.plan import (
     AdmissionPlan,
     Candidate,
@@ -261,19 +262,27 @@ class AdmitLoop(Loop):
         """Stop the jobs that the plan preempts. Each is stopped under its epoch, so one that ended
         meanwhile is left alone."""
         controller = self._controller
+        settings = await controller.settings.current()
         seen = {task.job_id: task for task in running}
+        losses = weigh_jobs(running)
         for preemption in preemptions:
             for victim in preemption.victims:
                 task = seen[victim]
                 winner = preemption.job_id
-                reason = say_preempted(winner, preemption.priority, task.priority)
+                reason = say_preempted(winner, preemption.priority, task.priority, losses[victim])
                 if preemption.reclaims:
-                    reason = say_reclaimed(winner, preemption.project, task.project)
+                    reason = say_reclaimed(winner, preemption.project, task.project, losses[victim])
+                notice = await self._find_notice(victim, settings)
                 if await controller.store.jobs.drain_job(
-                    victim, Cause.PREEMPTED, reason, epoch=task.epoch
+                    victim, Cause.PREEMPTED, reason, epoch=task.epoch, notice_seconds=notice
                 ):
                     controller.metrics.preempted.inc()
         controller.poke("drain", "events")
+
+    async def _find_notice(self, victim: str, settings: Settings) -> float:
+        """Return how long a job whose place another one takes has to save (NOTICE-1)."""
+        queue, spec = await self._controller.specs.find(victim)
+        return settings.number("notice_seconds", queue, spec)
 
 
 def _count_cut(snapshot: AdmissionSnapshot, limit: int) -> int:
@@ -303,7 +312,7 @@ def _with_end(task: RunningTask, settings: Settings) -> RunningTask:
     neither stopped nor preempted."""
     limit = _limit_in_force(task, settings)
     ends, foretold = foretell_end(task.ran_seconds, limit, task.expected_seconds)
-    young = task.ran_seconds < settings.number("preempt_min_run_seconds", task.queue)
+    young = task.ran_seconds < settings.min_run_seconds(task)
     return msgspec.structs.replace(
         task,
         ends_in_seconds=ends,

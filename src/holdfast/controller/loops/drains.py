@@ -84,9 +84,10 @@ class DrainsLoop(Loop):
         wait = settings.number("drain_force_seconds")
         now = await controller.store.now()
         for job in await controller.store.drains.list_slow_drains(now - timedelta(seconds=wait)):
-            # A job's own long grace is not cut short: it is forced when that, and the time of a
-            # confirmation, is over.
+            # A job's own long grace, or its notice, is not cut short: it is forced when that, and
+            # the time of a confirmation, is over.
             grace = settings.number("grace_seconds", job.queue, job.spec)
+            grace = max(grace, job.drain_notice_seconds or 0.0)
             patience = timedelta(seconds=max(wait, grace + wait / 2))
             if job.drain_since is None or now - job.drain_since < patience:
                 continue

@@ -154,9 +154,13 @@ async def _poll(
 async def _excuse(
     controller: Controller, host: HostRecord, request: wire.SyncRequest
 ) -> list[wire.Excused]:
-    """Record the sections that tasks report, and return the waiting ranks that sections of others
-    excuse (EXCUSE-1). Most syncs carry neither."""
+    """Record the sections that tasks report, and the checkpoints that tasks did not go on from
+    (LOSS-2), and return the waiting ranks that sections of others excuse (EXCUSE-1). Most syncs
+    carry none of these."""
     members = controller.store.members
+    broken = [(t.key, t.broken.step, t.broken.given) for t in request.tasks if t.broken is not None]
+    if broken:
+        await controller.store.checkpoints.note_broken(host.id, broken)
     told = [(t.key, t.section_seconds) for t in request.tasks if t.section_seconds is not None]
     waits = [t.key for t in request.tasks if t.waits]
     if told:
@@ -278,6 +282,7 @@ async def _make_answer(
     preempt: list[wire.PreemptOrder] = []
     for row in found.preempts:  # few; each is looked up, because the job's own grace must hold
         queue, spec = await controller.specs.find(row.key.job_id)
+        grace = settings.number("grace_seconds", queue, spec)
         preempt.append(
             wire.PreemptOrder(
                 key=row.key,
@@ -285,7 +290,7 @@ async def _make_answer(
                 reason=row.reason,
                 hard=row.hard,
                 operator_stop=row.operator_stop,
-                grace_seconds=0.0 if row.hard else settings.number("grace_seconds", queue, spec),
+                grace_seconds=0.0 if row.hard else max(grace, row.notice_seconds or 0.0),
             )
         )
     offers, claims = ((), ()) if request.leaving else (found.offers, found.claims)

@@ -48,7 +48,8 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     project has one. reclaims: True where a job that borrows may be stopped for it.
 
     last_attempt: its newest attempt, for a job that is reserved, waits to run again, or failed.
-    victims: the jobs being stopped so that this one can start. young: the jobs that may be stopped
+    victims: the jobs being stopped so that this one can start. winner: the job for which this one
+    is being stopped. young: the jobs that may be stopped
     for it, but have not run for long enough yet, those with the least time left first. start_limit:
     the setting that limits its start, and the limit in seconds. reservation_seconds: how long a
     host may take to answer a reservation.
@@ -79,6 +80,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     reclaims: bool = False
     last_attempt: AttemptRecord | None = None
     victims: tuple[JobRecord, ...] = ()
+    winner: JobRecord | None = None
     young: tuple[YoungJob, ...] = ()
     start_limit: tuple[str, float] | None = None
     reservation_seconds: float | None = None

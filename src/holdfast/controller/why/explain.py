@@ -171,17 +171,29 @@ def _explain_draining(found: Circumstances) -> Iterator[WhyLine]:
     else:
         hint = f"it is queued again at no charge; holdfast show {winner.job_id}"
         yield line("preempted", message, hint)
+        if found.winner is not None and found.winner.state.terminal:
+            yield line(
+                "place_not_needed",
+                f"job {winner.job_id} {_say_over(found.winner.state)} meanwhile, and the stop is not "
+                "taken back, because the program was told to end already",
+                "it starts again as soon as its end is confirmed and its place is free",
+            )
     holding = [t for t in found.tasks if t.state.holds_lease]
     yield from gangs.explain_unconfirmed(found, holding)
     grace = 0.0 if found.watch is None else found.watch.grace_seconds
+    grace, what = max((grace, "grace"), (job.drain_notice_seconds or 0.0, "notice"))
     if holding and job.drain_since and (found.now - job.drain_since).total_seconds() < grace:
         yield line(
             "grace",
-            f"a process that does not end at TERM is killed after its grace of {say_span(grace)}",
+            f"a process that does not end at TERM is killed after its {what} of {say_span(grace)}",
             f"to end it at once: holdfast cancel --hard {job.id}",
         )
     if not holding:
         yield line("deciding", "every end is confirmed; the controller decides within seconds")
+
+
+def _say_over(state: JobState) -> str:
+    return "was cancelled" if state is JobState.CANCELLED else str(state)
 
 
 def _explain_ended(found: Circumstances) -> Iterator[WhyLine]:

@@ -51,6 +51,7 @@ async def find_circumstances(
     ends, lines = await _read_waits(controller, jobs)
     starts = await _read_starts(controller, jobs)
     victims = await _find_victims(controller) if queued else {}
+    winners = await _read_winners(controller, jobs)
     shares = settings.find_shares(projects)
     looks = queued and (settings.value("preemption") or shares)
     running = await store.admission.read_running() if looks else []
@@ -58,8 +59,7 @@ async def find_circumstances(
     queue_of, project_of = {q.name: q for q in queues}, {p.name: p for p in projects}
     found, all_hosts, stops = [], tuple(hosts), await find_limits(controller, settings, jobs)
     for job, limits in zip(jobs, stops, strict=True):
-        is_queued = job.state is JobState.QUEUED
-        start = starts.get(job.id)
+        is_queued, start = job.state is JobState.QUEUED, starts.get(job.id)
         limit = None if start is None else (start, settings.number(start, job.queue, job.spec))
         found.append(
             Circumstances(
@@ -75,6 +75,7 @@ async def find_circumstances(
                 project=project_of.get(job.project) if job.state in _WAITS else None,
                 last_attempt=attempts.get((job.id, job.attempts)),
                 victims=tuple(victims.get(job.id, ())) if is_queued else (),
+                winner=winners.get(job.id),
                 young=tuple(y for y in young if _yields(y, job, held)) if is_queued else (),
                 **_read_share(job, shares.get(job.project), held, running, all_hosts),
                 start_limit=limit,
@@ -163,6 +164,14 @@ async def _find_victims(controller: Controller) -> dict[str, list[JobRecord]]:
     return found
 
 
+async def _read_winners(controller: Controller, jobs: Sequence[JobRecord]) -> dict[str, JobRecord]:
+    """Return job id → the job for which it is being stopped, where that is on record."""
+    stopped = {job.id: find_winner(job.drain_reason) for job in jobs if job.drain_reason}
+    names = {job_id: winner.job_id for job_id, winner in stopped.items() if winner is not None}
+    found = await controller.store.jobs.get_jobs(sorted(set(names.values()))) if names else {}
+    return {job_id: found[name] for job_id, name in names.items() if name in found}
+
+
 def _find_young(running: Iterable[RunningTask], settings: Settings) -> list[YoungJob]:
     """Return the jobs that could be stopped for more important jobs if they had run for longer."""
     tasks: dict[str, list[RunningTask]] = {}
@@ -171,7 +180,7 @@ def _find_young(running: Iterable[RunningTask], settings: Settings) -> list[Youn
             tasks.setdefault(task.job_id, []).append(task)
     found = []
     for job_id, own in tasks.items():
-        least = settings.number("preempt_min_run_seconds", own[0].queue)
+        least = settings.min_run_seconds(own[0])
         young = YoungJob(
             job_id=job_id,
             priority=own[0].priority,

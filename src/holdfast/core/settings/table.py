@@ -194,7 +194,11 @@ _ALL = (
             "a job of higher priority may take the place of preemptible ones", scope="cluster"),
     Setting("preempt_min_run_seconds", "seconds", 300.0,
             "an attempt runs at least this long before it may be preempted, or gives back what was borrowed",
-            low=0, high=30 * _DAY, scope="queue"),
+            low=0, high=30 * _DAY, layer="queue or project"),
+    Setting("notice_seconds", "seconds", 60.0,
+            "a job whose place another one takes is told so long before it is killed, and at least its grace before; "
+            "it goes as soon as it has saved",
+            low=0, high=3600, layer="queue or project"),
     # calls of Python functions
     Setting("executor_idle_seconds", "seconds", 60.0, "an executor without a call for this long ends",
             low=0.05, high=30 * _DAY, may_be_off=True, scope="queue"),

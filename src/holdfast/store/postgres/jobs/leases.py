@@ -486,4 +486,5 @@ def _preempt(row: dict[str, Any]) -> PreemptRow:
         hard=row["drain_hard"],
         operator_stop=row["drain_operator_stop"],
         trigger_rank=row["trigger_rank"],
+        notice_seconds=row["drain_notice_seconds"],
     )

@@ -58,6 +58,7 @@ create table jobs (
       quota_exceeded,malformed_report}')),
   drain_reason        text,
   drain_since         timestamptz,
+  drain_notice_seconds double precision, -- how long its tasks have to save before they are killed; null: their grace
   drain_hard          boolean not null default false, -- without grace
   drain_operator_stop boolean not null default false, -- a person asked for the drain, so it ends the job
   trigger_rank        integer, -- the rank that the drain, or the end, began with

@@ -104,12 +104,29 @@ group by o.job_id;
 -- name: read_running
 -- Tasks that hold room, for jobs that were passed over: when each ends at the latest, and whether it may be
 -- preempted. A gang with finished ranks would fail if it were stopped (GANG-5), unless its spec lets it start anew.
+-- A job goes on from the oldest of its ranks' newest checkpoints (LOSS-1). The table of checkpoints holds a few rows for
+-- each rank that saves, and few attempts are broken, so both are read once, and not for each task.
+with live as materialized (
+  select distinct job_id from tasks where state in ('reserved', 'running', 'preempting')
+), newest as (
+  select distinct on (k.job_id, k.rank) k.job_id, k.created_at, k.step from checkpoints k
+  where k.job_id in (select job_id from live) order by k.job_id, k.rank, k.number desc
+), saved as (
+  select distinct on (job_id) job_id, created_at, step from newest order by job_id, created_at, step
+), broken as (
+  select job_id, count(*)::integer as times from attempts where began_step is not null group by job_id
+)
 select t.job_id, t.host_id, j.epoch, j.queue, j.project, j.priority, cardinality(t.devices) as devices, t.cpu_slots, t.memory_bytes,
        coalesce(extract(epoch from c.at - t.started_at), 0)::double precision as ran_seconds,
        {span:j},
        j.state = 'draining' and t.state = 'preempting' as draining, -- false where one member stops alone, because its job runs on
-       s.stoppable and not coalesce((j.spec->>'interactive')::boolean, false) as stoppable, s.stoppable and j.preemptible as preemptible
+       s.stoppable and not coalesce((j.spec->>'interactive')::boolean, false) as stoppable, s.stoppable and j.preemptible as preemptible,
+       (j.spec->>'preempt_min_run_seconds')::double precision as min_run_seconds,
+       case when k.job_id is not null then greatest(0, extract(epoch from c.at - k.created_at))::double precision end as saved_seconds, k.step as saved_step,
+       coalesce(b.times, 0) as broken
 from tasks t join jobs j on j.id = t.job_id
+left join saved k on k.job_id = t.job_id
+left join broken b on b.job_id = t.job_id
 cross join lateral (select j.state = 'running' and (
   j.tasks = 1 or coalesce((j.spec->>'supervised')::boolean, false) or coalesce(j.spec->>'on_partial', 'fail') = 'restart'
   or not exists (select from tasks d where d.job_id = j.id and d.state = 'done')) as stoppable) s
@@ -218,7 +235,7 @@ with stopping as materialized (
 select t.job_id, t.rank, t.epoch, t.host_id, coalesce(j.drain_cause, t.stop_cause) as drain_cause,
        case when j.drain_cause is null then t.stop_reason else j.drain_reason end as drain_reason,
        case when j.drain_cause is null then t.stop_hard else j.drain_hard end as drain_hard, j.drain_operator_stop,
-       case when j.drain_cause is not null then j.trigger_rank end as trigger_rank
+       j.drain_notice_seconds, case when j.drain_cause is not null then j.trigger_rank end as trigger_rank
 from stopping t join jobs j on j.id = any(array(select job_id from stopping)) and j.id = t.job_id
 order by t.job_id, t.rank;
 
