@@ -10,6 +10,7 @@ class Cause(StrEnum):
     """The class of a failure; wherever it is kept, a sentence and the evidence stand beside it."""
 
     NONZERO_EXIT = "nonzero_exit"
+    PROGRAM_ERROR = "program_error"
     OOM_KILLED = "oom_killed"
     IMAGE_PULL_FAILURE = "image_pull_failure"
     SETUP_FAILED = "setup_failed"
@@ -45,6 +46,7 @@ class Budget(StrEnum):
 
 CHARGED_TO: Mapping[Cause, Budget] = {
     Cause.NONZERO_EXIT: Budget.RETRIES,
+    Cause.PROGRAM_ERROR: Budget.RETRIES,  # where the attempt got further; else none is spent (BUDGET-9)
     Cause.OOM_KILLED: Budget.RETRIES,
     Cause.IMAGE_PULL_FAILURE: Budget.RETRIES,
     Cause.SETUP_FAILED: Budget.RETRIES,

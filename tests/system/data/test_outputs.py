@@ -126,6 +126,22 @@ def test_a_host_that_is_shut_down_sends_its_outputs_first(cluster: Cluster) -> N
     assert (found.state, found.bytes) == ("complete", left)
 
 
+def test_a_rented_host_that_ends_itself_sends_its_outputs_to_a_controller_that_is_back(
+    cluster: Cluster,
+) -> None:
+    """SELF-1: between the end of its tasks and its own it waits for what is still to be sent."""
+    host = cluster.add_host("rented", self_destruct_seconds=3.0)
+    line = "mkdir out; trap 'echo kept > out/a; exit 0' TERM; echo up; sleep 60 & wait"
+    job = cluster.submit(shell=line, outputs=["out"])
+    wait_until(lambda: cluster.output(job) == b"up\n", 60)
+    cluster.controller.kill()
+    wait_until(lambda: (cluster.folder / "rented" / "work" / job / "out" / "a").exists(), 60)
+    cluster.controller.start()
+    host.guardian.wait(60)
+    found = cluster.client.outputs(job)[0]
+    assert (found.state, found.files) == ("complete", 1)
+
+
 def test_a_full_disk_at_either_end_loses_nothing(cluster: Cluster, disk: SmallDisk) -> None:
     """The laptop's is full while it fetches; the same command then goes on."""
     cluster.add_host("only")

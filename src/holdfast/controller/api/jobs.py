@@ -20,7 +20,7 @@ from holdfast.controller.runtime.auth import make_new_id
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.controller.why.explain import explain
-from holdfast.controller.why.reads import find_circumstances, find_limits
+from holdfast.controller.why.reads import find_circumstances, find_environment, find_limits
 from holdfast.controller.why.retry_state import (
     count_retries,
     make_chain,
@@ -479,5 +479,6 @@ async def change_in_parts(
 
 async def get_why(call: ApiCall) -> Response:
     """Explain why the job is in its present state."""
-    (found,) = await find_circumstances(call.controller, [await find_job(call)])
-    return answer_json(explain(found))
+    (found,) = await find_circumstances(call.controller, [job := await find_job(call)])
+    environment = await find_environment(call.controller, job)
+    return answer_json(explain(msgspec.structs.replace(found, environment=environment)))

@@ -58,7 +58,8 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     may rent. silence_seconds: the silence after which a host gets no more work. waits: the ends of
     other jobs that it waits for, the first ones only. array: the array in which it waits for its
     turn. watch: the watchdogs' settings for its tasks. limits: the limits that stop it by the
-    clock, and how long it should take.
+    clock, and how long it should take. environment: what the last attempt's log says of the age of
+    an environment that was made long before.
     """
 
     job: JobRecord
@@ -91,3 +92,4 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     limits: JobLimits | None = None
     waits: tuple[WaitRecord, ...] = ()
     array: ArrayRecord | None = None
+    environment: str | None = None

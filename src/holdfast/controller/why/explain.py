@@ -24,7 +24,7 @@ _ELSEWHERE = frozenset({"dead_hosts", "host_set_aside", "host_silent"})
 def explain(found: Circumstances) -> Why:
     """Explain why the job is in its present state."""
     job = found.job
-    lines = list(_SAYERS[job.state](found))
+    lines = [*_SAYERS[job.state](found), *_explain_environment(found)]
     summary = lines[0].message if lines else (job.reason or str(job.state))
     return Why(job_id=job.id, state=job.state, summary=summary, lines=lines)
 
@@ -209,6 +209,17 @@ def _explain_ended(found: Circumstances) -> Iterator[WhyLine]:
     yield line("ended", f"it {how}", hint * (job.state is not JobState.SUCCEEDED))
     if job.state is JobState.FAILED:
         yield from gangs.explain_start_error(found)
+
+
+def _explain_environment(found: Circumstances) -> Iterator[WhyLine]:
+    """Say that the job shares an environment that was made long ago, so that what its files do not
+    pin is of that time."""
+    if found.environment is not None and found.job.state is not JobState.SUCCEEDED:
+        yield line(
+            "old_environment",
+            f"{found.environment}, so packages whose versions are not pinned are of that time",
+            "another --setup line, or a change in a file that it depends on, makes a new one",
+        )
 
 
 def _placed_again(found: Circumstances, host_id: str) -> str:

@@ -11,6 +11,7 @@ from holdfast.controller.why.circumstances import Circumstances, YoungJob
 from holdfast.controller.why.limits import make_limits
 from holdfast.core.arrays.arrays import IN_LINE
 from holdfast.core.arrays.records import ArrayRecord
+from holdfast.core.bundles.code import find_old_environment
 from holdfast.core.placement.candidates import as_candidate
 from holdfast.core.placement.labels import carries
 from holdfast.core.placement.plan import RunningTask
@@ -24,6 +25,7 @@ from holdfast.moves.values import JobFilter
 from holdfast.wire.api import JobLimits
 
 _WAITS = (JobState.QUEUED, JobState.WAITING)
+_BEGIN_BYTES = 16_384
 MAX_DRAINING = 1000
 MAX_WAITS = 20
 MAX_RANKS = 4096  # the ranks beyond these in a larger gang are not looked at one by one
@@ -89,6 +91,18 @@ async def find_circumstances(
             )
         )
     return found
+
+
+async def find_environment(controller: Controller, job: JobRecord) -> str | None:
+    """Return what the begin of the newest attempt's log says of an environment that was made long
+    before; None for a job without an environment of its own."""
+    if job.attempts == 0 or (job.spec.setup is None and job.spec.python is None):
+        return None
+    chunks = await controller.store.logs.read_log(
+        job.id, job.attempts, 0, "stdout", 0, limit_bytes=_BEGIN_BYTES
+    )
+    text = b"".join(chunk.data for chunk in chunks).decode(errors="replace")
+    return find_old_environment(text[:_BEGIN_BYTES])
 
 
 async def find_limits(

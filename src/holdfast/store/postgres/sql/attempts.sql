@@ -9,7 +9,7 @@ create table attempts (
   outcome      text constraint attempts_outcome_check check (outcome = any (
     '{succeeded,failed,cancelled,requeued,expired}')),
   cause        text constraint attempts_cause_check check (cause = any (
-    '{nonzero_exit,oom_killed,image_pull_failure,setup_failed,start_timeout,app_unusable,unknown,agent_transient,gpu_fault,time_limit,
+    '{nonzero_exit,program_error,oom_killed,image_pull_failure,setup_failed,start_timeout,app_unusable,unknown,agent_transient,gpu_fault,time_limit,
       stalled,gpu_wedged,left_idle,preempted,host_drained,scaled_down,sibling_drained,user_cancelled,dependency,validation_error,
       quota_exceeded,malformed_report}')),
   rule         text,  -- the rule of classification that named the cause

@@ -53,7 +53,7 @@ create table jobs (
   barred_hosts        text[] not null default '{}', -- given up by its script: not used again in this attempt
 
   drain_cause         text constraint jobs_drain_cause_check check (drain_cause = any (
-    '{nonzero_exit,oom_killed,image_pull_failure,setup_failed,start_timeout,app_unusable,unknown,agent_transient,gpu_fault,time_limit,
+    '{nonzero_exit,program_error,oom_killed,image_pull_failure,setup_failed,start_timeout,app_unusable,unknown,agent_transient,gpu_fault,time_limit,
       stalled,gpu_wedged,left_idle,preempted,host_drained,scaled_down,sibling_drained,user_cancelled,dependency,validation_error,
       quota_exceeded,malformed_report}')),
   drain_reason        text,
@@ -66,7 +66,7 @@ create table jobs (
   outcome             text constraint jobs_outcome_check check (outcome = any (
     '{succeeded,failed,cancelled,requeued,expired}')),
   cause               text constraint jobs_cause_check check (cause = any (
-    '{nonzero_exit,oom_killed,image_pull_failure,setup_failed,start_timeout,app_unusable,unknown,agent_transient,gpu_fault,time_limit,
+    '{nonzero_exit,program_error,oom_killed,image_pull_failure,setup_failed,start_timeout,app_unusable,unknown,agent_transient,gpu_fault,time_limit,
       stalled,gpu_wedged,left_idle,preempted,host_drained,scaled_down,sibling_drained,user_cancelled,dependency,validation_error,
       quota_exceeded,malformed_report}')),
   exit_code           integer,
