@@ -81,8 +81,10 @@ def kill_a_fetch(cluster: Cluster, job: str) -> None:
         [sys.executable, "-P", "-m", "holdfast.cli", "outputs", job, "--get", str(to.parent)],
         env=clean_environment(HOLDFAST_URL=cluster.controller.url, HOLDFAST_TOKEN=token),
     ) as fetch:
-        wait_until(lambda: to.is_dir() and any(n.endswith(".part") for n in os.listdir(to)), 60)
-        fetch.kill()
+        try:
+            wait_until(lambda: to.is_dir() and any(n.endswith(".part") for n in os.listdir(to)), 60)
+        finally:
+            fetch.kill()
     assert fetch.returncode == -9
     assert not (to / "big").exists()
 

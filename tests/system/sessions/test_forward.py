@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -120,25 +121,28 @@ def test_a_connection_ends_with_its_agent_and_the_next_one_is_made(
             with contextlib.suppress(ConnectionResetError):
                 assert end.recv(1) == b""
         wait_until(lambda: ask(forward.port, b"y") == b"1:Y", 30)
+    wait_until(lambda: not list_open(shared, job), 30)
 
 
 def test_a_killed_client_leaves_no_connection_behind(shared: Cluster, job: str) -> None:
     token = shared.controller.token_file.read_text().strip()
-    with subprocess.Popen(
+    program = subprocess.Popen(
         [sys.executable, "-P", "-m", "holdfast.cli", "port-forward", job, f"{PORT}:0"],
         env=clean_environment(HOLDFAST_URL=shared.controller.url, HOLDFAST_TOKEN=token),
         stdout=subprocess.PIPE,
-    ) as program:
+    )
+    with program, ExitStack() as ends:
+        ends.callback(program.kill)
         assert program.stdout is not None
-        port = int(program.stdout.readline().split(b" ")[0].rpartition(b":")[2])
-        with socket.create_connection(("127.0.0.1", port), 30) as end:
-            end.sendall(b"x")
-            assert end.makefile("rb").read(3) == b"1:X"
-            assert len(list_open(shared, job)) == 1
-            program.kill()
-            end.settimeout(30)
-            with contextlib.suppress(ConnectionResetError):
-                assert end.recv(1) == b""
+        port = int(program.stdout.readline().split()[0].rpartition(b":")[2])
+        end = ends.enter_context(socket.create_connection(("127.0.0.1", port), 30))
+        end.sendall(b"x")
+        assert end.makefile("rb").read(3) == b"1:X"
+        assert len(list_open(shared, job)) == 1
+        program.kill()
+        end.settimeout(30)
+        with contextlib.suppress(ConnectionResetError):
+            assert end.recv(1) == b""
     wait_until(lambda: not list_open(shared, job), 30)
     pid = shared.host_of(job).task_pids(job)[0]
     wait_until(lambda: count_connections(pid) == 0, 30)
