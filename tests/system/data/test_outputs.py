@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.system.cluster import Cluster
+from tests.system.cluster import Cluster, clean_environment
 from tests.system.small_disk import SmallDisk
 from tests.system.small_disk import disk as disk
 from tests.waits import wait_until
@@ -71,6 +73,22 @@ def read_back(cluster: Cluster, job: str) -> bytes:
     return hashlib.sha256((to / "out" / "big").read_bytes()).hexdigest().encode() + b"\n"
 
 
+def kill_a_fetch(cluster: Cluster, job: str) -> None:
+    """Kill -9 a command that fetches the outputs: no file is half here under its name."""
+    to = cluster.folder / f"back-{job}" / "out"
+    token = cluster.controller.token_file.read_text().strip()
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "holdfast.cli", "outputs", job, "--get", str(to.parent)],
+        env=clean_environment(HOLDFAST_URL=cluster.controller.url, HOLDFAST_TOKEN=token),
+    ) as fetch:
+        try:
+            wait_until(lambda: to.is_dir() and any(n.endswith(".part") for n in os.listdir(to)), 60)
+        finally:
+            fetch.kill()
+    assert fetch.returncode == -9
+    assert not (to / "big").exists()
+
+
 @pytest.mark.parametrize("dies", ["agent", "controller"])
 def test_a_death_in_the_middle_of_a_transfer_loses_nothing(cluster: Cluster, dies: str) -> None:
     """OUT-4."""
@@ -86,6 +104,8 @@ def test_a_death_in_the_middle_of_a_transfer_loses_nothing(cluster: Cluster, die
     cluster.until(job, "succeeded", seconds=60)
     assert cluster.cli("wait", job, "--outputs").returncode == 0
     assert all(o.state.settled for o in cluster.client.outputs(job))
+    if dies == "agent":
+        kill_a_fetch(cluster, job)
     assert read_back(cluster, job) == cluster.output(job)
     (found,) = cluster.client.outputs(job)
     assert (found.state, found.left_out) == ("complete", [])
