@@ -30,6 +30,7 @@ from holdfast.controller.calls import exchange, outputs, sets, values
 from holdfast.controller.graphql import endpoint as graphql
 from holdfast.controller.http import queries
 from holdfast.controller.http.endpoints import ApiCall, Endpoint, PageOf
+from holdfast.controller.logs import search
 from holdfast.controller.notices import routes as notice_routes
 from holdfast.controller.openapi import build_openapi
 from holdfast.controller.runtime.auth import Role
@@ -220,6 +221,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
          queries.LogsQuery, media=_BYTES + _SSE),
     _get(JOB + "/logs/streams", logs.list_streams, "How far each stream goes.", PageOf(LogStreamRecord),
          queries.AttemptQuery),
+    _get("/v1/logs", search.search_logs, "Lines of logs that match a pattern, as a stream of events.", None,
+         queries.LogSearchQuery, media=_SSE),
     _get(JOB + "/checkpoints", checkpoints.list_checkpoints, "What is kept of what its tasks saved.",
          PageOf(CheckpointRecord)),
     _get(JOB + "/checkpoint", checkpoints.get_checkpoint, "The bytes of a checkpoint.", None,
