@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from holdfast.client.follow import decode_event, stream_error, stream_headers
 from holdfast.client.rest import RestCall
 from holdfast.client.sse import ServerEvent
-from holdfast.wire.api import LogFound, LogSearchEnd
+from holdfast.wire.logs.search import LogFound, LogSearchEnd
 
 
 class LogSearchFollower:

@@ -16,7 +16,7 @@ from holdfast.cli.jobs.jobs import read_since
 from holdfast.cli.options import COUNT, POSITIVE
 from holdfast.cli.output import count_of, note, print_text, size, style
 from holdfast.errors import ValidationError
-from holdfast.wire.api import LogFound, LogSearchEnd
+from holdfast.wire.logs.search import LogFound, LogSearchEnd
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,7 @@ MAX_JOBS = 200
 @click.option("--ignore-case", "-i", is_flag=True, help="Capital letters match small ones.")
 @click.option("--fixed-strings", "-F", "fixed", is_flag=True, help="PATTERN is a plain text.")
 @click.option(
-    "--context", "-C", type=click.IntRange(0, 100), default=0, metavar="N",
+    "--around", "-C", type=click.IntRange(0, 100), default=0, metavar="N",
     help="Show N lines before and after each match.",
 )  # fmt: skip
 @click.option("--timestamps", "-t", is_flag=True, help="Show when the controller got each line.")
@@ -55,6 +55,7 @@ def grep(
     job_ids: tuple[str, ...],
     since: str | None,
     timestamps: bool,
+    around: int,
     **asked: Any,
 ) -> None:
     """Find lines in the logs of jobs: of all ranks, attempts and calls, also after the hosts are
@@ -81,7 +82,7 @@ def grep(
     printer = _Printer(timestamps)
     with face.client() as client:
         which = _find_work(client, job_ids)
-        for found in client.search_logs(pattern, **which, **asked):
+        for found in client.search_logs(pattern, context=around, **which, **asked):
             if face.as_json:
                 face.show_json_line(found)
             elif isinstance(found, LogFound):

@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 
     from holdfast.client.jobs.fields import SubmitFields
     from holdfast.client.locate import ControllerPlace
+    from holdfast.core.logs.likeness import ErrorGroup
     from holdfast.wire import api as wire
+    from holdfast.wire.logs import search as log_wire
 else:
     wire = LateModule("holdfast.wire.api")
 
@@ -354,7 +356,7 @@ class JobMethods:
         context: int = 0,
         max_matches: int = 1000,
         retry_seconds: float = FOLLOW_RETRY_SECONDS,
-    ) -> Follow[wire.LogFound | wire.LogSearchEnd]:
+    ) -> Follow[log_wire.LogFound | log_wire.LogSearchEnd]:
         """Yield the lines of logs that match a pattern, as it finds them; the last item says what was
         searched.
 
@@ -381,6 +383,14 @@ class JobMethods:
         )
         call = RestCall("GET", path_of("logs"), read_nothing, query)
         return Follow(LogSearchFollower(call), retry_seconds)
+
+    @gives_list
+    def errors(self, job_id: str, attempt: int | None = None) -> PageCall[ErrorGroup]:
+        """Return the error lines at the ends of the logs of all ranks, grouped by their likeness: those
+        of the most ranks first. attempt: the attempt's number; absent means the last one."""
+        from holdfast.core.logs.likeness import ErrorGroup
+
+        return get_pages(path_of("jobs", job_id, "errors"), ErrorGroup, attempt=attempt)
 
     @gives_list
     def log_streams(self, job_id: str, attempt: int | None = None) -> PageCall[LogStreamRecord]:

@@ -12,14 +12,14 @@ MAX_INSTRUCTIONS = 2000
 _WHOLE_TEXT = re.compile(r"(?<!\\)(?:\\\\)*\\[Az]")
 
 
-class Pattern(NamedTuple):
+class LogPattern(NamedTuple):
     """A compiled pattern. texts: one of them is in each line that matches; none where not known."""
 
     find: Finder
     texts: list[bytes]
 
 
-def compile_pattern(pattern: str, *, ignore_case: bool, fixed: bool) -> Pattern:
+def compile_pattern(pattern: str, *, ignore_case: bool, fixed: bool) -> LogPattern:
     """Compile a pattern of RE2. fixed: it is a text, not a pattern. Raises ValidationError."""
     import re2  # in the server's extra, and loaded by the first search
 
@@ -48,7 +48,7 @@ def compile_pattern(pattern: str, *, ignore_case: bool, fixed: bool) -> Pattern:
         found = compiled.search(text, at)
         return None if found is None else found.span()
 
-    return Pattern(find, find_texts(written, ignore_case=ignore_case))
+    return LogPattern(find, find_texts(written, ignore_case=ignore_case))
 
 
 def _refuse(reason: str) -> ValidationError:

@@ -21,7 +21,7 @@ from holdfast.core.ids import ID_PATTERN
 from holdfast.core.logs.scan import FoundLine
 from holdfast.core.records import LogStreamRecord
 from holdfast.errors import NotFound
-from holdfast.wire.api import LogFound, LogSearchEnd
+from holdfast.wire.logs.search import LogFound, LogSearchEnd
 
 JOBS_AT_ONCE = 200
 BATCH_BYTES = 32 << 20

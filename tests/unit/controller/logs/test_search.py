@@ -1,4 +1,5 @@
-"""`GET /v1/logs`: lines are found over jobs, ranks and attempts, and a search ends with its reader."""
+"""`GET /v1/logs`: lines are found over jobs, ranks and attempts, and a search ends with its reader.
+Its pages bound its memory (SEARCH-2)."""
 
 from __future__ import annotations
 
@@ -107,3 +108,19 @@ async def test_a_search_ends_with_its_reader(
     assert seen < 20
     await asyncio.sleep(0.5)
     assert reads == seen
+
+
+async def test_error_lines_of_all_ranks_are_groups(served: Served, agent: FakeAgent) -> None:
+    gang, keys = await start(served, agent, tasks=3, name="gang")
+    for rank in (2, 0, 1):
+        text = f"step {rank}\n[rank{rank}]: RuntimeError: NCCL timeout after {rank + 600} s\n"
+        await agent.send_log(keys[rank], b"\xff fine\n" + text.encode(), stream="stderr")
+    await agent.send_log(keys[1], b"x" * 40_000 + b"Error before\nValueError: \xfe\nerror of 1")
+    items = (await served.call("GET", f"/v1/jobs/{gang}/errors", "read")).json()["items"]
+    assert [(g["ranks"], g["first_rank"]) for g in items] == [(3, 2), (1, 1), (1, 1)]
+    assert items[0]["text"] == "[rank2]: RuntimeError: NCCL timeout after 602 s"
+    assert items[1]["text"] == "ValueError: �"
+    assert all(g["first_at"] for g in items)
+    assert (await served.call("GET", f"/v1/jobs/{gang}/errors?attempt=2", "read")).json()[
+        "items"
+    ] == []
