@@ -14,6 +14,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "jobs": ("jobs.jobs", "List jobs."),
     "show": ("jobs.show", "Show one job: state, attempts, and why."),
     "logs": ("jobs.logs", "Print a job's output; -f follows it."),
+    "grep": ("logs.grep", "Find lines in the logs of jobs, also of hosts that are gone."),
     "top": ("watch.top", "Hosts, GPUs and jobs live; keys to follow, cancel, why, shell."),
     "dashboard": ("watch.dashboard", "Print a link that opens the dashboard in a browser."),
     "wait": ("watch.wait", "Wait until jobs have ended; the exit code says how."),

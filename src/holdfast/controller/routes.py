@@ -31,6 +31,7 @@ from holdfast.controller.calls import exchange, outputs, sets, values
 from holdfast.controller.graphql import endpoint as graphql
 from holdfast.controller.http import queries
 from holdfast.controller.http.endpoints import ApiCall, Endpoint, PageOf
+from holdfast.controller.logs import errors, search
 from holdfast.controller.notices import routes as notice_routes
 from holdfast.controller.openapi import build_openapi
 from holdfast.controller.report import routes as reports
@@ -45,6 +46,7 @@ from holdfast.core.arrays.records import ArrayRecord, ScheduleRecord, ScheduleRu
 from holdfast.core.bundles.code import CodeRef
 from holdfast.core.data.outputs import OutputFile, OutputsRecord
 from holdfast.core.fleet.actions import CycleSummary, PoolPlan
+from holdfast.core.logs.likeness import ErrorGroup
 from holdfast.core.records import (
     AttemptRecord,
     CheckpointRecord,
@@ -224,6 +226,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
          queries.LogsQuery, media=_BYTES + _SSE),
     _get(JOB + "/logs/streams", logs.list_streams, "How far each stream goes.", PageOf(LogStreamRecord),
          queries.AttemptQuery),
+    _get(JOB + "/errors", errors.list_errors, "The error lines of all its ranks, grouped by their likeness.",
+         PageOf(ErrorGroup), queries.AttemptQuery),
+    _get("/v1/logs", search.search_logs, "Lines of logs that match a pattern, as a stream of events.", None,
+         queries.LogSearchQuery, media=_SSE),
     _get(JOB + "/checkpoints", checkpoints.list_checkpoints, "What is kept of what its tasks saved.",
          PageOf(CheckpointRecord)),
     _get(JOB + "/checkpoint", checkpoints.get_checkpoint, "The bytes of a checkpoint.", None,

@@ -29,6 +29,7 @@ from holdfast.controller.runtime.outages import Outages
 from holdfast.controller.runtime.remembered import History, JobSpecs, OfferPrices, SavedJobs, Sizes
 from holdfast.controller.runtime.settings import SettingsCache
 from holdfast.controller.runtime.telemetry import GpuReadings
+from holdfast.controller.runtime.turns import Turns
 from holdfast.controller.runtime.wakes import WakeBus
 from holdfast.controller.runtime.webhook_sender import Sender
 from holdfast.core.settings.resolve import Value
@@ -95,6 +96,7 @@ class Controller:
         self.calls = ReportedCalls(store, self.settings, self.metrics, self.outages, clock)
         self.telemetry = GpuReadings(store, clock, self.outages)
         self.refusals = Refusals()
+        self.searches = Turns()
         self.leadership = Leadership(store, clock, self.outages)
         self.dues = DueTimes(clock, self.wakes)
         self.allowance = Allowance()

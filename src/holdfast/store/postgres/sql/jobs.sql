@@ -234,6 +234,7 @@ limit %(limit)s;
 -- bytes of a log come after the end.
 select j.id from jobs j
 where (%(project)s::text is null or j.project = %(project)s)
+  and (%(array_id)s::text is null or j.array_id = %(array_id)s)
   and (%(since)s::timestamptz is null or j.ended_at is null or j.ended_at >= %(since)s::timestamptz - interval '1 minute')
   and (%(before)s::text is null or j.id < %(before)s)
   and exists (select from log_streams s where s.job_id = j.id and s.size > 0)
