@@ -219,6 +219,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
          api.PolicyView),
     _get(JOB + "/tasks", jobs.list_tasks, "The tasks of its current attempt.", PageOf(TaskRecord)),
     _get(JOB + "/why", jobs.get_why, "Why it is where it is, and what to do.", api.Why),
+    _get("/v1/forecasts", jobs.list_forecasts, "The first queued jobs in their order, and when each should start.",
+         PageOf(api.JobForecast)),
     _get(JOB + "/settings", jobs.list_settings, "Every setting in force for it.", PageOf(Effective)),
     _get(JOB + "/forensics", jobs.list_forensics, "What was gathered before its kills.",
          PageOf(api.ForensicsView), queries.AttemptQuery),

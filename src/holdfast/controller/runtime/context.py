@@ -26,7 +26,14 @@ from holdfast.controller.runtime.leading.leadership import Leadership
 from holdfast.controller.runtime.leading.refusals import Refusals
 from holdfast.controller.runtime.metrics import Metrics
 from holdfast.controller.runtime.outages import Outages
-from holdfast.controller.runtime.remembered import History, JobSpecs, OfferPrices, SavedJobs, Sizes
+from holdfast.controller.runtime.remembered import (
+    Forecasts,
+    History,
+    JobSpecs,
+    OfferPrices,
+    SavedJobs,
+    Sizes,
+)
 from holdfast.controller.runtime.settings import SettingsCache
 from holdfast.controller.runtime.telemetry import GpuReadings
 from holdfast.controller.runtime.turns import Turns
@@ -83,6 +90,7 @@ class Controller:
         self.doubted: dict[str, str] = {}  # host that hung up with work → its pool
         self.specs = JobSpecs(store)
         self.spans = History(store, clock)
+        self.forecasts = Forecasts(store, clock)
         self.saved = SavedJobs()
         self.wakes = WakeBus()
         self.guard = Guard(store, clock, lambda: self.wakes.topic(REVOKED).version)

@@ -9,6 +9,8 @@ import msgspec
 from holdfast.core.arrays.records import ArrayRecord
 from holdfast.core.endings.decide import Policy
 from holdfast.core.fleet.records import PoolRecord
+from holdfast.core.forecast.changes import Change
+from holdfast.core.forecast.outlook import Forecast
 from holdfast.core.placement.possible import Size
 from holdfast.core.placement.types import Share
 from holdfast.core.records import (
@@ -22,7 +24,7 @@ from holdfast.core.records import (
 )
 from holdfast.core.settings.resolve import Value
 from holdfast.core.settings.watch import WatchSettings
-from holdfast.wire.api import JobLimits
+from holdfast.wire.api import JobForecast, JobLimits
 
 
 class YoungJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +38,16 @@ class YoungJob(msgspec.Struct, frozen=True, kw_only=True):
     host_ids: frozenset[str]
     left_seconds: float
     least_seconds: float
+
+
+class Foreseen(msgspec.Struct, frozen=True, kw_only=True):
+    """A queued job's place in line and expected start. starts: how many of the last starts told the pace.
+    changes: what would let it start now, each by itself."""
+
+    view: JobForecast
+    forecast: Forecast | None
+    changes: tuple[Change, ...] = ()
+    starts: int = 0
 
 
 class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,3 +105,5 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     waits: tuple[WaitRecord, ...] = ()
     array: ArrayRecord | None = None
     environment: str | None = None
+
+    foreseen: Foreseen | None = None

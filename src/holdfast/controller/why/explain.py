@@ -3,7 +3,7 @@ about it. Pure."""
 
 from collections.abc import Callable, Iterator
 
-from holdfast.controller.why import gangs, limits, places, pools, retries, shares, waits
+from holdfast.controller.why import forecasts, gangs, limits, places, pools, retries, shares, waits
 from holdfast.controller.why.circumstances import Circumstances
 from holdfast.controller.why.words import line, say_moment, say_span
 from holdfast.core.arrays.arrays import IN_LINE
@@ -26,7 +26,15 @@ def explain(found: Circumstances) -> Why:
     job = found.job
     lines = [*_SAYERS[job.state](found), *_explain_environment(found)]
     summary = lines[0].message if lines else (job.reason or str(job.state))
-    return Why(job_id=job.id, state=job.state, summary=summary, lines=lines)
+    foreseen = found.foreseen
+    return Why(
+        job_id=job.id,
+        state=job.state,
+        summary=summary,
+        lines=lines,
+        forecast=None if foreseen is None else foreseen.view,
+        would_start=[] if foreseen is None else forecasts.list_changes(foreseen),
+    )
 
 
 def _explain_waiting(found: Circumstances) -> Iterator[WhyLine]:
@@ -90,6 +98,8 @@ def _explain_queued(found: Circumstances) -> Iterator[WhyLine]:
     if not {held_by.code for held_by in held} - _ELSEWHERE:
         yield line("queued", "it is next: the next round of admission takes it")
     yield from held
+    if held or found.refusal:
+        yield from forecasts.explain_forecast(found)
     if not found.led:
         message = "another server of this cluster places jobs, or this one will within seconds"
         yield line("not_leading", message)
@@ -112,7 +122,9 @@ def _explain_holds(found: Circumstances) -> Iterator[WhyLine]:
         yield from decided
         yield from missing
         yield from (each for each in said if each not in decided)
-    if found.place:
+    if found.foreseen is not None:
+        yield from forecasts.explain_place(found.job, found.foreseen.view)
+    elif found.place:
         count = "10 000 or more" if found.place >= 10_000 else str(found.place)
         jobs = "job of its queue is" if found.place == 1 else "jobs of its queue are"
         yield line("behind", f"{count} {jobs} ahead of it", "a higher priority moves it forward")

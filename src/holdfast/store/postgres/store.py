@@ -30,6 +30,7 @@ from holdfast.store.postgres.fleet.views import PostgresFleetViews
 from holdfast.store.postgres.hosts import PostgresHosts
 from holdfast.store.postgres.jobs.admission import PostgresAdmission
 from holdfast.store.postgres.jobs.drains import PostgresDrains
+from holdfast.store.postgres.jobs.forecasts import PostgresForecasts
 from holdfast.store.postgres.jobs.jobs import PostgresJobs
 from holdfast.store.postgres.jobs.leases import PostgresLeases
 from holdfast.store.postgres.jobs.members import PostgresMembers
@@ -88,6 +89,7 @@ class PostgresStore:
         self.environment = dict(environment or {})
         self.admission = PostgresAdmission(session, self.environment)
         self.arrays = PostgresArrays(session, self.environment)
+        self.forecasts = PostgresForecasts(session)
         self.bundles = PostgresBundles(session)
         self.outputs = PostgresOutputs(session)
         self.call_checkpoints = PostgresCallCheckpoints(session)

@@ -266,14 +266,40 @@ order by c.id limit 1000;
 -- ---- Reads for many jobs at once. Each lateral part is one short index scan with a bound for each job.
 
 -- name: read_queue_places
--- Reads at most 10 000 rows for each job, because a larger number is of no use.
-select me.id, (
+-- Reads at most 10 000 rows for each job and each of the two ranges of the index that lie before it, because a larger
+-- number is of no use.
+select me.id, least(10000, (
+  select count(*) from (
+    select from jobs r where r.state = 'queued' and r.queue = me.queue and r.priority > me.priority limit 10000
+  ) above) + (
   select count(*) from (
     select from jobs r
-    where r.state = 'queued' and r.queue = me.queue and (r.priority > me.priority or (r.priority = me.priority and r.place < me.place))
-    limit 10000
-  ) ahead) as place
+    where r.state = 'queued' and r.queue = me.queue and r.priority = me.priority and r.place < me.place limit 10000
+  ) older)) as place
 from jobs me where me.id = any(%(ids)s) and me.state = 'queued';
+
+-- name: count_ahead
+-- How many jobs of each of these queues come before a job, as above.
+select q.name, least(%(limit)s, (
+  select count(*) from (
+    select from jobs r where r.state = 'queued' and r.queue = q.name and r.priority > me.priority limit %(limit)s
+  ) above) + (
+  select count(*) from (
+    select from jobs r
+    where r.state = 'queued' and r.queue = q.name and r.priority = me.priority and r.place < me.place limit %(limit)s
+  ) older)) as ahead
+from jobs me cross join unnest(%(queues)s::text[]) as q(name) where me.id = %(id)s;
+
+-- name: read_steps
+-- How far running jobs are, for the time that is left to them: of each, its rank that is the least far. A job that was
+-- tried before may have gone on from the step that its last attempt reached.
+select distinct on (t.job_id) t.job_id, t.step, t.total, coalesce(b.step, 0) as first_step,
+       extract(epoch from t.beat_at - t.started_at)::double precision as took_seconds,
+       extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp()) - t.beat_at)::double precision as age_seconds
+from tasks t join jobs j on j.id = t.job_id
+left join attempts b on b.job_id = j.id and b.number = j.attempts - 1
+where t.state = 'running' and t.total is not null and t.step is not null and t.beat_at is not null and t.started_at is not null
+order by t.job_id, t.step;
 
 -- ---- Admission: from queued to reserved, and back when the reservation was not offered in time.
 
