@@ -36,6 +36,8 @@ from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.states import AgentTaskEvent, AgentTaskState
+from holdfast.core.stragglers.agree import ChecksumRing
+from holdfast.core.stragglers.ring import PaceRing
 from holdfast.core.transitions import AGENT_TASK, step
 from holdfast.core.watchdogs import TaskWatch
 from holdfast.errors import ValidationError
@@ -114,6 +116,8 @@ class AgentTask:
         self.asked_excuse = False  # the controller was asked for ranks on other hosts (EXCUSE-1)
         self.counts: dict[str, float] = {}  # of a policy script, as last sent
         self.beats: list[tuple[float, Beat]] = []  # the last ones and their instants
+        self.pace = PaceRing()
+        self.checksums = ChecksumRing()
 
     @property
     def gpus(self) -> tuple[int, ...]:
@@ -212,6 +216,8 @@ class AgentTask:
             counts=self.counts,
             section_seconds=left,
             waits=waits,
+            pace=self.pace.take(now),
+            checksums=self.checksums.take(),
         )
 
     def _tell_section(self, now: float) -> tuple[float | None, bool]:
@@ -222,6 +228,11 @@ class AgentTask:
         if self._spans_hosts and self.watch.knows_sections:
             left = min(max(0.0, self.watch.excuses_until() - now), _MAX_EXCUSE_SECONDS)
         return left, self.needs_excuse(now)
+
+    @property
+    def in_gang(self) -> bool:
+        """Return True if the task is one of several ranks."""
+        return self.order is not None and self.order.world_size > 1
 
     @property
     def _spans_hosts(self) -> bool:

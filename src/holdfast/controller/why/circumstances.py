@@ -22,6 +22,7 @@ from holdfast.core.records import (
 )
 from holdfast.core.settings.resolve import Value
 from holdfast.core.settings.watch import WatchSettings
+from holdfast.core.stragglers.records import SuspectRecord
 from holdfast.wire.api import JobLimits
 
 
@@ -57,7 +58,8 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     may rent. silence_seconds: the silence after which a host gets no more work. waits: the ends of
     other jobs that it waits for, the first ones only. array: the array in which it waits for its
     turn. watch: the watchdogs' settings for its tasks. limits: the limits that stop it by the
-    clock, and how long it should take.
+    clock, and how long it should take. suspects: what is known of slow and wrong ranks of its present
+    attempt.
     """
 
     job: JobRecord
@@ -89,3 +91,4 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     limits: JobLimits | None = None
     waits: tuple[WaitRecord, ...] = ()
     array: ArrayRecord | None = None
+    suspects: tuple[SuspectRecord, ...] = ()
