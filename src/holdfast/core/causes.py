@@ -19,6 +19,7 @@ class Cause(StrEnum):
     UNKNOWN = "unknown"
     AGENT_TRANSIENT = "agent_transient"
     GPU_FAULT = "gpu_fault"
+    SILENT_CORRUPTION = "silent_corruption"
     TIME_LIMIT = "time_limit"
     STALLED = "stalled"
     GPU_WEDGED = "gpu_wedged"
@@ -26,6 +27,7 @@ class Cause(StrEnum):
     PREEMPTED = "preempted"
     HOST_DRAINED = "host_drained"
     SCALED_DOWN = "scaled_down"
+    STRAGGLER = "straggler"
     SIBLING_DRAINED = "sibling_drained"
     USER_CANCELLED = "user_cancelled"
     DEPENDENCY = "dependency"
@@ -55,6 +57,7 @@ CHARGED_TO: Mapping[Cause, Budget] = {
     Cause.UNKNOWN: Budget.RETRIES,
     Cause.AGENT_TRANSIENT: Budget.INFRA,
     Cause.GPU_FAULT: Budget.INFRA,
+    Cause.SILENT_CORRUPTION: Budget.INFRA,
     Cause.TIME_LIMIT: Budget.WATCHDOG,
     Cause.STALLED: Budget.WATCHDOG,
     Cause.GPU_WEDGED: Budget.WATCHDOG,
@@ -62,6 +65,7 @@ CHARGED_TO: Mapping[Cause, Budget] = {
     Cause.PREEMPTED: Budget.NOTHING,
     Cause.HOST_DRAINED: Budget.NOTHING,
     Cause.SCALED_DOWN: Budget.NOTHING,
+    Cause.STRAGGLER: Budget.NOTHING,
     Cause.SIBLING_DRAINED: Budget.NOTHING,
     Cause.USER_CANCELLED: Budget.NEVER,
     Cause.DEPENDENCY: Budget.NEVER,

@@ -72,7 +72,7 @@ class JobSpec(
     tasks: number of ranks that run together; more than one is a gang.
     gpus, cpus, memory_bytes: needs of each task. A task with GPUs needs devices, another needs
     `cpus` slots (default 1).
-    time_limit_seconds … recovery_timeout_seconds: the settings of these names for this job; None
+    time_limit_seconds … on_corruption: the settings of these names for this job; None
     inherits, "off" switches a limit off.
     expected_seconds: how long an attempt is expected to take. Admission plans with it: room is held
     back for other jobs until then, and a short job may use such room. No job is stopped for it
@@ -162,6 +162,9 @@ class JobSpec(
     notice_seconds: Annotated[float, Meta(ge=0, le=MAX_NOTICE_SECONDS)] | None = None
     start_timeout_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
     recovery_timeout_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
+    on_straggler: Literal["ignore", "tell", "blame", "replace", "restart"] | None = None
+    straggler_seconds: Annotated[float, Meta(ge=0, le=86_400)] | None = None
+    on_corruption: Literal["ignore", "tell", "restart"] | None = None
     start_at: Annotated[float, Meta(ge=0, le=32_503_680_000)] | None = None
     parent: Annotated[str, Meta(max_length=20)] = ""
     detached: bool = False

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast.agent.probes import Probe, Probed
 from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.watch.pace import PASSED_BYTES, find_sender, note_pace, pass_senders
 from holdfast.bounds import UNREADABLE
 from holdfast.core.causes import Watchdog
 from holdfast.core.facts import Trip
@@ -86,6 +87,7 @@ class WatchRunner:
         """Read beats from the guardian's socket, which keeps them while no agent lives."""
         os.set_blocking(fd, False)
         self._beats = socket.socket(fileno=fd)
+        pass_senders(self._beats)
         asyncio.get_running_loop().add_reader(fd, self.read_beats)
 
     def read_beats(self) -> None:
@@ -93,16 +95,16 @@ class WatchRunner:
         now = read_boottime()
         for _ in range(_BATCH):
             try:
-                data = self._beats.recv(MAX_DATAGRAM_BYTES + 1)
+                data, told, _, _ = self._beats.recvmsg(MAX_DATAGRAM_BYTES + 1, PASSED_BYTES)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
                 self._note_bad(f"the beat socket failed: {error}")
                 return
-            self.take_beat(data, now)
+            self.take_beat(data, now, find_sender(told))
 
-    def take_beat(self, data: bytes, now: float) -> None:
-        """Process one datagram; count and drop it if it is bad."""
+    def take_beat(self, data: bytes, now: float, sender: int = 0) -> None:
+        """Process one datagram of the process `sender`; count and drop it if it is bad."""
         if len(data) > MAX_DATAGRAM_BYTES:
             self._note_bad("a beat is over the limit of its size")
             return
@@ -122,6 +124,8 @@ class WatchRunner:
             task.counts = beat.counts
             return
         self._apply(task, beat, now)
+        if task.in_gang:
+            note_pace(task, beat, now, sender)
 
     def _find(self, text: str) -> AgentTask | None:
         task = self._keys.pop(text, None)

@@ -16,6 +16,8 @@ from holdfast.controller.runtime.background import Background
 from holdfast.controller.runtime.bundles.kept import BundleBlobs
 from holdfast.controller.runtime.bundles.room import RoomMeter
 from holdfast.controller.runtime.calls.reported import ReportedCalls
+from holdfast.controller.runtime.gangs.acts import Acting
+from holdfast.controller.runtime.gangs.watch import GangWatch
 from holdfast.controller.runtime.hosts.batch import batch_syncs
 from holdfast.controller.runtime.hosts.joins import Joins
 from holdfast.controller.runtime.hosts.joints import Joints
@@ -103,6 +105,8 @@ class Controller:
         self.layouts = GangLayouts()
         self.calls = ReportedCalls(store, self.settings, self.metrics, self.outages, clock)
         self.telemetry = GpuReadings(store, clock, self.outages)
+        acting = Acting(store, self.specs, self.settings, clock, self.poke)
+        self.gangs = GangWatch(acting, clock, self.outages)
         self.refusals = Refusals()
         self.searches = Turns()
         self.leadership = Leadership(store, clock, self.outages)

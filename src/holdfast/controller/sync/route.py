@@ -118,6 +118,7 @@ async def _poll(
 ) -> wire.SyncAnswer:
     """Return the first answer with news for the agent, or the last one (POLL-1…3)."""
     line, clock = controller.wakes.host(host.id), controller.clock
+    began = clock()
     newest = line.take(request.incarnation, request.seq)
     settings = await controller.settings.current()
     seconds = min(request.wait_seconds, settings.number("sync_interval_seconds"))
@@ -148,7 +149,7 @@ async def _poll(
         if given is None:  # an answer that was placed needs no newer settings
             settings = await controller.settings.current()
         answer = await _make_answer(controller, host, request, found, settings)
-    return answer
+    return msgspec.structs.replace(answer, held_seconds=max(0.0, clock() - began))
 
 
 async def _excuse(
@@ -262,6 +263,7 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
         refused = {*found.refused, *found.lost}
         kept = [t for t in request.tasks if t.key not in refused] if refused else request.tasks
         controller.metrics.run_counts.take(kept)
+        controller.gangs.take(found.host_id, request, kept)
     for key in found.refused:
         about = {"job": key.job_id, "epoch": key.epoch, "host": found.host_id}
         log.warning("a stale report was refused", extra=about)

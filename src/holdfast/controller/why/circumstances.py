@@ -24,6 +24,7 @@ from holdfast.core.records import (
 )
 from holdfast.core.settings.resolve import Value
 from holdfast.core.settings.watch import WatchSettings
+from holdfast.core.stragglers.records import SuspectRecord
 from holdfast.wire.api import JobForecast, JobLimits
 
 
@@ -71,7 +72,8 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     other jobs that it waits for, the first ones only. array: the array in which it waits for its
     turn. watch: the watchdogs' settings for its tasks. limits: the limits that stop it by the
     clock, and how long it should take. environment: what the last attempt's log says of the age of
-    an environment that was made long before.
+    an environment that was made long before. suspects: what is known of slow and wrong ranks of its
+    present attempt.
     """
 
     job: JobRecord
@@ -107,3 +109,4 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     environment: str | None = None
 
     foreseen: Foreseen | None = None
+    suspects: tuple[SuspectRecord, ...] = ()

@@ -12,6 +12,7 @@ from holdfast.controller.why.limits import make_limits
 from holdfast.core.arrays.arrays import IN_LINE
 from holdfast.core.arrays.records import ArrayRecord
 from holdfast.core.bundles.code import find_old_environment
+from holdfast.core.fleet.records import PoolRecord
 from holdfast.core.placement.candidates import as_candidate
 from holdfast.core.placement.labels import carries
 from holdfast.core.placement.plan import RunningTask
@@ -20,12 +21,14 @@ from holdfast.core.placement.shares import Shares
 from holdfast.core.placement.types import Share, find_kin
 from holdfast.core.records import HostRecord, JobRecord, WaitRecord
 from holdfast.core.states import JobState
+from holdfast.core.stragglers.records import SuspectRecord
 from holdfast.moves.rows import DEPENDENCY
 from holdfast.moves.values import JobFilter
 from holdfast.wire.api import JobLimits
 
 _WAITS = (JobState.QUEUED, JobState.WAITING)
 _BEGIN_BYTES = 16_384
+_RUNS = (JobState.RUNNING, JobState.DRAINING)
 MAX_DRAINING = 1000
 MAX_WAITS = 20
 MAX_RANKS = 4096  # the ranks beyond these in a larger gang are not looked at one by one
@@ -51,6 +54,7 @@ async def find_circumstances(
     places = await store.jobs.queue_places(queued) if queued else {}
     attempts = await store.jobs.get_attempts(newest.values(), members=True) if newest else {}
     ends, lines = await _read_waits(controller, jobs)
+    suspects = await _read_suspects(controller, jobs)
     starts = await _read_starts(controller, jobs)
     victims = await _find_victims(controller) if queued else {}
     winners = await _read_winners(controller, jobs)
@@ -84,9 +88,8 @@ async def find_circumstances(
                 array=lines.get(job.array_id or ""),
                 sizes=sizes if is_queued else (),
                 waits=tuple(ends.get(job.id, ())),
-                pools=tuple(
-                    p for p in pools if is_queued and job.queue in (p.spec.queues or (job.queue,))
-                ),
+                suspects=tuple(suspects.get(job.id, ())),
+                pools=_list_pools(job, pools) if is_queued else (),
                 **_read_rules(settings, job),
             )
         )
@@ -128,6 +131,23 @@ async def _read_starts(controller: Controller, jobs: Sequence[JobRecord]) -> dic
     reserved = [job.id for job in jobs if job.state is JobState.RESERVED]
     rows = await controller.store.admission.list_reserved(reserved) if reserved else []
     return {row.job.id: row.start_limit for row in rows}
+
+
+def _list_pools(job: JobRecord, pools: Iterable[PoolRecord]) -> tuple[PoolRecord, ...]:
+    """Return the pools that serve the job's queue."""
+    return tuple(pool for pool in pools if job.queue in (pool.spec.queues or (job.queue,)))
+
+
+async def _read_suspects(
+    controller: Controller, jobs: Sequence[JobRecord]
+) -> dict[str, list[SuspectRecord]]:
+    """Return the suspects of the present attempts of running gangs, by job id."""
+    gangs = {job.id: job.attempts for job in jobs if job.tasks > 1 and job.state in _RUNS}
+    found: dict[str, list[SuspectRecord]] = {}
+    for one in await controller.store.suspects.list_suspects(gangs) if gangs else ():
+        if one.attempt == gangs[one.job_id] and one.ended_at is None:
+            found.setdefault(one.job_id, []).append(one)
+    return found
 
 
 async def _read_waits(

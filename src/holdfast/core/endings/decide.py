@@ -190,7 +190,8 @@ def decide(
         return _back_off_start(case, seen)
     if budget is Budget.NOTHING:
         seen = msgspec.structs.replace(seen, start_failures=0)
-        return case.requeue(seen, f"requeued at no charge: {found.message}", avoid=False)
+        text = f"requeued at no charge: {found.message}"
+        return case.requeue(seen, text, avoid=found.cause is Cause.STRAGGLER)
     charges = msgspec.structs.replace(charges, start_failures=0)
     enough = policy.budget_reset_seconds
     if enough is not None and ending.ran_seconds >= enough:
@@ -321,7 +322,7 @@ def _charge_infra(case: _EndCase, charges: Charges, chance: float) -> Decision:
         return case.end(after, spent, retry="exhausted" if cap else None)
     forgiven = f"failed by its hosts {after.infra} of at most {cap} times"
     if in_row == 1:
-        avoid = case.found.cause is Cause.GPU_FAULT
+        avoid = case.found.cause in (Cause.GPU_FAULT, Cause.SILENT_CORRUPTION)
         return case.requeue(after, f"{text}; it runs again; {forgiven}", avoid=avoid)
     delay = infra_delay_seconds(in_row, case.policy.retry, job_id=ending.job_id, chance=chance)
     text = f"{text}; it runs again in {delay:.4g} s, on another host where one fits"

@@ -80,6 +80,17 @@ _ALL = (
     Setting("watchdog_cap", "int", 3,
             "watchdog trips a job is requeued after; the next one fails it", low=0, high=1000),
     Setting("on_trip", "word", "requeue", "what a trip does", words=("requeue", "fail"), scope="queue"),
+    # gangs: slow and wrong ranks
+    Setting("on_straggler", "word", "tell",
+            "what follows when a rank of a gang is slow by itself: an event (tell); besides, its host gets no other "
+            "work for an hour (blame), the rank of a supervised job is replaced, or the job restarts on other hosts",
+            words=("ignore", "tell", "blame", "replace", "restart")),
+    Setting("straggler_seconds", "seconds", 60.0, "a rank is slow for this long before more than an event follows",
+            low=0, high=_DAY),
+    Setting("on_corruption", "word", "restart",
+            "what follows when checksums of ranks differ that must be alike: an event (tell); besides, the host of the "
+            "rank that computed wrongly is set aside and the job restarts on others (restart)",
+            words=("ignore", "tell", "restart")),
     # endings
     Setting("grace_seconds", "seconds", 15.0, "time between TERM and KILL", low=0, high=_DAY),
     Setting("drain_force_seconds", "seconds", 45.0,

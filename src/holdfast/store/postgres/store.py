@@ -36,6 +36,7 @@ from holdfast.store.postgres.jobs.leases import PostgresLeases
 from holdfast.store.postgres.jobs.members import PostgresMembers
 from holdfast.store.postgres.jobs.placing import warm_up
 from holdfast.store.postgres.jobs.sessions import PostgresSessions
+from holdfast.store.postgres.jobs.suspects import PostgresSuspects
 from holdfast.store.postgres.ledger.ledger import PostgresLedger
 from holdfast.store.postgres.logs.appends import PostgresLogs
 from holdfast.store.postgres.logs.search import PostgresLogSearch
@@ -114,6 +115,7 @@ class PostgresStore:
         self.sessions = PostgresSessions(session)
         self.settings = PostgresSettings(session)
         self.sign_ins = PostgresSignIns(session)
+        self.suspects = PostgresSuspects(session)
         self.telemetry = PostgresTelemetry(session)
         self.tokens = PostgresTokens(session)
         self.views = PostgresFleetViews(session)

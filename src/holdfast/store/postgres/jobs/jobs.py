@@ -34,6 +34,7 @@ _PRUNED = (
     "prune_chunks",
     "prune_streams",
     "prune_outputs",
+    "prune_suspects",
     "prune_forensics",
     "note_pruned_events",
     "prune_batches",  # before the attempts, which name them

@@ -10,7 +10,7 @@ create table attempts (
     '{succeeded,failed,cancelled,requeued,expired}')),
   cause        text constraint attempts_cause_check check (cause = any (
     '{nonzero_exit,program_error,oom_killed,image_pull_failure,setup_failed,start_timeout,app_unusable,unknown,agent_transient,gpu_fault,time_limit,
-      stalled,gpu_wedged,left_idle,preempted,host_drained,scaled_down,sibling_drained,user_cancelled,dependency,validation_error,
+      stalled,gpu_wedged,silent_corruption,straggler,left_idle,preempted,host_drained,scaled_down,sibling_drained,user_cancelled,dependency,validation_error,
       quota_exceeded,malformed_report}')),
   rule         text,  -- the rule of classification that named the cause
   charged_to   text constraint attempts_charged_to_check check (charged_to = any ('{retries,infra,watchdog,nothing,never}')),

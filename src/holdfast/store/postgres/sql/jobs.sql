@@ -54,7 +54,7 @@ create table jobs (
 
   drain_cause         text constraint jobs_drain_cause_check check (drain_cause = any (
     '{nonzero_exit,program_error,oom_killed,image_pull_failure,setup_failed,start_timeout,app_unusable,unknown,agent_transient,gpu_fault,time_limit,
-      stalled,gpu_wedged,left_idle,preempted,host_drained,scaled_down,sibling_drained,user_cancelled,dependency,validation_error,
+      stalled,gpu_wedged,silent_corruption,straggler,left_idle,preempted,host_drained,scaled_down,sibling_drained,user_cancelled,dependency,validation_error,
       quota_exceeded,malformed_report}')),
   drain_reason        text,
   drain_since         timestamptz,
@@ -67,7 +67,7 @@ create table jobs (
     '{succeeded,failed,cancelled,requeued,expired}')),
   cause               text constraint jobs_cause_check check (cause = any (
     '{nonzero_exit,program_error,oom_killed,image_pull_failure,setup_failed,start_timeout,app_unusable,unknown,agent_transient,gpu_fault,time_limit,
-      stalled,gpu_wedged,left_idle,preempted,host_drained,scaled_down,sibling_drained,user_cancelled,dependency,validation_error,
+      stalled,gpu_wedged,silent_corruption,straggler,left_idle,preempted,host_drained,scaled_down,sibling_drained,user_cancelled,dependency,validation_error,
       quota_exceeded,malformed_report}')),
   exit_code           integer,
   step                bigint, -- its newest report, with total and beat_at
