@@ -37,6 +37,7 @@ NAMES = (
     "fleet-cycle",
     "workflow",
     "sessions",
+    "grep",
     "supervisor",
     "supervisor-heartbeats",
     "supervisor-crowd",

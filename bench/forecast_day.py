@@ -16,7 +16,7 @@ from bench.fleet_day import CYCLE_SECONDS, Day, Rented, decide
 from holdfast.core.fleet.breaker import wait_for_offer
 from holdfast.core.fleet.snapshot import OfferTrouble
 from holdfast.core.forecast.forecast import find_forecast, foretell_line
-from holdfast.core.forecast.outlook import Forecast, Outlook, Pace, PoolOutlook
+from holdfast.core.forecast.outlook import Forecast, Outlook, PoolOutlook, StartPace
 from holdfast.core.forecast.spreads import Spread, foretell_left, spread_of
 from holdfast.core.placement.types import Candidate, Capacity, RunningTask
 from holdfast.core.states import HostState
@@ -105,7 +105,7 @@ class ForecastDay(Day):
             ends=ends,
             span=past or Spread((600.0,)),
             pools=(self._look_at_pool(now),),
-            pace=Pace(starts=recent, seconds=min(now, PACE_SECONDS)),
+            pace=StartPace(starts=recent, seconds=min(now, PACE_SECONDS)),
         )
 
     def _look_at_pool(self, now: float) -> PoolOutlook:

@@ -1,7 +1,7 @@
 """Holdfast keeps GPU work running until it is finished.
 
-A job uses `beat`, `section`, `track`, `checkpoint` and `on_drain`, which load nothing but the
-standard library. `Client` and `AsyncClient` are imported from `holdfast.client` at first use, and
+A job uses `beat`, `section`, `track`, `checkpoint`, `on_drain` and `stopping`, which load nothing
+but the standard library. `Client` and `AsyncClient` are imported from `holdfast.client` at first use, and
 `task`, `model`, `context` and `as_completed` from `holdfast.tasks`.
 """
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.client import AsyncClient, Client
     from holdfast.client.workflows.build import Workflow
     from holdfast.tasks import CallContext, as_completed, context, model, task
-    from holdfast.work import beat, checkpoint, on_drain, section, track
+    from holdfast.work import beat, checkpoint, on_drain, section, stopping, track
 
 __version__ = VERSION
 __all__ = [
@@ -32,10 +32,11 @@ __all__ = [
     "model",
     "on_drain",
     "section",
+    "stopping",
     "task",
     "track",
 ]
-_OF_WORK = ("beat", "checkpoint", "on_drain", "section", "track")
+_OF_WORK = ("beat", "checkpoint", "on_drain", "section", "stopping", "track")
 _OF_TASKS = ("task", "model", "context", "as_completed", "CallContext")
 
 

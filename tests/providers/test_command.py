@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,17 @@ async def test_what_is_no_list_is_not_an_empty_one(printed: str) -> None:
     provider = make_provider(list=f"echo '{printed}'")
     with pytest.raises(ProviderDown, match="printed what is no answer"):
         await provider.list_machines()
+
+
+async def test_a_machine_that_is_taken_away_soon_is_listed_with_the_time() -> None:
+    """NOTICE-2."""
+    leaving = {"state": "running", "lost": "preempted", "leaves_at": "2026-11-26T10:00:00+01:00"}
+    listed = json.dumps({"machines": [MACHINE | leaving]})
+    (machine,) = await make_provider(list=f"echo '{listed}'").list_machines()
+    assert (machine.lost, machine.leaves_at) == ("preempted", datetime(2026, 11, 26, 9, tzinfo=UTC))
+    without_zone = listed.replace("+01:00", "")
+    with pytest.raises(ProviderDown, match="printed what is no answer"):
+        await make_provider(list=f"echo '{without_zone}'").list_machines()
 
 
 async def test_no_capacity_is_no_answer_to_a_list() -> None:

@@ -41,6 +41,7 @@ BUDGETED = {
     "fleet-cycle": 0,
     "workflow": 1,
     "sessions": 7,
+    "grep": 5,
     "supervisor": 4,
     "supervisor-heartbeats": 4,
     "supervisor-crowd": 1,

@@ -120,6 +120,7 @@ class Agent:
         self._checkpoints = CheckpointTransfers(table, transfers)
         self._lines = ExecutorLines()
         self._places = CallWatches(self._lines.find_batch, self._lines.find_limits)
+        self._telemetry = telemetry = Telemetry(self._probe)
         self._watching = WatchRunner(
             table,
             self._probe,
@@ -128,9 +129,9 @@ class Agent:
             saved=self._checkpoints.poke,
             look=self._places.look,
             tell=lambda task, sentence: self._sessions.tell(task.key, sentence),
+            idle=lambda task: telemetry.is_idle(task.gpus, task.watch.settings.gpu_idle_percent),
         )
         self._faults = FaultLooks(self._probe, table, poke=self._watching.poke)
-        self._telemetry = Telemetry(self._probe)
 
     def _make_tasks(self) -> None:
         """Make the parts that begin tasks, keep their files, and judge what this host can do."""

@@ -34,14 +34,18 @@ from holdfast.agent.redact import Redactor
 from holdfast.agent.works import TaskWorks
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
+from holdfast.core.ledger.tally import Tally, TallyClock, name_now
+from holdfast.core.ledger.values import LedgerName
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.states import AgentTaskEvent, AgentTaskState
+from holdfast.core.stragglers.agree import ChecksumRing
+from holdfast.core.stragglers.ring import PaceRing
 from holdfast.core.transitions import AGENT_TASK, step
 from holdfast.core.watchdogs import TaskWatch
 from holdfast.errors import ValidationError
 from holdfast.process.files import make_private_folder, read_private, write_atomic
 from holdfast.process.output.lines import say_in_log
-from holdfast.wire.agent import BeatReport, LaunchOrder, TaskReport
+from holdfast.wire.agent import BeatReport, BrokenResume, LaunchOrder, TaskReport
 from holdfast.wire.beat import Beat
 from holdfast.wire.guardian import StreamEnd
 
@@ -58,6 +62,8 @@ GANG_TOLD_SECONDS = 0.06
 # Ranks that are stopped together mostly end together, and are reported together, at most this late.
 ENDS_TOLD_SECONDS = 0.03
 _MAX_EXCUSE_SECONDS = 86_400.0
+TALLY_SECONDS = 60.0
+_TALLY_BEAT_MS = 1000
 _SAFE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
@@ -71,7 +77,9 @@ class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
     the memory watch ended it; 0 if it did not. devices: the state of its GPUs when it began. place:
     the mark of the call that the watch is for, if the task is an executor. output: stream → the
     bytes that it wrote, and those that are lost. notices: sentences for its owner, reported with
-    its end. acked: True once the controller has its end.
+    its end. acked: True once the controller has its end. tally: what it spent its time on.
+    given_step: the step of the checkpoint that it was given. first_step: the first step that it
+    told, where it was given one.
     """
 
     watch: dict[str, Any] | None = None
@@ -85,6 +93,9 @@ class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
     output: dict[str, StreamEnd] = {}
     notices: list[str] = []
     acked: bool = False
+    tally: TallyClock = TallyClock()
+    given_step: int | None = None
+    first_step: int | None = None
 
 
 class AgentTask:
@@ -98,6 +109,8 @@ class AgentTask:
         self.folder = folder
         self.order = order
         self.saved = TaskFile()
+        if order is not None and order.checkpoint is not None:
+            self.saved.given_step = order.checkpoint.step
         self.has_folder = True  # False once the folder may be deleted
         self.dirty = False  # `saved` or the watch is ahead of the disk
         self.saved_at = now
@@ -113,7 +126,12 @@ class AgentTask:
         self.watch = TaskWatch(order.watch if order else WatchSettings(), gpus=len(self.gpus))
         self.asked_excuse = False  # the controller was asked for ranks on other hosts (EXCUSE-1)
         self.counts: dict[str, float] = {}  # of a policy script, as last sent
+        self.idle = False  # its GPUs were read, and did nothing
+        self.tally_told_at = now
+        self.count_time(now)
         self.beats: list[tuple[float, Beat]] = []  # the last ones and their instants
+        self.pace = PaceRing()
+        self.checksums = ChecksumRing()
 
     @property
     def gpus(self) -> tuple[int, ...]:
@@ -178,10 +196,66 @@ class AgentTask:
         if self.state is AgentTaskState.ACKNOWLEDGED:
             self.saved.acked = True
 
-    def end(self, event: AgentTaskEvent, facts: TaskFacts) -> None:
+    def end(self, event: AgentTaskEvent, facts: TaskFacts, now: float) -> None:
         """Have these facts reported as the task's end. `event` is REPORT or GIVE_UP."""
+        self.count_time(now)
         self.move(event)
-        self.facts = facts
+        tally = self._make_tally()
+        self.facts = facts if tally.says_little else msgspec.structs.replace(facts, tally=tally)
+
+    # ---- its tally
+
+    def count_time(self, now: float, *, beats: bool = False) -> None:
+        """Count what the task spent its time on until now. beats: it has just sent a beat."""
+        clock, name = self.saved.tally, self._name_time()
+        at = int(now * 1000)
+        if self.began and self.started_at and clock.tally.now == LedgerName.SETTING_UP:
+            clock = clock.count(int(self.started_at * 1000), LedgerName.UNMEASURED_BUSY)
+        if beats:
+            step = None if self.watch.last_beat is None else self.watch.last_beat.step
+            clock = clock.beat(at, step, name)
+        else:
+            clock = clock.count(at, name)
+        self.saved.tally = clock
+
+    def count_beat(self, now: float) -> None:
+        """Count a beat, at most once a second while the task does the same."""
+        clock = self.saved.tally
+        same = clock.tally.beaten and self._name_time() == clock.tally.now
+        if not same or clock.at_ms is None or int(now * 1000) - clock.at_ms >= _TALLY_BEAT_MS:
+            self.count_time(now, beats=True)
+
+    def count_stall(self, now: float) -> None:
+        """Name the silence before a trip a stall, if the task has ever beat."""
+        self.count_time(now)
+        if self.saved.tally.tally.beaten:
+            self.saved.tally = self.saved.tally.stall(int(now * 1000))
+
+    def _name_time(self) -> LedgerName:
+        return name_now(
+            began=self.began,
+            stopping=self.saved.stop_asked or self.watch.trip is not None or self.state.end_heard,
+            beaten=self.watch.last_beat is not None,
+            sections=self.watch.sections,
+            idle=self.idle,
+        )
+
+    def _make_tally(self) -> Tally:
+        """Return the tally with the newest step, which is not counted at every beat."""
+        tally, beat = self.saved.tally.tally, self.watch.last_beat
+        if beat is None or beat.step is None:
+            return tally
+        first = beat.step if tally.first_step is None else tally.first_step
+        furthest = max(beat.step, tally.step or 0)
+        return msgspec.structs.replace(tally, first_step=first, step=furthest)
+
+    def _tell_tally(self, now: float) -> Tally | None:
+        """Return the tally about once a minute, else None."""
+        if now - self.tally_told_at < TALLY_SECONDS:
+            return None
+        self.tally_told_at, self.dirty = now, True
+        self.count_time(now)
+        return self._make_tally()
 
     def report(self, now: float) -> TaskReport:
         """Return the task's report for a sync."""
@@ -202,7 +276,9 @@ class AgentTask:
                 counts=self.counts,
             )
         if not self.began or (beat is None and now < self.started_at + self.told_seconds):
-            return TaskReport(key=self.key, state="starting", pid=self.pid, beat=told)
+            return TaskReport(
+                key=self.key, state="starting", pid=self.pid, beat=told, tally=self._tell_tally(now)
+            )
         left, waits = self._tell_section(now)
         return TaskReport(
             key=self.key,
@@ -212,7 +288,23 @@ class AgentTask:
             counts=self.counts,
             section_seconds=left,
             waits=waits,
+            tally=self._tell_tally(now),
+            broken=self._find_broken(),
+            pace=self.pace.take(now),
+            checksums=self.checksums.take(),
         )
+
+    def note_step(self, step: int | None) -> None:
+        """Keep the first step that the task tells, where it was given a checkpoint of a step."""
+        if self.saved.given_step is not None and self.saved.first_step is None:
+            self.saved.first_step = step
+
+    def _find_broken(self) -> BrokenResume | None:
+        """Return how the task did not go on from its checkpoint; None where it did (LOSS-2)."""
+        step, given = self.saved.first_step, self.saved.given_step
+        if step is None or given is None or step >= given:
+            return None
+        return BrokenResume(step=step, given=given)
 
     def _tell_section(self, now: float) -> tuple[float | None, bool]:
         """Return the seconds for which the task's section excuses ranks on other hosts, and True if
@@ -222,6 +314,11 @@ class AgentTask:
         if self._spans_hosts and self.watch.knows_sections:
             left = min(max(0.0, self.watch.excuses_until() - now), _MAX_EXCUSE_SECONDS)
         return left, self.needs_excuse(now)
+
+    @property
+    def in_gang(self) -> bool:
+        """Return True if the task is one of several ranks."""
+        return self.order is not None and self.order.world_size > 1
 
     @property
     def _spans_hosts(self) -> bool:

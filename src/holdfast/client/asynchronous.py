@@ -20,6 +20,7 @@ from holdfast.client.methods.jobs import JobMethods
 from holdfast.client.methods.operate import OperateMethods
 from holdfast.client.methods.outputs import OutputMethods
 from holdfast.client.methods.pools import PoolMethods
+from holdfast.client.methods.report import ReportMethods
 from holdfast.client.methods.schedules import ScheduleMethods
 from holdfast.client.methods.webhooks import WebhookMethods
 from holdfast.client.methods.workflows import WorkflowMethods
@@ -306,6 +307,7 @@ class AsyncClient(
     JobMethods,
     OperateMethods,
     PoolMethods,
+    ReportMethods,
     ArrayMethods,
     ScheduleMethods,
     WebhookMethods,

@@ -31,8 +31,10 @@ from holdfast.controller.calls import exchange, outputs, sets, values
 from holdfast.controller.graphql import endpoint as graphql
 from holdfast.controller.http import queries
 from holdfast.controller.http.endpoints import ApiCall, Endpoint, PageOf
+from holdfast.controller.logs import errors, search
 from holdfast.controller.notices import routes as notice_routes
 from holdfast.controller.openapi import build_openapi
+from holdfast.controller.report import routes as reports
 from holdfast.controller.runtime.auth import Role
 from holdfast.controller.sessions import routes as session_routes
 from holdfast.controller.sessions.open import open_session
@@ -44,6 +46,7 @@ from holdfast.core.arrays.records import ArrayRecord, ScheduleRecord, ScheduleRu
 from holdfast.core.bundles.code import CodeRef
 from holdfast.core.data.outputs import OutputFile, OutputsRecord
 from holdfast.core.fleet.actions import CycleSummary, PoolPlan
+from holdfast.core.logs.likeness import ErrorGroup
 from holdfast.core.records import (
     AttemptRecord,
     CheckpointRecord,
@@ -59,6 +62,8 @@ from holdfast.core.records import (
     WorkerHealth,
     WorkerPerformance,
 )
+from holdfast.core.report.idle import IdleJob
+from holdfast.core.report.rows import HoursReport
 from holdfast.core.schedules import ScheduleSpec
 from holdfast.core.settings.resolve import Effective
 from holdfast.core.spec import JobSpec
@@ -214,6 +219,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
          api.PolicyView),
     _get(JOB + "/tasks", jobs.list_tasks, "The tasks of its current attempt.", PageOf(TaskRecord)),
     _get(JOB + "/why", jobs.get_why, "Why it is where it is, and what to do.", api.Why),
+    _get("/v1/forecasts", jobs.list_forecasts, "The first queued jobs in their order, and when each should start.",
+         PageOf(api.JobForecast)),
     _get(JOB + "/settings", jobs.list_settings, "Every setting in force for it.", PageOf(Effective)),
     _get(JOB + "/forensics", jobs.list_forensics, "What was gathered before its kills.",
          PageOf(api.ForensicsView), queries.AttemptQuery),
@@ -221,6 +228,10 @@ ENDPOINTS: tuple[Endpoint, ...] = (
          queries.LogsQuery, media=_BYTES + _SSE),
     _get(JOB + "/logs/streams", logs.list_streams, "How far each stream goes.", PageOf(LogStreamRecord),
          queries.AttemptQuery),
+    _get(JOB + "/errors", errors.list_errors, "The error lines of all its ranks, grouped by their likeness.",
+         PageOf(ErrorGroup), queries.AttemptQuery),
+    _get("/v1/logs", search.search_logs, "Lines of logs that match a pattern, as a stream of events.", None,
+         queries.LogSearchQuery, media=_SSE),
     _get(JOB + "/checkpoints", checkpoints.list_checkpoints, "What is kept of what its tasks saved.",
          PageOf(CheckpointRecord)),
     _get(JOB + "/checkpoint", checkpoints.get_checkpoint, "The bytes of a checkpoint.", None,
@@ -360,6 +371,11 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     _get("/v1/fleet/health", pools.list_health, "Active hosts: heartbeat, task, GPU memory, a verdict.",
          PageOf(WorkerHealth)),
     _get("/v1/fleet/performance", pools.list_performance, "What each host did.", PageOf(WorkerPerformance)),
+    # reports
+    _get("/v1/report", reports.get_report, "What hours were spent on, what they cost, and what was lost.", HoursReport,
+         reports.ReportQuery),
+    _get("/v1/report/idle", reports.list_idle_jobs, "Jobs that hold idle GPUs, the dearest first.", PageOf(IdleJob),
+         reports.IdleQuery),
     # settings
     _get("/v1/config", config.get_config, "Every setting in force and where it comes from.", PageOf(Effective),
          queries.ConfigQuery),

@@ -232,6 +232,7 @@ class RunningServer:
             keep("leadership", leader.run),
             asyncio.create_task(self._server.serve(sockets=[self._sock]), name="http"),
             keep("the writer of GPU readings", self.controller.telemetry.run),
+            keep("the watch over gangs", self.controller.gangs.run),
         ]
         self._look_at_certificate()
         while not self._server.started:
@@ -267,9 +268,10 @@ class RunningServer:
             self._next_look.cancel()
         await self.controller.close()
         if self._tasks:
-            hints, leader, http, telemetry = self._tasks
+            hints, leader, http, telemetry, gangs = self._tasks
             leader.cancel()
             telemetry.cancel()
+            gangs.cancel()
             hints.cancel()
             await asyncio.wait(self._tasks, timeout=_PARTS_SECONDS)
             if not http.done():

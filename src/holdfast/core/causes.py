@@ -10,6 +10,7 @@ class Cause(StrEnum):
     """The class of a failure; wherever it is kept, a sentence and the evidence stand beside it."""
 
     NONZERO_EXIT = "nonzero_exit"
+    PROGRAM_ERROR = "program_error"
     OOM_KILLED = "oom_killed"
     IMAGE_PULL_FAILURE = "image_pull_failure"
     SETUP_FAILED = "setup_failed"
@@ -18,6 +19,7 @@ class Cause(StrEnum):
     UNKNOWN = "unknown"
     AGENT_TRANSIENT = "agent_transient"
     GPU_FAULT = "gpu_fault"
+    SILENT_CORRUPTION = "silent_corruption"
     TIME_LIMIT = "time_limit"
     STALLED = "stalled"
     GPU_WEDGED = "gpu_wedged"
@@ -25,6 +27,7 @@ class Cause(StrEnum):
     PREEMPTED = "preempted"
     HOST_DRAINED = "host_drained"
     SCALED_DOWN = "scaled_down"
+    STRAGGLER = "straggler"
     SIBLING_DRAINED = "sibling_drained"
     USER_CANCELLED = "user_cancelled"
     DEPENDENCY = "dependency"
@@ -45,6 +48,7 @@ class Budget(StrEnum):
 
 CHARGED_TO: Mapping[Cause, Budget] = {
     Cause.NONZERO_EXIT: Budget.RETRIES,
+    Cause.PROGRAM_ERROR: Budget.RETRIES,  # where the attempt got further; else none is spent (BUDGET-9)
     Cause.OOM_KILLED: Budget.RETRIES,
     Cause.IMAGE_PULL_FAILURE: Budget.RETRIES,
     Cause.SETUP_FAILED: Budget.RETRIES,
@@ -53,6 +57,7 @@ CHARGED_TO: Mapping[Cause, Budget] = {
     Cause.UNKNOWN: Budget.RETRIES,
     Cause.AGENT_TRANSIENT: Budget.INFRA,
     Cause.GPU_FAULT: Budget.INFRA,
+    Cause.SILENT_CORRUPTION: Budget.INFRA,
     Cause.TIME_LIMIT: Budget.WATCHDOG,
     Cause.STALLED: Budget.WATCHDOG,
     Cause.GPU_WEDGED: Budget.WATCHDOG,
@@ -60,6 +65,7 @@ CHARGED_TO: Mapping[Cause, Budget] = {
     Cause.PREEMPTED: Budget.NOTHING,
     Cause.HOST_DRAINED: Budget.NOTHING,
     Cause.SCALED_DOWN: Budget.NOTHING,
+    Cause.STRAGGLER: Budget.NOTHING,
     Cause.SIBLING_DRAINED: Budget.NOTHING,
     Cause.USER_CANCELLED: Budget.NEVER,
     Cause.DEPENDENCY: Budget.NEVER,

@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from holdfast.bounds import Elapsed, Large, Reading, Whole
 from holdfast.core.causes import Cause, Watchdog
+from holdfast.core.ledger.tally import Tally
 
 Text = Annotated[str, Meta(max_length=4096)]
 _LOST = {
@@ -69,6 +70,7 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     max_memory_bytes: peak of its memory. memory_limit_bytes: its control group's limit, 0 without
     one. over_memory_bytes: its memory when the agent ended it for using too much; else 0.
     log_tail: the last lines of its output, redacted. notices: remarks for the owner of its job.
+    tally: what it spent its time on; None for a brief task that never beat.
     """
 
     exit_code: Annotated[int, Meta(ge=0, le=255)] | None = None
@@ -97,6 +99,7 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     memory_limit_bytes: Large = 0
     over_memory_bytes: Large = 0
     notices: Annotated[tuple[Text, ...], Meta(max_length=16)] = ()
+    tally: Tally | None = None
 
     @property
     def succeeded(self) -> bool:

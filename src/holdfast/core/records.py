@@ -60,7 +60,8 @@ class JobFields(msgspec.Struct, kw_only=True):
     "dependency", "array", "held") and until when. retry_at: when the pending retry is due; a kill switch may
     hold it longer.
     best_step: the furthest step of any attempt. no_progress: number of attempts in a row that got
-    no further. drain_*: while `draining`, why and since when. trigger_rank: the rank whose failure
+    no further. drain_*: while `draining`, why, since when, and how long its tasks have to save before
+    they are killed (None: their grace). trigger_rank: the rank whose failure
     began the drain.
     retries_charged … infra_charged: failures charged to each budget, over all ranks. rank_charges:
     the charges of each rank of a gang, by its number as text.
@@ -95,6 +96,7 @@ class JobFields(msgspec.Struct, kw_only=True):
     drain_cause: Cause | None = None
     drain_reason: str | None = None
     drain_since: datetime | None = None
+    drain_notice_seconds: float | None = None
     trigger_rank: int | None = None
     outcome: Outcome | None = None
     cause: Cause | None = None

@@ -30,6 +30,8 @@ With the environment they must fit into 2 MiB, a quarter of the usual stack."""
 MAX_ARGV_WORDS = MAX_ARGV_BYTES // 10
 MAX_LABELS = 64
 LEAST_MEMORY_BYTES = 1 << 20
+MAX_MIN_RUN_SECONDS = 30 * 86_400.0
+MAX_NOTICE_SECONDS = 3600.0
 """A limit below this is a number whose unit was forgotten: no process starts in it."""
 
 # `$` alone also matches before a last newline; `$(?!\n)` does not, in Python and JSON Schema.
@@ -70,7 +72,7 @@ class JobSpec(
     tasks: number of ranks that run together; more than one is a gang.
     gpus, cpus, memory_bytes: needs of each task. A task with GPUs needs devices, another needs
     `cpus` slots (default 1).
-    time_limit_seconds … recovery_timeout_seconds: the settings of these names for this job; None
+    time_limit_seconds … on_corruption: the settings of these names for this job; None
     inherits, "off" switches a limit off.
     expected_seconds: how long an attempt is expected to take. Admission plans with it: room is held
     back for other jobs until then, and a short job may use such room. No job is stopped for it
@@ -93,6 +95,8 @@ class JobSpec(
     fresh_workdir: each attempt gets an empty folder of its own; otherwise attempts on one host
     share the job's folder. Without `cwd` a task starts in that folder.
     preemptible: a job of higher priority may take its place; it is queued again at no charge.
+    preempt_min_run_seconds: how long an attempt runs at least before another job may take its
+    place. notice_seconds: how long it has then to save, before it is killed.
     start_at: Unix seconds; the job waits until then.
     parent: the id of the job whose token submitted it; only Holdfast writes it. detached: it is not
     cancelled with its parent.
@@ -154,8 +158,13 @@ class JobSpec(
     supervised: bool = False
     on_partial: Literal["fail", "restart"] = "fail"
     preemptible: bool = False
+    preempt_min_run_seconds: Annotated[float, Meta(ge=0, le=MAX_MIN_RUN_SECONDS)] | None = None
+    notice_seconds: Annotated[float, Meta(ge=0, le=MAX_NOTICE_SECONDS)] | None = None
     start_timeout_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
     recovery_timeout_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
+    on_straggler: Literal["ignore", "tell", "blame", "replace", "restart"] | None = None
+    straggler_seconds: Annotated[float, Meta(ge=0, le=86_400)] | None = None
+    on_corruption: Literal["ignore", "tell", "restart"] | None = None
     start_at: Annotated[float, Meta(ge=0, le=32_503_680_000)] | None = None
     parent: Annotated[str, Meta(max_length=20)] = ""
     detached: bool = False

@@ -13,7 +13,7 @@ import time
 
 from holdfast.integrations.draining import DrainFlag
 from holdfast.integrations.folders import load_folder, save_folder
-from holdfast.work import beat, checkpoint
+from holdfast.work import beat, checkpoint, section
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,8 +53,9 @@ def save_state(accelerator: Any, folder: str | os.PathLike[str], step: int) -> b
     """Save the accelerator's state to `folder`, and leave it for the next attempt of this rank."""
     if not os.environ.get("HOLDFAST_CHECKPOINT_OUT"):
         return False
-    accelerator.save_state(os.fspath(folder))
-    return save_folder(folder, step)
+    with section(checkpoint.NAME):
+        accelerator.save_state(os.fspath(folder))
+        return save_folder(folder, step)
 
 
 def load_state(accelerator: Any, folder: str | os.PathLike[str]) -> int:

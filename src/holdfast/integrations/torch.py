@@ -14,7 +14,7 @@ import time
 import torch
 
 from holdfast.integrations.draining import DrainFlag
-from holdfast.work import beat, checkpoint
+from holdfast.work import beat, checkpoint, section
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,9 +54,10 @@ def run_steps(
 def save(state: Any, step: int) -> bool:
     """Leave a state that `torch.save` can write for the next attempt; return whether it was
     kept."""
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    return checkpoint.save(buffer.getbuffer(), step)
+    with section(checkpoint.NAME):
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        return checkpoint.save(buffer.getbuffer(), step)
 
 
 def load(map_location: Any = "cpu") -> Any:

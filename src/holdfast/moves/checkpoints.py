@@ -9,6 +9,7 @@ from holdfast.errors import Conflict, NotFound, Stale
 from holdfast.moves.rows import NewEvent
 
 SKIPPED = "task.checkpoint_skipped"
+UNUSED = "task.checkpoint_unused"
 LIVE = (JobState.RESERVED, JobState.RUNNING, JobState.DRAINING)
 
 
@@ -98,6 +99,25 @@ def skipped_event(
         data={"number": number, "older": older.number, "reason": reason},
         message=f"rank {key.rank} starts from checkpoint {older.number}{step}: number {number} "
         f"cannot be used: {reason}",
+    )
+
+
+def unused_event(
+    host_id: str, key: TaskKey, attempt: int, queue: str, project: str, step: int, given: int
+) -> NewEvent:
+    """Return the event that reports an attempt that did not go on from its checkpoint (LOSS-2)."""
+    return NewEvent(
+        kind=UNUSED,
+        job_id=key.job_id,
+        attempt=attempt,
+        epoch=key.epoch,
+        rank=key.rank,
+        host_id=host_id,
+        queue=queue,
+        project=project,
+        data={"step": step, "given": given},
+        message=f"rank {key.rank} began at step {step}, below the step {given} of the checkpoint "
+        "that it was given: its program does not go on from what it saves",
     )
 
 

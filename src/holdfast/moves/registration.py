@@ -338,8 +338,21 @@ def stop_work(m: Moves, host_id: str, name: str, cause: Cause, reason: str) -> l
     return drain_jobs_for(m, cause, reason or "its host was drained by an operator", host_id)
 
 
+def give_notice(m: Moves, host_id: str, name: str, reason: str, seconds: float | None) -> list[str]:
+    """Have the tasks of a host save and go, because its provider takes it away (NOTICE-2). Returns
+    the jobs. seconds: how long they have; None: their grace."""
+    sentence = f"host {name} goes: {reason}"
+    return drain_jobs_for(m, Cause.PREEMPTED, sentence, host_id, stop=False, notice_seconds=seconds)
+
+
 def drain_jobs_for(
-    m: Moves, cause: Cause, reason: str, host_id: str | None, *, stop: bool = True
+    m: Moves,
+    cause: Cause,
+    reason: str,
+    host_id: str | None,
+    *,
+    stop: bool = True,
+    notice_seconds: float | None = None,
 ) -> list[str]:
     """Begin the drain of every loaded job that runs (on `host_id`, where given) and return these
     jobs. A supervised job whose script runs elsewhere loses only its members on that host.
@@ -354,7 +367,9 @@ def drain_jobs_for(
         if here and job.state in (JobState.RESERVED, JobState.RUNNING):
             begun.append(job.id)
             if host_id is None or not members.stop_on_host(m, job, host_id, cause, reason):
-                drains.begin_drain(m, job, cause, reason, operator_stop=stop)
+                drains.begin_drain(
+                    m, job, cause, reason, operator_stop=stop, notice_seconds=notice_seconds
+                )
     return begun
 
 

@@ -7,6 +7,7 @@ import msgspec
 
 from holdfast.core.causes import Cause
 from holdfast.core.ids import TaskKey
+from holdfast.core.ledger.tally import Tally
 from holdfast.core.records import JobFields, MemberRecord, TaskFields
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import AttemptState, Outcome
@@ -56,6 +57,17 @@ class TaskRow(TaskFields, kw_only=True):
     cpu_slots: int = 0
     memory_bytes: int = 0
     stop_hard: bool = False
+
+
+class LeaseEnd(Row, kw_only=True):
+    """The end of a lease whose task's row is deleted, or given to another host, in this move.
+    ended_at: None where it ends now."""
+
+    job_id: str
+    rank: int
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    tally: Tally | None = None
 
 
 class AttemptChange(Row, kw_only=True):

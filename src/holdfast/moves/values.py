@@ -12,6 +12,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
+from holdfast.core.ledger.tally import Tally
 from holdfast.core.placement.plan import Candidate, Capacity, QuotaLeft, Share
 from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.schedules import Outcome, ScheduleSpec
@@ -205,7 +206,7 @@ class HostSync(StoreValue, frozen=True, kw_only=True):
     leaving: the agent says goodbye. faults: the host's faults, None where the sync has no news of
     them. takes: the host may take jobs at once for its free room (TAKE-1). room: a guess of the
     number of jobs that may fit, by the count of its tasks; the store knows what the tasks really
-    hold.
+    hold. tallies: what live tasks spent their time on, for those that tell it with this sync.
     """
 
     host_id: str
@@ -219,6 +220,7 @@ class HostSync(StoreValue, frozen=True, kw_only=True):
     faults: tuple[Hindrance, ...] | None = None
     takes: bool = False
     room: int = 0
+    tallies: tuple[tuple[TaskKey, Tally], ...] = ()
 
 
 class GangSeat(StoreValue, frozen=True, kw_only=True):
@@ -283,13 +285,15 @@ class TaskOffer(StoreValue, frozen=True, kw_only=True, gc=False):
 
 
 class PreemptRow(StoreValue, frozen=True, kw_only=True):
-    """A task that must stop, repeated until its end is reported."""
+    """A task that must stop, repeated until its end is reported. notice_seconds: the time that it
+    has to save, where that is not its grace alone."""
 
     key: TaskKey
     cause: Cause
     reason: str
     hard: bool
     operator_stop: bool
+    notice_seconds: float | None = None
 
 
 class LiveTask(StoreValue, frozen=True, kw_only=True):

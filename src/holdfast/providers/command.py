@@ -3,6 +3,7 @@ failure. The contract is in docs/guides/providers-command.md."""
 
 import os
 import shlex
+from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -61,6 +62,7 @@ class MachineAnswer(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     reason: str = ""
     lost: str = ""
+    leaves_at: Annotated[datetime, Meta(tz=True)] | None = None
     usd_per_hour: float | None = None
 
 

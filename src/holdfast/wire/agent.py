@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from holdfast.bounds import MAX_LARGE, Count, Elapsed, Large, MemoryBytes, Whole
+from holdfast.bounds import MAX_LARGE, Count, Elapsed, Instant, Large, MemoryBytes, Whole
 from holdfast.core.bundles.code import CodeRef
 from holdfast.core.calls.values import ExecutorLimits
 from holdfast.core.causes import Cause
@@ -27,8 +27,11 @@ from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu, GpuTelemetry
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
+from holdfast.core.ledger.tally import Tally
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.spec import Name, ShortText
+from holdfast.core.stragglers.agree import StepChecksums
+from holdfast.core.stragglers.values import PaceBlocks
 from holdfast.wire.beat import Counts
 from holdfast.wire.data.outputs import OutputsOrder
 from holdfast.wire.sessions.messages import SessionOrder
@@ -104,6 +107,14 @@ class BeatReport(AgentMessage, frozen=True, kw_only=True):
     section: ShortText | None = None
 
 
+class BrokenResume(AgentMessage, frozen=True, kw_only=True):
+    """An attempt that did not go on from the checkpoint that it was given: `step` is the first that
+    its task told, and `given` the checkpoint's (LOSS-2)."""
+
+    step: Large
+    given: Large
+
+
 class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
     """The state of one task, as its agent knows it.
 
@@ -113,7 +124,10 @@ class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
     the start that a policy script reports for metrics, so a lost report loses nothing.
     section_seconds: for a rank that has announced sections, how long its present section excuses
     other ranks from now on, 0 outside of any. waits: the rank is in no section, and has been silent
-    for so long that another rank's section has to excuse it (EXCUSE-1).
+    for so long that another rank's section has to excuse it (EXCUSE-1). tally: what it spent its
+    time on, about once a minute; that of an ended task is among its facts. broken: set where the
+    task began below the step of the checkpoint that it was given. pace, checksums: of a rank of a
+    gang, its steps since the last report.
     """
 
     key: TaskKey
@@ -125,6 +139,10 @@ class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
     counts: Counts = {}
     section_seconds: Annotated[float, Meta(ge=0, le=86_400)] | None = None
     waits: bool = False
+    tally: Tally | None = None
+    broken: BrokenResume | None = None
+    pace: PaceBlocks = []
+    checksums: StepChecksums = []
 
 
 class SyncRequest(AgentMessage, frozen=True, kw_only=True):
@@ -138,7 +156,8 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
     shares_peers: the agent reads peers from `SyncAnswer.gangs`; otherwise each order lists them.
     shares_ports: the agent finds one port for all ranks of a gang whose orders name none.
     shares_orders: the agent reads further tasks from `LaunchOrder.also`; otherwise each task needs
-    an order of its own.
+    an order of its own. sent_at: when it was sent, by the host's clock of the reports' ages; and
+    round_trip: the shortest time that a sync lately took, without its wait at the controller.
     """
 
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
@@ -152,6 +171,8 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
     shares_orders: bool = False
     faults: Annotated[list[Hindrance], Meta(max_length=16)] = []
     gpus: Annotated[list[GpuTelemetry], Meta(max_length=1024)] = []
+    sent_at: Instant = 0.0
+    round_trip: Elapsed | None = None
 
 
 class ClaimOrder(AgentMessage, frozen=True, kw_only=True):
@@ -399,7 +420,8 @@ class SyncAnswer(AgentMessage, frozen=True, kw_only=True):
     agent ends them (watchdog exit 77). acked: ends that are on record; the agent forgets them.
     refused: ends that were stale; the agent forgets them too. unread: reports of this sync that
     could not be read and were left out, and why. fenced: why this host is in error; no lease is
-    renewed then, so its tasks end with their leases.
+    renewed then, so its tasks end with their leases. held_seconds: how long the controller kept the
+    call.
     """
 
     claim: list[ClaimOrder] = []
@@ -416,6 +438,7 @@ class SyncAnswer(AgentMessage, frozen=True, kw_only=True):
     unread: list[str] = []
     fenced: str = ""
     excused: list[Excused] = []
+    held_seconds: Elapsed = 0.0
     settings_rev: Large = 0
     sync_interval_seconds: Elapsed = 5.0
 

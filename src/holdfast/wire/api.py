@@ -15,6 +15,7 @@ pages: `{"items": [...], "next": cursor|null}`.
     GET    /v1/jobs/{id}/attempts           ?cause= → page of AttemptRecord, oldest first
     GET    /v1/jobs/{id}/tasks              → page of TaskRecord
     GET    /v1/jobs/{id}/why                → Why
+    GET    /v1/forecasts                    → page of JobForecast: the first queued jobs, in their order
     GET    /v1/jobs/{id}/settings           → page of Effective: every setting in force for the job and its source
     GET    /v1/jobs/{id}/forensics          ?attempt= → page of ForensicsView
     GET    /v1/jobs/{id}/logs               ?attempt=&rank=&stream=stdout|stderr|both&offset=&follow=0|1&tail=&full=0|1
@@ -63,6 +64,8 @@ pages: `{"items": [...], "next": cursor|null}`.
     GET    /v1/hosts/{id or name}/checks    → page of HostCheckRecord, newest first
     POST   /v1/hosts/{id}/{action}          action drain|undrain|quarantine|release|terminate|revoke, HostActionRequest → HostView
     …      /v1/pools…                       see wire.pools
+    GET    /v1/report                       ?since=&until=&by=&step=&unit=&job=&owner=&project=&queue=&pool=&host=&label=&limit= → HoursReport
+    GET    /v1/report/idle                  ?project=&owner= → page of IdleJob
     GET    /v1/config                       ?queue=&project= → page of Effective
     PATCH  /v1/config                       SettingsPatch → page of Effective
     GET    /v1/events                       ?after=&limit=&job=&kind=&tail=; Accept: text/event-stream → SSE with resume
@@ -443,13 +446,38 @@ class WhyLine(ApiBody, frozen=True, kw_only=True):
     hint: str = ""
 
 
+class JobForecast(ApiBody, frozen=True, kw_only=True):
+    """A queued job's place in line, and when it should start. ahead: number of jobs that are considered before
+    it; more: it is at least that many. by: "plan", "pace", or "" where no start is foretold, with null times.
+    Four of five jobs start between both ends of the interval."""
+
+    job_id: str
+    ahead: int
+    more: bool = False
+    by: str = ""
+    expected_start: datetime | None = None
+    earliest_start: datetime | None = None
+    latest_start: datetime | None = None
+
+
+class WouldStart(ApiBody, frozen=True, kw_only=True):
+    """A change with which a queued job would start now: "it would start now", and then the message."""
+
+    what: str  # resume, max_running, quota, tasks, gpus, cpus, memory, host_label, time_limit, queue, priority, price
+    message: str
+    hint: str = ""
+
+
 class Why(ApiBody, frozen=True, kw_only=True):
-    """Why a job is in its state: the last decision, and every reason why it does not go on."""
+    """Why a job is in its state: the last decision, and every reason why it does not go on. forecast,
+    would_start: of a job that waits for room."""
 
     job_id: str
     state: str
     summary: str
     lines: list[WhyLine]
+    forecast: JobForecast | None = None
+    would_start: list[WouldStart] = []
 
 
 class ForensicsView(ApiBody, frozen=True, kw_only=True):

@@ -12,6 +12,9 @@ next one does not bring. `"leave": true` beside `section` ends the section and c
 the learned timeout. `"checkpoint": true` says that a checkpoint lies in the folder
 `HOLDFAST_CHECKPOINT_OUT`, and `"counts": {"frames_in": 7}` brings totals since the start for the
 controller's metrics, at most `MAX_COUNTS` of them; such datagrams are no beats.
+`"waited": 12.5` is how many seconds the process has waited for other ranks since its start, and
+`"checksum": "9f2c"` a fingerprint of what this step computed, which ranks of one `"group"` (none: all
+ranks) must have alike.
 A sender never waits: a datagram that cannot be taken at once is dropped.
 """
 
@@ -20,7 +23,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from holdfast.bounds import MAX_FIGURE
+from holdfast.bounds import MAX_FIGURE, Elapsed
 
 MAX_DATAGRAM_BYTES = 2048
 MAX_COUNTS = 32
@@ -28,6 +31,7 @@ Counts = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[float, Meta(ge=0, le=MAX_FIGURE)]],
     Meta(max_length=MAX_COUNTS),
 ]
+Checksum = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -41,6 +45,9 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     leave: bool = False
     checkpoint: bool = False
     counts: Counts = {}
+    waited: Elapsed | None = None
+    checksum: Checksum | None = None
+    group: Annotated[str, Meta(max_length=64)] = ""
 
 
 encode_beat = msgspec.json.Encoder().encode

@@ -1,4 +1,4 @@
-"""The job library: `beat`, `section`, `track`, `checkpoint` and `on_drain`. Standard library only.
+"""The job library: `beat`, `section`, `track`, `checkpoint`, `on_drain`, `stopping`. Standard library.
 
 Outside Holdfast all of it does nothing. It never raises into the user's script, except for wrong
 arguments, and never makes it wait for another machine, because a job must run the same with and
@@ -8,5 +8,6 @@ without Holdfast.
 from holdfast.work import checkpoint
 from holdfast.work.beats import Section, beat, section, track
 from holdfast.work.drain_hook import on_drain
+from holdfast.work.stop_word import Stopping, stopping
 
-__all__ = ["Section", "beat", "checkpoint", "on_drain", "section", "track"]
+__all__ = ["Section", "Stopping", "beat", "checkpoint", "on_drain", "section", "stopping", "track"]

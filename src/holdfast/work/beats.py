@@ -30,6 +30,12 @@ PATIENCE_SECONDS = 0.05
 MAX_NUMBER = 2**53
 MAX_NAME_CHARS = 128
 MAX_TIMEOUT_SECONDS = 30 * 86_400
+MAX_CHECKSUM_CHARS = 64
+MAX_GROUP_CHARS = 64
+MAX_WAITED_SECONDS = 3e9
+WAIT = "wait"
+"""The section of a rank that waits for others. It is counted here and told with the next beat: no
+datagram says it, because a wait excuses no silence, and a collective in each step must cost nothing."""
 
 
 def _whole(number: Any) -> int | None:
@@ -55,12 +61,31 @@ def _quoted(text: str) -> bytes:
     return dumps(clean, ensure_ascii=False).encode()
 
 
+def _checksum_text(checksum: Any) -> str | None:
+    """Return a checksum as a short text; two are alike where the values are. Never raises."""
+    try:
+        if isinstance(checksum, float):
+            text = checksum.hex()
+        elif isinstance(checksum, (bytes, bytearray, memoryview)):
+            text = bytes(checksum).hex()
+        else:
+            text = str(checksum)
+        if len(text) > MAX_CHECKSUM_CHARS:
+            from hashlib import blake2b
+
+            text = blake2b(text.encode("utf-8", "replace"), digest_size=16).hexdigest()
+        return text or None
+    except Exception:  # a `__str__` of the user's own
+        return None
+
+
 class Reporter:
     """Sends datagrams for one process of `task` (its key as text) to the agent's socket at
     `address`."""
 
     __slots__ = (
-        "_last_step", "_last_total", "_line", "_next_at", "_pending", "_plain", "_prefix", "_sections", "_task"
+        "_last_step", "_last_total", "_line", "_next_at", "_pending", "_plain", "_prefix", "_sections", "_task",
+        "_told", "_waited", "_waiting_since", "_waits",
     )  # fmt: skip
 
     def __init__(self, task: str, address: str) -> None:
@@ -73,6 +98,10 @@ class Reporter:
         self._pending = False
         self._last_step: int | None = None
         self._last_total: int | None = None
+        self._waited = 0.0  # seconds in sections `wait`
+        self._waiting_since = 0.0
+        self._waits = 0
+        self._told = b""  # with the waited seconds, once there are any
 
     def beat(self, step: Any = None, total: Any = None) -> None:
         """Send a beat, or remember it where the last one is less than `COALESCE_SECONDS` old."""
@@ -89,18 +118,47 @@ class Reporter:
         self._next_at = now + COALESCE_SECONDS
         self._pending = not self._line.send(self._encode(), now)
 
+    def tell_checksum(self, checksum: Any, group: Any) -> None:
+        """Send the checksum of the last step, in a datagram of its own that is not coalesced."""
+        text = _checksum_text(checksum)
+        if text is None or self._last_step is None:
+            return
+        among = b',"group":' + _quoted(str(group)[:MAX_GROUP_CHARS]) if group else b""
+        datagram = b'%b,"step":%d%b,"checksum":%b%b}' % (
+            self._prefix, self._last_step, self._told, _quoted(text), among,
+        )  # fmt: skip
+        if self._line.send(datagram, monotonic()):
+            self._pending = False
+
     def _encode(self) -> bytes:
         step, total = self._last_step, self._last_total
         if step is None:
             return self._plain if total is None else b'%b,"total":%d}' % (self._prefix, total)
         if total is None:
-            return b'%b,"step":%d}' % (self._prefix, step)
-        return b'%b,"step":%d,"total":%d}' % (self._prefix, step, total)
+            return b'%b,"step":%d%b}' % (self._prefix, step, self._told)
+        return b'%b,"step":%d,"total":%d%b}' % (self._prefix, step, total, self._told)
 
     def flush(self) -> None:
         """Send the step that was remembered and not sent."""
         if self._pending:
             self._pending = not self._line.send(self._encode(), monotonic())
+
+    def begin_wait(self) -> None:
+        """Count the time from now on as waiting for other ranks."""
+        if not self._waits:
+            self._waiting_since = monotonic()
+        self._waits += 1
+
+    def end_wait(self) -> None:
+        """End `begin_wait`; the next beat tells how much it was."""
+        self._waits -= 1
+        if not self._waits:
+            self.add_wait(monotonic() - self._waiting_since)
+
+    def add_wait(self, seconds: float) -> None:
+        """Add seconds that this process waited for other ranks."""
+        self._waited = min(self._waited + max(0.0, seconds), MAX_WAITED_SECONDS)
+        self._told = b',"waited":%.6f' % self._waited
 
     def enter(self, section: Section) -> None:
         """Report that the work is in `section` from now on."""
@@ -135,6 +193,7 @@ class Reporter:
         """Open a socket for this child of a fork, and forget the parent's unsent step."""
         self._line.reopen()
         self._sections = []
+        self._waits = 0
         self._set_prefix()
         self._pending = False
 
@@ -163,7 +222,10 @@ class Section:
 
     def __enter__(self) -> Section:
         if self._reporter is not None:
-            self._reporter.enter(self)
+            if self.name == WAIT:
+                self._reporter.begin_wait()
+            else:
+                self._reporter.enter(self)
         return self
 
     def __exit__(
@@ -173,7 +235,10 @@ class Section:
         trace: TracebackType | None,
     ) -> None:
         if self._reporter is not None:
-            self._reporter.leave(self)
+            if self.name == WAIT:
+                self._reporter.end_wait()
+            else:
+                self._reporter.leave(self)
 
 
 _reporter: Reporter | None = None
@@ -195,13 +260,18 @@ def _find_reporter() -> Reporter | None:
 
 
 def beat(
-    step: SupportsIndex | float | None = None, total: SupportsIndex | float | None = None
+    step: SupportsIndex | float | None = None,
+    total: SupportsIndex | float | None = None,
+    checksum: str | bytes | float | None = None,
+    group: str | int = "",
 ) -> None:
     """Report that the work moved forward, where it really did: after a step, a batch, a file.
 
     step: how far the work is, a whole number. total: how far the work will go. Both are shown and
     repeated until given again, and the step tells a retry that makes progress from one that does
-    not.
+    not. checksum: in a gang, a fingerprint of what this step computed and what other ranks must
+    have alike, such as a hash of the reduced gradients or of a replica's weights: a rank that has
+    another one computes wrongly, and its host is set aside. group: which ranks must be alike; none: all.
 
     Costs microseconds, never waits and never raises; outside Holdfast it does nothing. The first
     beat arms the stall watchdog: from then on silence is suspicious.
@@ -214,6 +284,8 @@ def beat(
         if reporter is None:
             return
     reporter.beat(step, total)
+    if checksum is not None:
+        reporter.tell_checksum(checksum, group)
 
 
 def section(name: str, timeout: float | None = None) -> Section:
@@ -223,6 +295,9 @@ def section(name: str, timeout: float | None = None) -> Section:
     timeout: seconds of silence that are normal inside; they replace the stall timeout. Without a
     timeout the first pass is not watched for stalls (the silence limit holds), and later passes are
     judged by the duration of earlier ones. Sections nest; the innermost that has a timeout counts.
+
+    The name `wait` stands for a wait for other ranks, as around a barrier or a collective: its time is
+    counted, so that the rank that the others wait for is found, and nothing else changes.
     """
     return Section(name, timeout, _find_reporter)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 
+from holdfast.work.beats import section
 from holdfast.work.line import Line
 
 TYPE_CHECKING = False  # as in `beats`
@@ -52,8 +53,9 @@ def save(
     try:
         if folder:
             name = NAME if number is None or number < 0 else f"{NAME}.{number}"
-            _write(data, folder, name)
-            _remove_older(folder, name)
+            with section(NAME):  # so that the ledger knows what the save took
+                _write(data, folder, name)
+                _remove_older(folder, name)
             _tell()
             return True
         if local is not None:

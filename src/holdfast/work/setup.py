@@ -103,7 +103,7 @@ def prepare(plan: Mapping[str, Any], folder: Path, environ: Mapping[str, str]) -
         build(root / key, make, plan.get("setup") or "", env)
         prune(root, key)
     else:
-        _tell_age(root / key)
+        tell_age(root / key)
     os.utime(root / key / READY)
     fcntl.flock(lock, fcntl.LOCK_SH)  # SETUP-2
     os.set_inheritable(lock.fileno(), True)
@@ -187,7 +187,9 @@ def _run(what: str, argv: Sequence[str], env: Mapping[str, str]) -> None:
         )
 
 
-def _tell_age(folder: Path) -> None:
+def tell_age(folder: Path) -> None:
+    """Say in the log that an environment was made long ago; `why` finds this line
+    (`core.bundles.code.find_old_environment`)."""
     with contextlib.suppress(OSError, ValueError, KeyError):
         days = (time.time() - json.loads((folder / READY).read_bytes())["made_at"]) / 86_400
         if days >= OLD_DAYS:

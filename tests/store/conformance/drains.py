@@ -405,3 +405,25 @@ async def test_a_drained_gang_whose_retry_is_due_is_queued_with_its_completion(r
     assert {t.host_id for t in await rig.store.jobs.list_tasks(job_id)} == {"h2"}
     old, new = await rig.store.jobs.list_attempts(job_id)
     assert (old.outcome, old.trigger_rank, new.outcome) == (Outcome.REQUEUED, 0, None)
+
+
+async def test_a_notice_is_told_with_every_order_until_the_drain_is_another_one(rig: Rig) -> None:
+    """NOTICE-1: it is on record, so a controller that restarts meanwhile keeps it. A person's cancel
+    ends it: the task then has its grace alone."""
+    await rig.host()
+    job_id, key = await rig.running()
+    drain = rig.store.jobs.drain_job
+    assert await drain(job_id, Cause.PREEMPTED, "room", notice_seconds=90.0, now=rig.now)
+    assert not await drain(job_id, Cause.PREEMPTED, "again", notice_seconds=5.0, now=rig.now)
+    for _ in range(2):
+        (order,) = (await rig.sync(live=[key])).preempts
+        assert (order.cause, order.notice_seconds) == (Cause.PREEMPTED, 90.0)
+    assert (await rig.job(job_id)).drain_notice_seconds == 90.0
+    (event,) = await events_of(rig, job_id, "job.draining")
+    assert event.data["notice_seconds"] == 90.0
+    await rig.store.jobs.cancel_job(job_id, "enough", now=rig.now)
+    (order,) = (await rig.sync(live=[key])).preempts
+    assert order.notice_seconds is None
+    await rig.sync(ended=[(key, STOPPED)])
+    await rig.complete()
+    assert (await rig.job(job_id)).drain_notice_seconds is None

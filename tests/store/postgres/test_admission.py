@@ -115,7 +115,8 @@ async def test_a_project_whose_budget_is_spent_starts_nothing(rig: Rig) -> None:
     """QUOTA-3: neither a plan made before nor one made after starts a job of it; what it submits is
     kept."""
     await rig.host(slots=9)
-    await rig.store.settings.put_project("p", {"budget_usd_per_month": 5.0}, now=rig.now)
+    budget = {"budget_usd_per_month": 5.0, "at_budget": "hold"}
+    await rig.store.settings.put_project("p", budget, now=rig.now)
     ran = await rig.submit(project="p")
     assert await rig.admit() == [ran]
     waits = await rig.submit(project="p")

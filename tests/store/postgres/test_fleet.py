@@ -19,8 +19,9 @@ from holdfast.core.health.checks import CheckVerdict
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.placement.types import QuotaLeft
 from holdfast.core.records import HostCheckRecord
-from holdfast.core.states import HostState, InstanceEvent, InstanceState, JobState
+from holdfast.core.states import HostState, InstanceEvent, InstanceState, JobState, OutputsEvent
 from holdfast.errors import Conflict, Forbidden, NotFound
+from holdfast.store.postgres.bundles.outputs import NewOutputs
 from holdfast.store.postgres.fleet.instances import SEEN_SECONDS
 from holdfast.wire.agent import HostFacts
 from tests.store.conformance.shared import HASH
@@ -444,6 +445,28 @@ async def test_a_host_that_can_start_nothing_is_shown_set_aside(rig: Rig) -> Non
         await rig.sync(host, faults=faults)
         (found,) = await shown(rig)
         assert found.aside is aside
+
+
+async def test_a_host_with_outputs_still_to_send_is_shown_with_the_time_since_their_end(
+    rig: Rig,
+) -> None:
+    host = await active(rig)
+    job = await rig.submit(outputs=("out",))
+    assert job in await rig.admit()
+    key = await rig.key(job)
+    await rig.sync(host)
+    await rig.sync(host, live=[key], started=[key])
+    task = await rig.store.outputs.find_outputs_task(host, rig.incarnations[host], key, 1)
+    begun = NewOutputs(event=OutputsEvent.SEND, digest="", files=0, left_out=[])
+    await rig.store.outputs.put_outputs(host, task, key, begun, now=rig.now)
+    assert (await shown(rig))[0].outputs_seconds is None, "the program still runs"
+    await rig.sync(host, ended=[(key, OK)])
+    rig.tick(20)
+    (found,) = await shown(rig)
+    assert (found.leases, found.outputs_seconds) == (0, 20.0)
+    over = NewOutputs(event=OutputsEvent.FINISH, digest="", files=0, left_out=[])
+    await rig.store.outputs.put_outputs(host, task, key, over, now=rig.now)
+    assert (await shown(rig))[0].outputs_seconds is None
 
 
 async def test_rented_hosts_that_fell_silent_with_work_are_found(rig: Rig) -> None:

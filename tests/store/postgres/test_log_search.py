@@ -22,7 +22,7 @@ async def find(rig: Rig, job_id: str, *texts: bytes, start: int = 0) -> list[tup
     streams = await rig.store.log_search.list_searched_streams([job_id])
     look = await rig.store.log_search.find_chunks(streams, [start] * len(streams), texts)
     assert look.seen == [None] * len(streams)
-    return [(place.start, place.end) for place in look.places]
+    return [(place.start, place.end) for place in look.spans]
 
 
 async def test_a_text_of_four_characters_reads_only_chunks_that_may_hold_it(rig: Rig) -> None:
@@ -53,7 +53,7 @@ async def test_a_text_is_found_in_the_chunk_in_which_it_ends(rig: Rig) -> None:
     assert await find(rig, job_id, b"needle") == [(11, 14), (14, 84)], "in its last bytes, too"
     streams = await rig.store.log_search.list_searched_streams([job_id])
     look = await rig.store.log_search.find_chunks(streams, [0], [])
-    assert [place.begins_line for place in look.places] == [True, False, False, True, False]
+    assert [place.begins_line for place in look.spans] == [True, False, False, True, False]
 
 
 async def test_a_chunk_behind_bytes_that_are_missing_is_always_read(rig: Rig) -> None:
@@ -84,7 +84,7 @@ async def test_many_chunks_are_looked_at_in_turns(
     turns, at, found = 0, 0, 0
     while True:
         look = await rig.store.log_search.find_chunks(streams, [at], [b"line 6"])
-        turns, found = turns + 1, found + len(look.places)
+        turns, found = turns + 1, found + len(look.spans)
         if look.seen[0] is None:
             break
         assert look.seen[0] > at
@@ -119,4 +119,4 @@ async def test_which_jobs_and_streams_are_searched(rig: Rig) -> None:
     assert await found_by.list_searched_streams([second], rank=1) == []
     streams: list[LogStreamRecord] = await found_by.list_searched_streams([second])
     late = await found_by.find_chunks(streams, [0, 0], [], since)
-    assert late.places == []
+    assert late.spans == []

@@ -221,6 +221,32 @@ def test_a_full_disk_of_the_controller_is_told_and_the_code_then_goes(
         os.rename(home.folder / "kept", blobs)
 
 
+def test_a_full_disk_of_the_host_is_told_and_the_next_try_is_right(
+    home: Cluster, tmp_path: Path, disk: SmallDisk
+) -> None:
+    """Nothing half-written is left of what was fetched while there was no room."""
+    folder = tmp_path / "some"
+    folder.mkdir()
+    data = os.urandom(3 << 20)
+    (folder / "data").write_bytes(data)
+    (home.folder / "tiny").symlink_to(disk.path)
+    home.set_queue("tiny")
+    home.add_host("tiny", queues=["tiny"])
+    disk.fill()
+    os.truncate(disk.path / "ballast", (disk.path / "ballast").stat().st_size - (1 << 20))
+    job = home.client.submit(["sha256sum", "data"], workdir=folder, queue="tiny")
+
+    def list_reasons() -> list[str]:
+        return [attempt.reason or "" for attempt in home.client.attempts(job.id)]
+
+    wait_until(lambda: any("No space left on device" in one for one in list_reasons()), 40)
+    packs = disk.path / "code/packs"
+    assert not packs.is_dir() or os.listdir(packs) == []
+    disk.free()
+    home.until(job.id, "succeeded", seconds=60)
+    assert home.output(job.id).split()[0] == hashlib.sha256(data).hexdigest().encode()
+
+
 def test_kill_9_of_controller_agent_and_client_in_the_middle(home: Cluster, tmp_path: Path) -> None:
     folder = tmp_path / "large"
     folder.mkdir()

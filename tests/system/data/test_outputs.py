@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.system.cluster import Cluster
+from tests.system.cluster import Cluster, clean_environment
 from tests.system.small_disk import SmallDisk
 from tests.system.small_disk import disk as disk
 from tests.waits import wait_until
@@ -71,6 +73,22 @@ def read_back(cluster: Cluster, job: str) -> bytes:
     return hashlib.sha256((to / "out" / "big").read_bytes()).hexdigest().encode() + b"\n"
 
 
+def kill_a_fetch(cluster: Cluster, job: str) -> None:
+    """Kill -9 a command that fetches the outputs: no file is half here under its name."""
+    to = cluster.folder / f"back-{job}" / "out"
+    token = cluster.controller.token_file.read_text().strip()
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "holdfast.cli", "outputs", job, "--get", str(to.parent)],
+        env=clean_environment(HOLDFAST_URL=cluster.controller.url, HOLDFAST_TOKEN=token),
+    ) as fetch:
+        try:
+            wait_until(lambda: to.is_dir() and any(n.endswith(".part") for n in os.listdir(to)), 60)
+        finally:
+            fetch.kill()
+    assert fetch.returncode == -9
+    assert not (to / "big").exists()
+
+
 @pytest.mark.parametrize("dies", ["agent", "controller"])
 def test_a_death_in_the_middle_of_a_transfer_loses_nothing(cluster: Cluster, dies: str) -> None:
     """OUT-4."""
@@ -86,6 +104,8 @@ def test_a_death_in_the_middle_of_a_transfer_loses_nothing(cluster: Cluster, die
     cluster.until(job, "succeeded", seconds=60)
     assert cluster.cli("wait", job, "--outputs").returncode == 0
     assert all(o.state.settled for o in cluster.client.outputs(job))
+    if dies == "agent":
+        kill_a_fetch(cluster, job)
     assert read_back(cluster, job) == cluster.output(job)
     (found,) = cluster.client.outputs(job)
     assert (found.state, found.left_out) == ("complete", [])
@@ -124,6 +144,22 @@ def test_a_host_that_is_shut_down_sends_its_outputs_first(cluster: Cluster) -> N
     found = cluster.client.outputs(job)[0]
     left = (cluster.folder / "only" / "work" / job / "out" / "big").stat().st_size
     assert (found.state, found.bytes) == ("complete", left)
+
+
+def test_a_rented_host_that_ends_itself_sends_its_outputs_to_a_controller_that_is_back(
+    cluster: Cluster,
+) -> None:
+    """SELF-1: between the end of its tasks and its own it waits for what is still to be sent."""
+    host = cluster.add_host("rented", self_destruct_seconds=3.0)
+    line = "mkdir out; trap 'echo kept > out/a; exit 0' TERM; echo up; sleep 60 & wait"
+    job = cluster.submit(shell=line, outputs=["out"])
+    wait_until(lambda: cluster.output(job) == b"up\n", 60)
+    cluster.controller.kill()
+    wait_until(lambda: (cluster.folder / "rented" / "work" / job / "out" / "a").exists(), 60)
+    cluster.controller.start()
+    host.guardian.wait(60)
+    found = cluster.client.outputs(job)[0]
+    assert (found.state, found.files) == ("complete", 1)
 
 
 def test_a_full_disk_at_either_end_loses_nothing(cluster: Cluster, disk: SmallDisk) -> None:

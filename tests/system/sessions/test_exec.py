@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -93,11 +94,13 @@ def test_a_command_without_a_terminal_ends_with_its_agent_and_its_user_is_told_a
 ) -> None:
     token = shared.controller.token_file.read_text().strip()
     words = ("exec", job, "--", "sh", "-c", "echo up; trap '' HUP TERM; while :; do sleep 1; done")
-    with subprocess.Popen(
+    program = subprocess.Popen(
         [sys.executable, "-P", "-m", "holdfast.cli", *words],
         env=clean_environment(HOLDFAST_URL=shared.controller.url, HOLDFAST_TOKEN=token),
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    ) as program:  # fmt: skip
+    )  # fmt: skip
+    with program, ExitStack() as ended:
+        ended.callback(program.kill)
         assert program.stdout is not None
         assert program.stdout.readline() == b"up\n"
         (record,) = [r for r in shared.client.sessions(job) if r.state == "running"]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
-from tests.system.cluster import Cluster
+from tests.system.cluster import Cluster, clean_environment
 from tests.waits import wait_until
 
 pytestmark = pytest.mark.slow
@@ -101,6 +106,56 @@ def test_a_forward_outlives_the_controller(shared: Cluster, job: str) -> None:
         shared.controller.kill()
         shared.controller.start()
         assert ask(forward.port, b"abc") == b"1:ABC"
+
+
+def test_a_connection_ends_with_its_agent_and_the_next_one_is_made(
+    shared: Cluster, job: str
+) -> None:
+    """No byte of a connection is sent twice, so one that its agent carried ends; the forward stays."""
+    with shared.client.forward_port(job, PORT) as forward:
+        with socket.create_connection(("127.0.0.1", forward.port), 30) as end:
+            end.settimeout(30)
+            end.sendall(b"x")
+            assert end.makefile("rb").read(3) == b"1:X"
+            shared.host_of(job).kill_agent()
+            with contextlib.suppress(ConnectionResetError):
+                assert end.recv(1) == b""
+        wait_until(lambda: ask(forward.port, b"y") == b"1:Y", 30)
+    wait_until(lambda: not list_open(shared, job), 30)
+
+
+def test_a_killed_client_leaves_no_connection_behind(shared: Cluster, job: str) -> None:
+    token = shared.controller.token_file.read_text().strip()
+    program = subprocess.Popen(
+        [sys.executable, "-P", "-m", "holdfast.cli", "port-forward", job, f"{PORT}:0"],
+        env=clean_environment(HOLDFAST_URL=shared.controller.url, HOLDFAST_TOKEN=token),
+        stdout=subprocess.PIPE,
+    )
+    with program, ExitStack() as ends:
+        ends.callback(program.kill)
+        assert program.stdout is not None
+        port = int(program.stdout.readline().split()[0].rpartition(b":")[2])
+        end = ends.enter_context(socket.create_connection(("127.0.0.1", port), 30))
+        end.sendall(b"x")
+        assert end.makefile("rb").read(3) == b"1:X"
+        assert len(list_open(shared, job)) == 1
+        program.kill()
+        end.settimeout(30)
+        with contextlib.suppress(ConnectionResetError):
+            assert end.recv(1) == b""
+    wait_until(lambda: not list_open(shared, job), 30)
+    pid = shared.host_of(job).task_pids(job)[0]
+    wait_until(lambda: count_connections(pid) == 0, 30)
+
+
+def list_open(cluster: Cluster, job: str) -> list[str]:
+    return [one.id for one in cluster.client.sessions(job) if one.state != "ended"]
+
+
+def count_connections(pid: int) -> int:
+    """How many sockets a process has beside the one on which it listens."""
+    ends = [os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir() if fd.is_symlink()]
+    return sum(end.startswith("socket:") for end in ends) - 1
 
 
 def test_a_forward_follows_its_job_to_the_next_attempt(shared: Cluster, job: str) -> None:

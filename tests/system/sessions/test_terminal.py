@@ -145,11 +145,12 @@ def test_a_shell_outlives_the_controller(shared: Cluster, job: str, typists: lis
 
 
 def test_a_job_that_its_person_left_is_told_and_ends_and_a_key_keeps_it(shared: Cluster) -> None:
-    """AWAY-1, AWAY-2."""
+    """AWAY-1, AWAY-2, and AGT-6: it may save what is open, and ends by itself."""
     shared.add_host("left", cpu_slots=2, queues=["left"])
     shared.set_queue("left")
     fields = {"terminal": True, "interactive": True, "idle_timeout": 3, "queue": "left"}
-    job_id = shared.submit("cat", **fields)
+    program = "trap 'echo saved what was open; exit 0' TERM; cat; wait"
+    job_id = shared.submit("sh", "-c", program, **fields)
     shared.until(job_id, "running")
     told: list[str] = []
     with shared.client.open_session(job_id, kind="attach", tty=True) as session:
@@ -165,6 +166,7 @@ def test_a_job_that_its_person_left_is_told_and_ends_and_a_key_keeps_it(shared: 
         ended = shared.until(job_id, "failed")
     assert (ended.cause, ended.exit_code) == ("left_idle", 80)
     assert "its user left it: no key, no traffic and no work for" in ended.reason
+    assert b"saved what was open" in shared.output(job_id)
 
 
 def test_a_shell_whose_client_was_killed_is_come_back_to(

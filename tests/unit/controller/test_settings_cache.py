@@ -143,7 +143,12 @@ async def test_hosts_take_jobs_only_where_no_setting_binds(store: PostgresStore)
     assert terms.ttls["cpu"] == 90.0
     await store.settings.put_project("team", {"quota_jobs": 9})
     assert (await cache.refresh()).take_terms is None, "a quota binds in every queue"
-    await store.settings.put_project("team", {"share_gpus": 1}, unset=["quota_jobs"])
+    budget = {"budget_usd_per_month": 9.0}
+    await store.settings.put_project("team", budget, unset=["quota_jobs"])
+    assert (await cache.refresh()).take_terms is not None, "a budget that holds no job binds none"
+    await store.settings.put_project("team", {"at_budget": "hold"})
+    assert (await cache.refresh()).take_terms is None
+    await store.settings.put_project("team", {"share_gpus": 1}, unset=["at_budget"])
     assert (await cache.refresh()).take_terms is None, "and so does a share"
     await store.settings.put_project("team", {}, unset=["share_gpus"])
     assert (await cache.refresh()).take_terms is not None

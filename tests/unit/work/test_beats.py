@@ -379,3 +379,63 @@ def test_what_is_lazy_is_found_and_what_is_not_there_is_named() -> None:
     assert {"Client", "AsyncClient", "beat", "section", "track"} <= set(dir(holdfast))
     with pytest.raises(AttributeError, match="no_such"):
         _ = holdfast.no_such  # type: ignore[attr-defined]  # only log lines were sent
+
+
+def test_a_wait_for_other_ranks_is_told_with_the_next_step(
+    agent: Agent, reporter: Reporter
+) -> None:
+    """And by no datagram of its own, so that a wait excuses no silence."""
+    with section(reporter, "wait"), section(reporter, "wait"):
+        pass
+    reporter.add_wait(1.5)
+    reporter.beat(3, 10)
+    (told,) = agent.waiting()
+    assert (told.step, told.total, told.section) == (3, 10, None)
+    assert told.waited is not None
+    assert 1.5 <= told.waited < 2.5
+    pause_coalescing(reporter)
+    reporter.beat(4)
+    assert agent.next().waited == told.waited, "it is the sum since the start"
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        (7, "7"),
+        (0.5, "0x1.0000000000000p-1"),
+        (b"\x01\xff", "01ff"),
+        ("abc", "abc"),
+        ('"\x00', '"\x00'),
+        ("a" * 64, "a" * 64),
+    ],
+)
+def test_a_checksum_is_sent_at_once_as_a_short_text(
+    agent: Agent, reporter: Reporter, given: object, sent: str
+) -> None:
+    reporter.beat(1)
+    reporter.beat(2)  # coalesced
+    reporter.tell_checksum(given, "tp0")
+    first, second = agent.waiting()
+    assert (first.step, first.checksum) == (1, None)
+    assert second == Beat(task=TASK, step=2, checksum=sent, group="tp0")
+
+
+def test_a_long_checksum_is_shortened_and_differs_where_the_long_one_does(
+    agent: Agent, reporter: Reporter
+) -> None:
+    reporter.beat(1)
+    for long in (b"a" * 1000, b"a" * 1000, b"a" * 999 + b"b"):
+        reporter.tell_checksum(long, "")
+    _, one, same, other = agent.waiting()
+    assert one.checksum == same.checksum != other.checksum
+
+
+def test_a_checksum_that_is_none_of_these_hurts_no_job(agent: Agent, reporter: Reporter) -> None:
+    class Bad:
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    reporter.beat(1)
+    reporter.tell_checksum(Bad(), Bad())
+    reporter.tell_checksum("", "")
+    assert [beat.checksum for beat in agent.waiting()] == [None]

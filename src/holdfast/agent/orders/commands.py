@@ -10,6 +10,7 @@ from holdfast.agent.link import GuardianLink
 from holdfast.agent.orders import decide
 from holdfast.agent.orders.claims import Claims
 from holdfast.agent.orders.launches import Launcher
+from holdfast.agent.orders.stop_words import leave_word
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers
 from holdfast.agent.uplink.news import News
@@ -186,6 +187,8 @@ class Commands:
         """Save the stops and log their reasons after the guardian was told of all, because a
         slow disk must delay no stop."""
         said, self._unsaid = self._unsaid, []
+        for task, why in said:
+            leave_word(task, why, read_boottime() + (task.stop_grace or 0.0))
         for task, why in said:
             log.info(f"stopping: {why}", extra=task.about(grace_seconds=task.stop_grace))
         for task, _ in said:

@@ -67,6 +67,7 @@ class TaskEnds:
         """Begin to process a task's end; ignore the guardian's repeats of the same end."""
         if task.state.end_heard:
             return
+        task.count_time(read_boottime())
         task.move(AgentTaskEvent.END)
         if ended.output:
             task.saved.output = ended.output
@@ -94,7 +95,7 @@ class TaskEnds:
             facts = msgspec.structs.replace(facts, notices=notices[:16])
         if together and facts.stopped:
             await self._let_fallen_go_first(task)
-        task.end(AgentTaskEvent.REPORT, facts)
+        task.end(AgentTaskEvent.REPORT, facts, read_boottime())
         # The end itself is not saved here: the guardian repeats it until it is acknowledged.
         self.table.save_changed(task, read_boottime())
         how = {"exit_code": ended.exit_code, "signal": ended.signal}

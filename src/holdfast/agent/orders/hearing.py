@@ -71,7 +71,7 @@ class Hearing:
         if status.ended is not None:
             self.ends.begin(task, status.ended)
         elif task.watch.trip is not None or task.saved.over_memory_bytes:
-            self.kills.kill(task)  # an earlier agent died between the verdict and the kill
+            self.kills.go_on(task)  # an earlier agent died between the verdict and the kill
         else:
             log.info("taken over from an earlier agent", extra=task.about(pid=status.pid))
             self.checkpoints.poke(task)

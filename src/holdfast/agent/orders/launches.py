@@ -326,7 +326,7 @@ class Launcher:
 
     def give_up(self, task: AgentTask, facts: TaskFacts) -> None:
         """Report the end of a task that never began."""
-        task.end(AgentTaskEvent.GIVE_UP, facts)
+        task.end(AgentTaskEvent.GIVE_UP, facts, read_boottime())
         self.shipper.follow(task)  # so that the controller learns that its logs, too, have ended
         self.news.report()
 

@@ -16,6 +16,7 @@ import contextlib
 import logging
 import math
 import random
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
@@ -33,6 +34,7 @@ log = logging.getLogger("holdfast.agent.uplink.sync")
 
 _FIRST_RETRY_SECONDS = 0.2
 _IN_FLIGHT = 2
+_KEPT_TRIPS = 16
 # A controller repeats its commands until they are carried out, also in an answer asked for at once.
 _ECHO_SECONDS = (0.02, 0.25)
 _SUPERSEDED_SECONDS = 2.0
@@ -111,6 +113,7 @@ class SyncLoop:
         self._retry_seconds = _FIRST_RETRY_SECONDS
         self._retry_at = 0.0
         self._echo_seconds = 0.0
+        self._trips: deque[float] = deque(maxlen=_KEPT_TRIPS)
 
     async def run(self) -> None:
         """Sync with the controller for ever."""
@@ -164,6 +167,8 @@ class SyncLoop:
             shares_orders=True,
             faults=self._taker.list_faults(),
             gpus=self._taker.show_gpus(),
+            sent_at=read_boottime(),
+            round_trip=min(self._trips, default=None),
         )
         now = read_boottime()
         patience_seconds = max(self._lease_seconds / 3, wait_seconds + _PATIENCE_SECONDS)
@@ -180,6 +185,8 @@ class SyncLoop:
 
     async def _hear(self, call: _Call, request: SyncRequest) -> _Heard:
         answer = await self._calls.sync(request)
+        took = read_boottime() - call.started_at
+        self._trips.append(max(0.0, took - answer.held_seconds))
         newest = call.seq > self._newest_taken
         self._newest_taken = max(call.seq, self._newest_taken)
         self._note_connected()

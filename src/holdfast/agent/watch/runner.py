@@ -18,7 +18,9 @@ from collections.abc import Callable, Sequence
 
 from holdfast.agent.probes import Probe, Probed
 from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.watch.pace import PASSED_BYTES, find_sender, note_pace, pass_senders
 from holdfast.bounds import UNREADABLE
+from holdfast.core.causes import Watchdog
 from holdfast.core.facts import Trip
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskState
@@ -32,6 +34,7 @@ log = logging.getLogger("holdfast.agent.watch")
 SAVE_SECONDS = 2.0
 LOOK_SECONDS = 1.0
 _BATCH = 512
+_STALLS = (Watchdog.STALL, Watchdog.GPU_HEALTH)
 _KEPT_BEATS = 20
 _MIN_SAMPLE_SECONDS = 0.02
 _BAD_LOG_SECONDS = 60.0
@@ -44,7 +47,7 @@ class WatchRunner:
     begins to wait for another (EXCUSE-1). saved: called when a task says that it saved a
     checkpoint. look: called before a task is judged, because an executor's watch may belong to
     another call by now; returns True if the task has to be judged often. tell: called with a sentence
-    for the users in a task.
+    for the users in a task. idle: returns True if a task's GPUs were read and did nothing.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class WatchRunner:
         saved: Callable[[AgentTask], None] = lambda task: None,
         look: Callable[[AgentTask, float], bool] = lambda task, now: False,
         tell: Callable[[AgentTask, str], None] = lambda task, sentence: None,
+        idle: Callable[[AgentTask], bool] = lambda task: False,
     ) -> None:
         self._table = table
         self._probe = probe
@@ -65,6 +69,7 @@ class WatchRunner:
         self._saved = saved
         self._look = look
         self._tell = tell
+        self._idle = idle
         self._poke = asyncio.Event()
         self._sampling: asyncio.Task[None] | None = None
         self._sampled_at: dict[TaskKey, float] = {}
@@ -82,6 +87,7 @@ class WatchRunner:
         """Read beats from the guardian's socket, which keeps them while no agent lives."""
         os.set_blocking(fd, False)
         self._beats = socket.socket(fileno=fd)
+        pass_senders(self._beats)
         asyncio.get_running_loop().add_reader(fd, self.read_beats)
 
     def read_beats(self) -> None:
@@ -89,16 +95,16 @@ class WatchRunner:
         now = read_boottime()
         for _ in range(_BATCH):
             try:
-                data = self._beats.recv(MAX_DATAGRAM_BYTES + 1)
+                data, told, _, _ = self._beats.recvmsg(MAX_DATAGRAM_BYTES + 1, PASSED_BYTES)
             except (BlockingIOError, InterruptedError):
                 return
             except OSError as error:
                 self._note_bad(f"the beat socket failed: {error}")
                 return
-            self.take_beat(data, now)
+            self.take_beat(data, now, find_sender(told))
 
-    def take_beat(self, data: bytes, now: float) -> None:
-        """Process one datagram; count and drop it if it is bad."""
+    def take_beat(self, data: bytes, now: float, sender: int = 0) -> None:
+        """Process one datagram of the process `sender`; count and drop it if it is bad."""
         if len(data) > MAX_DATAGRAM_BYTES:
             self._note_bad("a beat is over the limit of its size")
             return
@@ -118,6 +124,8 @@ class WatchRunner:
             task.counts = beat.counts
             return
         self._apply(task, beat, now)
+        if task.in_gang:
+            note_pace(task, beat, now, sender)
 
     def _find(self, text: str) -> AgentTask | None:
         task = self._keys.pop(text, None)
@@ -143,6 +151,8 @@ class WatchRunner:
             timeout=beat.timeout,
             leave=beat.leave,
         )
+        task.count_beat(now)
+        task.note_step(beat.step)
         task.dirty = True
         task.beats.append((now, beat))
         del task.beats[:-_KEPT_BEATS]
@@ -186,6 +196,8 @@ class WatchRunner:
         for task in self._table:
             if task.state is not AgentTaskState.RUNNING or task.watch.trip is not None:
                 continue
+            task.idle = self._idle(task)
+            task.count_time(now)
             self._ask(task, now)
             if self._look(task, now):
                 next_at = min(next_at, now + LOOK_SECONDS)
@@ -251,6 +263,8 @@ class WatchRunner:
             if isinstance(verdict, Trip):
                 why = f"the {verdict.watchdog} watchdog tripped: {verdict.reason}"
                 log.warning(why, extra=task.about(**verdict.evidence))
+                if verdict.watchdog in _STALLS:
+                    task.count_stall(now)
                 self._table.save(task, now)
                 self._trip(task, verdict)
             elif isinstance(verdict, LeavingSoon):

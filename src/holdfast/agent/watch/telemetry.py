@@ -1,7 +1,7 @@
 """Read the devices of this host every `INTERVAL_SECONDS`, for the controller's views."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from holdfast.agent.probes import Probe
 from holdfast.agent.probes.devices import Device, show_telemetry
@@ -23,6 +23,14 @@ class Telemetry:
     def show(self) -> list[GpuTelemetry]:
         """Return every device with the age of its reading."""
         return show_telemetry(self._devices, read_boottime() - self._read_at)
+
+    def is_idle(self, gpus: Collection[int], percent: float) -> bool:
+        """Return whether none of these devices did more than `percent` when they were last read.
+        One that could not be read is not idle (SIGNAL-1)."""
+        used = [d.utilisation_percent for d in self._devices if d.index in gpus]
+        fresh = read_boottime() - self._read_at < 3 * INTERVAL_SECONDS
+        known = len(used) == len(gpus) > 0 and fresh
+        return known and all(each is not None and each <= percent for each in used)
 
     async def run(self) -> None:
         """Read the devices for ever; only once if this host has none."""

@@ -5,10 +5,10 @@ from typing import Any
 
 import click
 
-from holdfast.client.specs import read_retry
+from holdfast.client.specs import SHORT_NAMES, read_retry
 
 _GANG_PLAIN = ("tasks", "placement", "on_partial", "preemptible")
-_GANG_TIMES = ("start_timeout", "recovery_timeout")
+_GANG_TIMES = ("min_runtime", "notice", "start_timeout", "recovery_timeout")
 
 PLACE_OPTIONS: tuple[Callable[..., Any], ...] = (
     click.option(
@@ -22,6 +22,16 @@ PLACE_OPTIONS: tuple[Callable[..., Any], ...] = (
         "--preemptible/--not-preemptible",
         default=None,
         help="Let a more important job take its place, at no charge.",
+    ),
+    click.option(
+        "--min-runtime",
+        metavar="TIME",
+        help="An attempt runs at least so long before another job may take its place.",
+    ),
+    click.option(
+        "--notice",
+        metavar="TIME",
+        help="How long it has to save when another job takes its place. [default: 60s]",
     ),
     click.option(
         "--start-timeout", metavar="TIME", help="From its reservation until every rank runs."
@@ -55,7 +65,7 @@ def read_gang(fields: dict[str, Any], options: Mapping[str, Any]) -> None:
             fields[name] = options[name]
     for name in _GANG_TIMES:
         if options[name] is not None:
-            fields.pop(f"{name}_seconds", None)
+            fields.pop(SHORT_NAMES[name], None)
             fields[name] = options[name]
 
 

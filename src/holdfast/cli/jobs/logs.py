@@ -20,6 +20,7 @@ from holdfast.cli.jobs.ranks_output import Excerpt, RankPrefixer, find_last_line
 from holdfast.cli.options import COUNT, JOB, POSITIVE
 from holdfast.cli.output import count_of, note, say_state, write_stream
 from holdfast.cli.watch.progress import StepLine
+from holdfast.core.logs.likeness import say_group
 from holdfast.core.records import JobRecord
 from holdfast.wire.api import LogLine
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from holdfast.cli.jobs.narrator import Narrator
     from holdfast.client import Client
     from holdfast.core.arrays.records import ArrayRecord
+    from holdfast.core.logs.likeness import ErrorGroup
 # Jobs run on while their controller is away for long, so only Ctrl-C gives up the following.
 _LINE_BYTES = 4096  # as many are read at first for each line of `-n`
 FOLLOW_RETRY_SECONDS = 24 * 3600.0
@@ -137,6 +139,9 @@ def copy_output(
     "--since", metavar="TIME", help="Only what came then or later: 10m ago, or an ISO time."
 )
 @click.option("--full", is_flag=True, help="Fetch what the controller did not keep from the host.")
+@click.option(
+    "--errors", is_flag=True, help="The error lines of all ranks, alike ones as one line."
+)
 @talks
 def logs(
     face: Face,
@@ -146,6 +151,7 @@ def logs(
     lines: int | None,
     timestamps: bool,
     since: str | None,
+    errors: bool,
     **which: Any,
 ) -> None:
     """Print a job's output: its stdout to stdout, its stderr to stderr, byte for byte.
@@ -163,6 +169,10 @@ def logs(
     -f goes on until the job has ended, says on stderr how, and exits with the job's code, as `run`
     does; with --attempt it ends with that attempt, and exits with 0.
 
+    --errors looks at the last 32 KiB of each rank's streams for lines that tell of an error, and
+    shows lines that differ in numbers alone as one, with how many ranks wrote it and which was
+    first.
+
     \b
     Examples:
       holdfast logs -f 06ch2v8wq1m4kz7d9x3t
@@ -170,11 +180,17 @@ def logs(
       holdfast logs -f 06ch2v8wq1m4kz7d9x3t --rank 3
       holdfast logs -n 20 -t @last
       holdfast logs --since 10m 06ch2v8wq1m4kz7d9x3t
+      holdfast logs --errors 06ch2v8wq1m4kz7d9x3t
     """
     if lines is not None and which["tail"] is not None:
         raise click.UsageError("give either --lines or --tail, not both")
     cut = LinesCut(lines, None if since is None else _read_time(since), timestamps)
     with face.client() as client:
+        if errors:
+            with one_job(client, job_id) as job_id:
+                groups = client.errors(job_id, which["attempt"])
+                face.show(groups, errors_text(groups) or "no line tells of an error")
+            return
         if follow or full:
             with one_job(client, job_id) as job_id:
                 asked = {**which, "full": full, "wait": follow}
@@ -185,6 +201,14 @@ def logs(
             lambda found: _show_job(face, client, found, which, cut),
             lambda array: _show_array(face, client, array, which, cut),
         )
+
+
+def errors_text(groups: Sequence[ErrorGroup], first: int | None = None) -> str:
+    """Return groups of error lines, a line for each. first: how many are written out."""
+    lines = [say_group(group) for group in groups[:first]]
+    if first is not None and len(groups) > first:
+        lines.append(f"and {len(groups) - first} more: holdfast logs --errors")
+    return "\n".join(lines)
 
 
 class LinesCut(NamedTuple):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import textwrap
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from holdfast.wire.api import ForensicsView, JobLimits, JobView, Why
 
 SHOWN_CHILDREN = 3
+SHOWN_ERRORS = 5
 
 
 @click.command()
@@ -119,8 +122,20 @@ def _show_job(
     gang = _draw_gang(client, job, attempts, tasks, ranks)
     reasons = None if job.state.terminal else client.why(job_id)
     print_text(_job_text(job, attempts, tasks, gang))
+    if job.tasks > 1 and job.state.value == "failed":
+        print_errors(client, job_id)
     if reasons is not None:
         print_text("\n" + why_text(reasons))
+
+
+def print_errors(client: Client, job_id: str) -> None:
+    """Print the error lines of a gang's ranks, grouped by their likeness."""
+    from holdfast.cli.jobs.logs import errors_text
+
+    with suppress(NotFound):  # a server that has no such route yet
+        text = errors_text(client.errors(job_id), SHOWN_ERRORS)
+        if text:
+            print_text("\nerrors in its logs\n" + textwrap.indent(text, "  "))
 
 
 def _show_array(face: Face, client: Client, array: ArrayRecord, indices: bool) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from holdfast.core.bundles.manifest import show_path
 
 MAX_BYTES = 1 << 30
+TELL_BYTES = 100 << 20
+"""From this size on, the folders with the most bytes are named before these are read and sent."""
 _SECRET_NAMES = (
     ".env", ".env.*", "*.pem", "id_*", ".netrc", ".pgpass", ".pypirc", "*.p12", "*.pfx", "*.kdbx",
     "application_default_credentials.json",
@@ -53,6 +55,16 @@ def find_worries(root: bytes, home: str, paths: Iterable[bytes]) -> list[str]:
         )
         worries.append(f"{len(secrets)} of its files may hold secrets: {shown}")
     return worries
+
+
+def say_large(size: int, largest: Iterable[tuple[bytes, int]]) -> str:
+    """Return a sentence on the many bytes that are about to be read and sent, with the folders that
+    have most of them."""
+    names = ", ".join(f"{show_path(path)} {say_size(each)}" for path, each in largest)
+    return (
+        f"{say_size(size)} are new or changed and are about to be sent, the most in {names}; "
+        ".holdfastignore leaves out more"
+    )
 
 
 def say_too_large(size: int, limit: int, largest: Iterable[tuple[bytes, int]]) -> str:

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.client.bundles.care import TELL_BYTES, say_large
 from holdfast.client.bundles.index import Index, find_place, load_index, save_index, sign
-from holdfast.client.bundles.walk import Walk
+from holdfast.client.bundles.walk import Walk, list_largest
 from holdfast.client.rest import RestCall, get, path_of, query_of, read_as, read_nothing, send
 from holdfast.client.scripts import Caller
 from holdfast.core.bundles.code import CodeRef
@@ -75,7 +76,8 @@ _Part = tuple[bytes, bytes]  # a SHA-256 and its bytes
 
 class FolderSender:
     """Sends one folder to one project. address: the name of the server in the index. tell: called
-    now and then with the progress; note: called with a sentence about a file that changes."""
+    now and then with the progress; note: called with a sentence about a file that changes,
+    and before many bytes are sent."""
 
     def __init__(
         self,
@@ -111,7 +113,7 @@ class FolderSender:
         began = time.time_ns()
         known = self._find_known()
         unread = [f for f in self._walk.found if _is_file(f.status) and f.path not in known]
-        self._progress.whole = sum(f.status.st_size for f in unread)
+        self._add_up([(f.path, f.status.st_size) for f in unread])
         for path, digests, status in self._read_all((f.path, f.status) for f in unread):
             known[path] = digests, status
         self._land(0)
@@ -133,6 +135,13 @@ class FolderSender:
             sent=progress.sent,
             changed=list(self._changed),
         )
+
+    def _add_up(self, files: list[tuple[bytes, int]]) -> None:
+        """Count files that are to be read, and name the largest folders where these are many bytes."""
+        size = sum(each for _, each in files)
+        self._progress.whole += size
+        if size >= TELL_BYTES:
+            self._note(say_large(size, list_largest(files)))
 
     def _find_known(self) -> dict[bytes, tuple[bytes, os.stat_result]]:
         known: dict[bytes, tuple[bytes, os.stat_result]] = {}
@@ -213,7 +222,7 @@ class FolderSender:
             missing |= self._ask(wanted[start : start + ASK_AT_ONCE])
         self._asked.clear()
         again = [e for e in entries if e.kind == FILE and _has_any(e, missing)]
-        self._progress.whole += sum(entry.size for entry in again)
+        self._add_up([(entry.path, entry.size) for entry in again])
         root = self._walk.root
         paths = ((e.path, os.lstat(os.path.join(root, e.path))) for e in again)
         for path, digests, status in self._read_all(paths):

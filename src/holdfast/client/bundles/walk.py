@@ -46,12 +46,18 @@ class Walk(msgspec.Struct, frozen=True):
 
     def list_largest(self, count: int = 5) -> list[tuple[bytes, int]]:
         """Return the folders of the first level with the most bytes, largest first."""
-        sizes: dict[bytes, int] = {}
-        for one in self.found:
-            if stat.S_ISREG(one.status.st_mode):
-                top = one.path.partition(b"/")[0] + b"/" if b"/" in one.path else b"./"
-                sizes[top] = sizes.get(top, 0) + one.status.st_size
-        return sorted(sizes.items(), key=lambda pair: (-pair[1], pair[0]))[:count]
+        files = [f for f in self.found if stat.S_ISREG(f.status.st_mode)]
+        return list_largest(((f.path, f.status.st_size) for f in files), count)
+
+
+def list_largest(files: Iterable[tuple[bytes, int]], count: int = 5) -> list[tuple[bytes, int]]:
+    """Return the folders of the first level with the most bytes, largest first. files: each path with
+    its bytes."""
+    sizes: dict[bytes, int] = {}
+    for path, size in files:
+        top = path.partition(b"/")[0] + b"/" if b"/" in path else b"./"
+        sizes[top] = sizes.get(top, 0) + size
+    return sorted(sizes.items(), key=lambda pair: (-pair[1], pair[0]))[:count]
 
 
 def walk(folder: str, *, explain: bool = False) -> Walk:

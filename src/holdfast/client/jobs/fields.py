@@ -80,6 +80,10 @@ class SubmitFields(TypedDict, total=False):
     supervised: bool
     on_partial: Literal["fail", "restart"]
     preemptible: bool
+    min_runtime: Duration | None
+    preempt_min_run_seconds: Duration | None
+    notice: Duration | None
+    notice_seconds: Duration | None
     start_timeout: Duration | None
     start_timeout_seconds: Duration | None
     recovery_timeout: Duration | None

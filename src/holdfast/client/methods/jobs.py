@@ -26,6 +26,7 @@ from holdfast.client.rest import (
     get_pages,
     path_of,
     query_of,
+    read_nothing,
     send,
 )
 from holdfast.client.scripts import Script, gives_each, gives_list, gives_one, runs, take_answer
@@ -39,7 +40,9 @@ if TYPE_CHECKING:
 
     from holdfast.client.jobs.fields import SubmitFields
     from holdfast.client.locate import ControllerPlace
+    from holdfast.core.logs.likeness import ErrorGroup
     from holdfast.wire import api as wire
+    from holdfast.wire.logs import search as log_wire
 else:
     wire = LateModule("holdfast.wire.api")
 
@@ -335,6 +338,59 @@ class JobMethods:
         which = {"attempt": attempt, "since": since, "rank": rank, "stream": stream, "tail": tail}
         call = follow_log(job_id, full=full, wait=wait, **which)
         return Follow(LogFollower(call), retry_seconds)
+
+    @gives_each
+    def search_logs(
+        self,
+        pattern: str,
+        job_ids: Sequence[str] = (),
+        *,
+        array: str | None = None,
+        project: str | None = None,
+        since: float | None = None,
+        attempt: int | None = None,
+        rank: int | None = None,
+        stream: str = "both",
+        ignore_case: bool = False,
+        fixed: bool = False,
+        context: int = 0,
+        max_matches: int = 1000,
+        retry_seconds: float = FOLLOW_RETRY_SECONDS,
+    ) -> Follow[log_wire.LogFound | log_wire.LogSearchEnd]:
+        """Yield the lines of logs that match a pattern, as it finds them; the last item says what was
+        searched.
+
+        pattern: as RE2 reads it; a text with `fixed`. job_ids, array, project: what is searched;
+        without them all jobs, the newest first. since: only what the controller was given then or
+        later, in Unix seconds. context: lines before and after each match, which have `match` false.
+        A lost connection begins the search anew and gives no line twice.
+        """
+        from holdfast.client.log_search import LogSearchFollower
+
+        query = query_of(
+            pattern=pattern,
+            job=list(job_ids) or None,
+            array=array,
+            project=project,
+            since=None if since is None else int(since),
+            attempt=attempt,
+            rank=rank,
+            stream=stream,
+            ignore_case=ignore_case or None,
+            fixed=fixed or None,
+            context=context,
+            max=max_matches,
+        )
+        call = RestCall("GET", path_of("logs"), read_nothing, query)
+        return Follow(LogSearchFollower(call), retry_seconds)
+
+    @gives_list
+    def errors(self, job_id: str, attempt: int | None = None) -> PageCall[ErrorGroup]:
+        """Return the error lines at the ends of the logs of all ranks, grouped by their likeness: those
+        of the most ranks first. attempt: the attempt's number; absent means the last one."""
+        from holdfast.core.logs.likeness import ErrorGroup
+
+        return get_pages(path_of("jobs", job_id, "errors"), ErrorGroup, attempt=attempt)
 
     @gives_list
     def log_streams(self, job_id: str, attempt: int | None = None) -> PageCall[LogStreamRecord]:

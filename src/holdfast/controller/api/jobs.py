@@ -20,7 +20,8 @@ from holdfast.controller.runtime.auth import make_new_id
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.controller.why.explain import explain
-from holdfast.controller.why.reads import find_circumstances, find_limits
+from holdfast.controller.why.foreseen import foresee_line, foresee_start
+from holdfast.controller.why.reads import find_circumstances, find_environment, find_limits
 from holdfast.controller.why.retry_state import (
     count_retries,
     make_chain,
@@ -479,5 +480,14 @@ async def change_in_parts(
 
 async def get_why(call: ApiCall) -> Response:
     """Explain why the job is in its present state."""
-    (found,) = await find_circumstances(call.controller, [await find_job(call)])
-    return answer_json(explain(found))
+    job = await find_job(call)
+    (found,) = await find_circumstances(call.controller, [job])
+    environment = await find_environment(call.controller, job)
+    foreseen = await foresee_start(call.controller, job)
+    told = msgspec.structs.replace(found, environment=environment, foreseen=foreseen)
+    return answer_json(explain(told))
+
+
+async def list_forecasts(call: ApiCall) -> Response:
+    """List the first queued jobs in their order, each with its expected start."""
+    return answer_page(await foresee_line(call.controller), None)

@@ -28,7 +28,7 @@ async def put_project(call: ApiCall) -> Response:
     await check_wishes(call.controller, name, (), str(changes.get("notify") or ""))
     project = await call.store.settings.put_project(name, changes, unset)
     await call.controller.settings.refresh()
-    call.controller.poke("admit", "due", "events")
+    call.controller.poke("admit", "due", "budgets", "events")
     return answer_json(project)
 
 
@@ -36,7 +36,7 @@ async def delete_project(call: ApiCall) -> Response:
     """Forget a project's settings."""
     await call.store.settings.delete_project(_find_name(call))
     await call.controller.settings.refresh()
-    call.controller.poke("admit", "due", "events")
+    call.controller.poke("admit", "due", "budgets", "events")
     return Response(status_code=204)
 
 

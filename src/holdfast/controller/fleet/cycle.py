@@ -24,7 +24,7 @@ from holdfast.core.fleet import actions
 from holdfast.core.fleet.breaker import BREAKER_WINDOW_SECONDS
 from holdfast.core.fleet.cycle import plan_fleet
 from holdfast.core.fleet.demand import cap_waiting
-from holdfast.core.fleet.faults import HostFault, find_gone_fault
+from holdfast.core.fleet.faults import HostFault, find_gone_fault, split_notice
 from holdfast.core.fleet.grow import say_mute
 from holdfast.core.fleet.instances import Machine
 from holdfast.core.fleet.leaks import Findings, read_listing
@@ -232,6 +232,7 @@ class PoolCycles:
             {i: words for i, words in findings.said.items() if hosts[i].said != words},
             {i: word for i, word in findings.words.items() if hosts[i].lost != word},
         )
+        await self._give_notices(findings, hosts, notes)
         stale = [
             host.host_id
             for view in snapshot.pools
@@ -264,6 +265,26 @@ class PoolCycles:
             self._controller.metrics.fleet.reaped.labels(self._name).inc()
             self.rentals.end_machine(provider, ref)
         return failed
+
+    async def _give_notices(
+        self, findings: Findings, hosts: Mapping[str, FleetHost], notes: list[str]
+    ) -> None:
+        """Have the tasks of machines that their provider takes away save and go (NOTICE-2)."""
+        controller = self._controller
+        for host_id, machine in findings.notices.items():
+            if hosts[host_id].state is not HostState.ACTIVE:
+                continue
+            left = None
+            if machine.leaves_at is not None:
+                now = await controller.store.now()
+                left = max(0.0, (machine.leaves_at - now).total_seconds())
+            when = "" if left is None else f" in {left:.0f} s"
+            why = f"its provider takes it away{when}"
+            why += f": {machine.reason}" if machine.reason else ""
+            seconds = split_notice(left)
+            if await controller.store.hosts.give_notice(host_id, why, seconds) is not None:
+                notes.append(f"notice {host_id}: {why}")
+                controller.poke("drain", "events", "members", f"host:{host_id}")
 
     async def _note_gone(
         self, host_id: str, event: InstanceEvent, why: str, fault: HostFault

@@ -89,7 +89,7 @@ def _why_lines(root: Parent[Why], first: int = 10) -> Any:
     return root.lines[:first]
 
 
-@mirrors(Why, "Why a job is where it is.", but="job_id")
+@mirrors(Why, "Why a job is where it is.", but="job_id forecast would_start")
 class WhyType:
     """See `wire.api.Why`."""
 

@@ -123,6 +123,29 @@ class LogsQuery(Query, frozen=True, kw_only=True):
     events: Flag = "0"
 
 
+class LogSearchQuery(Query, frozen=True, kw_only=True):
+    """The search of logs. Without jobs, array or project, all logs are searched, the newest job
+    first.
+
+    pattern: as RE2 reads it, or a text with `fixed`. job: the id of a job; may be repeated. since:
+    only what the controller was given then or later, in Unix seconds. context: the lines to send
+    before and after each match. max: the most matches to send.
+    """
+
+    pattern: Annotated[str, Meta(min_length=1, max_length=1000)]
+    job: Annotated[tuple[Text, ...], Meta(max_length=200)] = ()
+    array: Text | None = None
+    project: Name | None = None
+    since: Annotated[int, Meta(ge=0, le=32_503_680_000)] | None = None
+    attempt: Attempt | None = None
+    rank: Annotated[int, Meta(ge=0, le=65_535)] | None = None
+    stream: Literal["stdout", "stderr", "both"] = "both"
+    ignore_case: Flag = "0"
+    fixed: Flag = "0"
+    context: Annotated[int, Meta(ge=0, le=100)] = 0
+    max: Annotated[int, Meta(ge=1, le=100_000)] = 1000
+
+
 class TelemetryQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The readings to return of `GET /v1/hosts/{host}/telemetry`: minutes of the last day, or hours
     of the last 90 days."""

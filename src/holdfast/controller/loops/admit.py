@@ -8,19 +8,18 @@ plan is made.
 """
 
 import logging
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
 from holdfast.controller.loops.silhouette import Loop, Summary
 from holdfast.controller.runtime.context import Controller
-from holdfast.controller.runtime.remembered import Spans
+from holdfast.controller.runtime.leading.ends import foresee_ends
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.causes import Cause
-from holdfast.core.placement.holds import foretell_end
+from holdfast.core.placement.losses import weigh_jobs
 from holdfast.core.placement.plan import (
     AdmissionPlan,
     Candidate,
@@ -34,7 +33,6 @@ from holdfast.core.placement.takes import MAX_PASSED
 from holdfast.moves.values import AdmissionSnapshot
 
 log = logging.getLogger("holdfast.loops")
-Each = TypeVar("Each", Candidate, RunningTask)
 SHALLOW_LIMIT = 16
 LIMIT = 500
 DEEP_LIMIT = 10_000
@@ -233,7 +231,7 @@ class AdmitLoop(Loop):
         hold_back = settings.value("hold_back_seconds")
         lowest = snapshot.lowest_preemptible if settings.value("preemption") else None
         candidates: Sequence[Candidate] = snapshot.candidates
-        running: list[RunningTask] | None = None
+        running: Sequence[RunningTask] | None = None
         while True:
             plan = plan_admission(
                 candidates,
@@ -247,13 +245,9 @@ class AdmitLoop(Loop):
             )
             if running is not None or not plan.needs_running:
                 return plan, running or ()
-            tasks = await self._controller.store.admission.read_running()
-            jobs = [_with_limit(job, settings) for job in candidates]
-            every: list[Candidate | RunningTask] = [*jobs, *tasks]
-            unknown = {(e.project, e.kin) for e in every if e.kin and e.expected_seconds is None}
-            spans = await self._controller.spans.find(unknown)
-            candidates = [_with_expectation(job, spans) for job in jobs]
-            running = [_with_end(_with_expectation(task, spans), settings) for task in tasks]
+            candidates, running = await foresee_ends(
+                self._controller.store, self._controller.spans, candidates, settings
+            )
 
     async def _preempt(
         self, preemptions: Sequence[Preemption], running: Sequence[RunningTask]
@@ -261,64 +255,32 @@ class AdmitLoop(Loop):
         """Stop the jobs that the plan preempts. Each is stopped under its epoch, so one that ended
         meanwhile is left alone."""
         controller = self._controller
+        settings = await controller.settings.current()
         seen = {task.job_id: task for task in running}
+        losses = weigh_jobs(running)
         for preemption in preemptions:
             for victim in preemption.victims:
                 task = seen[victim]
                 winner = preemption.job_id
-                reason = say_preempted(winner, preemption.priority, task.priority)
+                reason = say_preempted(winner, preemption.priority, task.priority, losses[victim])
                 if preemption.reclaims:
-                    reason = say_reclaimed(winner, preemption.project, task.project)
+                    reason = say_reclaimed(winner, preemption.project, task.project, losses[victim])
+                notice = await self._find_notice(victim, settings)
                 if await controller.store.jobs.drain_job(
-                    victim, Cause.PREEMPTED, reason, epoch=task.epoch
+                    victim, Cause.PREEMPTED, reason, epoch=task.epoch, notice_seconds=notice
                 ):
                     controller.metrics.preempted.inc()
         controller.poke("drain", "events")
+
+    async def _find_notice(self, victim: str, settings: Settings) -> float:
+        """Return how long a job whose place another one takes has to save (NOTICE-1)."""
+        queue, spec = await self._controller.specs.find(victim)
+        return settings.number("notice_seconds", queue, spec)
 
 
 def _count_cut(snapshot: AdmissionSnapshot, limit: int) -> int:
     counts = Counter(job.queue for job in snapshot.candidates if job.member is None)
     return sum(count >= limit for count in counts.values())
-
-
-def _with_limit(job: Candidate, settings: Settings) -> Candidate:
-    """Return the job with the time limit in force, which decides whether it may use held-back
-    room."""
-    limit = _limit_in_force(job, settings)
-    if limit == job.time_limit_seconds:
-        return job
-    return msgspec.structs.replace(job, time_limit_seconds=limit)
-
-
-def _with_expectation(job: Each, spans: Spans) -> Each:
-    """Return the job with its expected duration, from its history where its spec names none."""
-    if job.expected_seconds is not None:
-        return job
-    seconds = spans.get((job.project, job.kin))
-    return job if seconds is None else msgspec.structs.replace(job, expected_seconds=seconds)
-
-
-def _with_end(task: RunningTask, settings: Settings) -> RunningTask:
-    """Return the task with its expected end. A task that has not run for long enough yet may be
-    neither stopped nor preempted."""
-    limit = _limit_in_force(task, settings)
-    ends, foretold = foretell_end(task.ran_seconds, limit, task.expected_seconds)
-    young = task.ran_seconds < settings.number("preempt_min_run_seconds", task.queue)
-    return msgspec.structs.replace(
-        task,
-        ends_in_seconds=ends,
-        foretold=foretold,
-        stoppable=task.stoppable and not young,
-        preemptible=task.preemptible and not young,
-    )
-
-
-def _limit_in_force(job: Candidate | RunningTask, settings: Settings) -> float | None:
-    own = job.time_limit_seconds
-    if own is not None:
-        return None if math.isinf(own) else own
-    limit = settings.value("time_limit_seconds", job.queue, project=job.project)
-    return None if limit is None else float(limit)
 
 
 def _choose_ttls(

@@ -84,9 +84,10 @@ class DrainsLoop(Loop):
         wait = settings.number("drain_force_seconds")
         now = await controller.store.now()
         for job in await controller.store.drains.list_slow_drains(now - timedelta(seconds=wait)):
-            # A job's own long grace is not cut short: it is forced when that, and the time of a
-            # confirmation, is over.
+            # A job's own long grace, or its notice, is not cut short: it is forced when that, and
+            # the time of a confirmation, is over.
             grace = settings.number("grace_seconds", job.queue, job.spec)
+            grace = max(grace, job.drain_notice_seconds or 0.0)
             patience = timedelta(seconds=max(wait, grace + wait / 2))
             if job.drain_since is None or now - job.drain_since < patience:
                 continue
@@ -123,15 +124,15 @@ class DrainsLoop(Loop):
 
     async def _plan(self, drain: DrainSnapshot, settings: Settings) -> Completion | None:
         """Return how the drain ends; None where a task still holds its lease. The plan reads more
-        than the drain after a start that failed (the other hosts) and after a time limit (the
-        checkpoints that the attempt left, BUDGET-8)."""
+        than the drain after a start that failed (the other hosts), and after a time limit or an
+        error of the program (the checkpoints that the attempt left, BUDGET-8, BUDGET-9)."""
         job, store, chance = drain.job, self._controller.store, self._controller.chance()
         policy = settings.policy(job.queue, job.spec)
         found = plan_completion(job, drain.tasks, policy, settings.rules, chance=chance)
         if found is None or not _needs_more(found.decision):
             return found
         known = dict[str, bool]()
-        if found.decision.cause is Cause.TIME_LIMIT:
+        if found.decision.cause in _MAY_HAVE_SAVED:
             checkpoints = await store.checkpoints.list_checkpoints(job.id)
             known["saved"] = any(each.attempt == job.attempts for each in checkpoints)
         else:
@@ -184,7 +185,10 @@ class DrainsLoop(Loop):
 
 def _needs_more(decision: Decision) -> bool:
     """Return whether the decision needs facts beyond the drain."""
-    return decision.rule in (NEVER_STARTS, HOST_START) or decision.cause is Cause.TIME_LIMIT
+    return decision.rule in (NEVER_STARTS, HOST_START) or decision.cause in _MAY_HAVE_SAVED
+
+
+_MAY_HAVE_SAVED = (Cause.TIME_LIMIT, Cause.PROGRAM_ERROR)
 
 
 def _about_drain(job: JobRecord) -> dict[str, object]:

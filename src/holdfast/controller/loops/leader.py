@@ -22,7 +22,10 @@ from holdfast.controller.loops.drains import DrainsLoop
 from holdfast.controller.loops.due import DueLoop
 from holdfast.controller.loops.fleet import FleetLoop
 from holdfast.controller.loops.health import HealthLoop, PruneHealthLoop
+from holdfast.controller.loops.ledger.ledger import LedgerLoop, PruneLedgerLoop
 from holdfast.controller.loops.members import MembersLoop
+from holdfast.controller.loops.money.budgets import BudgetsLoop
+from holdfast.controller.loops.money.idle import IdleGpusLoop
 from holdfast.controller.loops.schedules import SchedulesLoop
 from holdfast.controller.loops.silhouette import Loop, end_if_cancelled, keep_running
 from holdfast.controller.loops.webhooks import PruneDeliveriesLoop, WebhooksLoop
@@ -58,6 +61,10 @@ LOOPS: tuple[type[Loop], ...] = (
     PruneRunsLoop,
     ExecutorsLoop,
     CallsLoop,
+    LedgerLoop,
+    PruneLedgerLoop,
+    BudgetsLoop,
+    IdleGpusLoop,
 )
 """Every loop of the leader."""
 

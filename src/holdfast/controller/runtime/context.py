@@ -16,6 +16,8 @@ from holdfast.controller.runtime.background import Background
 from holdfast.controller.runtime.bundles.kept import BundleBlobs
 from holdfast.controller.runtime.bundles.room import RoomMeter
 from holdfast.controller.runtime.calls.reported import ReportedCalls
+from holdfast.controller.runtime.gangs.acts import Acting
+from holdfast.controller.runtime.gangs.watch import GangWatch
 from holdfast.controller.runtime.hosts.batch import batch_syncs
 from holdfast.controller.runtime.hosts.joins import Joins
 from holdfast.controller.runtime.hosts.joints import Joints
@@ -26,9 +28,17 @@ from holdfast.controller.runtime.leading.leadership import Leadership
 from holdfast.controller.runtime.leading.refusals import Refusals
 from holdfast.controller.runtime.metrics import Metrics
 from holdfast.controller.runtime.outages import Outages
-from holdfast.controller.runtime.remembered import History, JobSpecs, OfferPrices, SavedJobs, Sizes
+from holdfast.controller.runtime.remembered import (
+    Forecasts,
+    History,
+    JobSpecs,
+    OfferPrices,
+    SavedJobs,
+    Sizes,
+)
 from holdfast.controller.runtime.settings import SettingsCache
 from holdfast.controller.runtime.telemetry import GpuReadings
+from holdfast.controller.runtime.turns import Turns
 from holdfast.controller.runtime.wakes import WakeBus
 from holdfast.controller.runtime.webhook_sender import Sender
 from holdfast.core.settings.resolve import Value
@@ -82,6 +92,7 @@ class Controller:
         self.doubted: dict[str, str] = {}  # host that hung up with work → its pool
         self.specs = JobSpecs(store)
         self.spans = History(store, clock)
+        self.forecasts = Forecasts(store, clock)
         self.saved = SavedJobs()
         self.wakes = WakeBus()
         self.guard = Guard(store, clock, lambda: self.wakes.topic(REVOKED).version)
@@ -94,7 +105,10 @@ class Controller:
         self.layouts = GangLayouts()
         self.calls = ReportedCalls(store, self.settings, self.metrics, self.outages, clock)
         self.telemetry = GpuReadings(store, clock, self.outages)
+        acting = Acting(store, self.specs, self.settings, clock, self.poke)
+        self.gangs = GangWatch(acting, clock, self.outages)
         self.refusals = Refusals()
+        self.searches = Turns()
         self.leadership = Leadership(store, clock, self.outages)
         self.dues = DueTimes(clock, self.wakes)
         self.allowance = Allowance()

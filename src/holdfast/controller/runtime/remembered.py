@@ -2,9 +2,11 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from datetime import datetime
 
 from holdfast.controller.runtime.background import Background
+from holdfast.core.forecast.outlook import Forecast, Outlook
 from holdfast.core.placement.possible import Size
 from holdfast.core.placement.types import Kin
 from holdfast.core.spec import JobSpec
@@ -19,6 +21,7 @@ _MAX_SAVED = 10_000
 _SPANS_SECONDS = 30.0
 _UNKNOWN_SECONDS = 2.0
 _MAX_KIN = 10_000
+_OUTLOOK_SECONDS = 3.0
 Spans = Mapping[Kin, float]
 
 
@@ -99,6 +102,39 @@ def _keep(seconds: float | None) -> float:
     """Return how long a duration is remembered: shorter for a name without one, whose first end is
     waited for."""
     return _UNKNOWN_SECONDS if seconds is None else _SPANS_SECONDS
+
+
+class Forecasts:
+    """The last outlook of the queues, and the forecasts that were made of it. Several that ask at once wait
+    for the same read."""
+
+    def __init__(self, store: PostgresStore, clock: Callable[[], float]) -> None:
+        self._store = store
+        self._clock = clock
+        self._busy = asyncio.Lock()
+        self._outlook: tuple[Outlook, datetime] | None = None
+        self._read_at = -math.inf
+        self._line: tuple[Outlook, Mapping[str, Forecast]] | None = None
+
+    async def find_outlook(
+        self, read: Callable[[], Awaitable[Outlook]]
+    ) -> tuple[Outlook, datetime]:
+        """Return an outlook that is at most `_OUTLOOK_SECONDS` old, and the store's time at its read."""
+        async with self._busy:
+            if self._outlook is None or self._clock() - self._read_at >= _OUTLOOK_SECONDS:
+                now = await self._store.now()
+                self._outlook = await read(), now
+                self._read_at = self._clock()
+            return self._outlook
+
+    async def find_line(
+        self, outlook: Outlook, foretell: Callable[[Outlook], Mapping[str, Forecast]]
+    ) -> Mapping[str, Forecast]:
+        """Return the forecasts of the whole line, made once for each outlook."""
+        async with self._busy:
+            if self._line is None or self._line[0] is not outlook:
+                self._line = outlook, await asyncio.to_thread(foretell, outlook)
+            return self._line[1]
 
 
 class JobSpecs:

@@ -17,7 +17,7 @@ from holdfast.core.endings.decide import Policy
 from holdfast.core.endings.rules import OperatorRule, parse_rules
 from holdfast.core.placement.plan import silence_seconds
 from holdfast.core.placement.takes import TakeTerms
-from holdfast.core.placement.types import Share
+from holdfast.core.placement.types import RunningTask, Share
 from holdfast.core.records import ProjectRecord
 from holdfast.core.retry import make_policy
 from holdfast.core.settings.resolve import Effective, Value, job_layer, resolve, resolve_all
@@ -101,6 +101,14 @@ class Settings:
         value = self.value(name, queue, spec)
         assert isinstance(value, (int, float))
         return float(value)
+
+    def min_run_seconds(self, task: RunningTask) -> float:
+        """Return how long an attempt of a running job runs at least before it may be stopped for
+        another job."""
+        if task.min_run_seconds is not None:
+            return task.min_run_seconds
+        least = self.value("preempt_min_run_seconds", task.queue, project=task.project)
+        return float(least or 0)
 
     @property
     def silence_seconds(self) -> float:

@@ -158,6 +158,8 @@ async def _serve(call: ApiCall, socket: Socket, job: JobRecord) -> None:
         how = await relay(socket, host_end, lambda: _stay(call, job, record.id))
         if record.kind == "attach" and how != LOST:  # the terminal goes on
             await end_session(call, record, SessionEnd(reason="its user left"))
+        if record.kind == "forward" and how == LOST:  # an agent that was killed reports no end
+            await end_session(call, record, SessionEnd(reason="its connection broke"))
 
 
 def _check_request(asked: SessionRequest) -> None:

@@ -118,6 +118,7 @@ async def _poll(
 ) -> wire.SyncAnswer:
     """Return the first answer with news for the agent, or the last one (POLL-1…3)."""
     line, clock = controller.wakes.host(host.id), controller.clock
+    began = clock()
     newest = line.take(request.incarnation, request.seq)
     settings = await controller.settings.current()
     seconds = min(request.wait_seconds, settings.number("sync_interval_seconds"))
@@ -148,15 +149,19 @@ async def _poll(
         if given is None:  # an answer that was placed needs no newer settings
             settings = await controller.settings.current()
         answer = await _make_answer(controller, host, request, found, settings)
-    return answer
+    return msgspec.structs.replace(answer, held_seconds=max(0.0, clock() - began))
 
 
 async def _excuse(
     controller: Controller, host: HostRecord, request: wire.SyncRequest
 ) -> list[wire.Excused]:
-    """Record the sections that tasks report, and return the waiting ranks that sections of others
-    excuse (EXCUSE-1). Most syncs carry neither."""
+    """Record the sections that tasks report, and the checkpoints that tasks did not go on from
+    (LOSS-2), and return the waiting ranks that sections of others excuse (EXCUSE-1). Most syncs
+    carry none of these."""
     members = controller.store.members
+    broken = [(t.key, t.broken.step, t.broken.given) for t in request.tasks if t.broken is not None]
+    if broken:
+        await controller.store.checkpoints.note_broken(host.id, broken)
     told = [(t.key, t.section_seconds) for t in request.tasks if t.section_seconds is not None]
     waits = [t.key for t in request.tasks if t.waits]
     if told:
@@ -199,6 +204,7 @@ def _read_report(host: HostRecord, request: wire.SyncRequest, *, newest: bool) -
             for t in request.tasks
             if t.beat is not None
         ),
+        tallies=tuple((t.key, t.tally) for t in others if t.tally is not None),
         leaving=request.leaving,
         faults=_read_faults(request.faults),
         takes=newest and bool(ended) and not any(t.facts and t.facts.stopped for t in ended),
@@ -257,6 +263,7 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
         refused = {*found.refused, *found.lost}
         kept = [t for t in request.tasks if t.key not in refused] if refused else request.tasks
         controller.metrics.run_counts.take(kept)
+        controller.gangs.take(found.host_id, request, kept)
     for key in found.refused:
         about = {"job": key.job_id, "epoch": key.epoch, "host": found.host_id}
         log.warning("a stale report was refused", extra=about)
@@ -277,6 +284,7 @@ async def _make_answer(
     preempt: list[wire.PreemptOrder] = []
     for row in found.preempts:  # few; each is looked up, because the job's own grace must hold
         queue, spec = await controller.specs.find(row.key.job_id)
+        grace = settings.number("grace_seconds", queue, spec)
         preempt.append(
             wire.PreemptOrder(
                 key=row.key,
@@ -284,7 +292,7 @@ async def _make_answer(
                 reason=row.reason,
                 hard=row.hard,
                 operator_stop=row.operator_stop,
-                grace_seconds=0.0 if row.hard else settings.number("grace_seconds", queue, spec),
+                grace_seconds=0.0 if row.hard else max(grace, row.notice_seconds or 0.0),
             )
         )
     offers, claims = ((), ()) if request.leaving else (found.offers, found.claims)

@@ -9,6 +9,8 @@ import msgspec
 from holdfast.core.arrays.records import ArrayRecord
 from holdfast.core.endings.decide import Policy
 from holdfast.core.fleet.records import PoolRecord
+from holdfast.core.forecast.changes import Change
+from holdfast.core.forecast.outlook import Forecast
 from holdfast.core.placement.possible import Size
 from holdfast.core.placement.types import Share
 from holdfast.core.records import (
@@ -22,7 +24,8 @@ from holdfast.core.records import (
 )
 from holdfast.core.settings.resolve import Value
 from holdfast.core.settings.watch import WatchSettings
-from holdfast.wire.api import JobLimits
+from holdfast.core.stragglers.records import SuspectRecord
+from holdfast.wire.api import JobForecast, JobLimits
 
 
 class YoungJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +41,16 @@ class YoungJob(msgspec.Struct, frozen=True, kw_only=True):
     least_seconds: float
 
 
+class Foreseen(msgspec.Struct, frozen=True, kw_only=True):
+    """A queued job's place in line and expected start. starts: how many of the last starts told the pace.
+    changes: what would let it start now, each by itself."""
+
+    view: JobForecast
+    forecast: Forecast | None
+    changes: tuple[Change, ...] = ()
+    starts: int = 0
+
+
 class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     """The facts around one job.
 
@@ -48,7 +61,8 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     project has one. reclaims: True where a job that borrows may be stopped for it.
 
     last_attempt: its newest attempt, for a job that is reserved, waits to run again, or failed.
-    victims: the jobs being stopped so that this one can start. young: the jobs that may be stopped
+    victims: the jobs being stopped so that this one can start. winner: the job for which this one
+    is being stopped. young: the jobs that may be stopped
     for it, but have not run for long enough yet, those with the least time left first. start_limit:
     the setting that limits its start, and the limit in seconds. reservation_seconds: how long a
     host may take to answer a reservation.
@@ -57,7 +71,9 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     may rent. silence_seconds: the silence after which a host gets no more work. waits: the ends of
     other jobs that it waits for, the first ones only. array: the array in which it waits for its
     turn. watch: the watchdogs' settings for its tasks. limits: the limits that stop it by the
-    clock, and how long it should take.
+    clock, and how long it should take. environment: what the last attempt's log says of the age of
+    an environment that was made long before. suspects: what is known of slow and wrong ranks of its
+    present attempt.
     """
 
     job: JobRecord
@@ -79,6 +95,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     reclaims: bool = False
     last_attempt: AttemptRecord | None = None
     victims: tuple[JobRecord, ...] = ()
+    winner: JobRecord | None = None
     young: tuple[YoungJob, ...] = ()
     start_limit: tuple[str, float] | None = None
     reservation_seconds: float | None = None
@@ -89,3 +106,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     limits: JobLimits | None = None
     waits: tuple[WaitRecord, ...] = ()
     array: ArrayRecord | None = None
+    environment: str | None = None
+
+    foreseen: Foreseen | None = None
+    suspects: tuple[SuspectRecord, ...] = ()

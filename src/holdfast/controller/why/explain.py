@@ -3,7 +3,7 @@ about it. Pure."""
 
 from collections.abc import Callable, Iterator
 
-from holdfast.controller.why import gangs, limits, places, pools, retries, shares, waits
+from holdfast.controller.why import forecasts, gangs, limits, places, pools, retries, shares, waits
 from holdfast.controller.why.circumstances import Circumstances
 from holdfast.controller.why.words import line, say_moment, say_span
 from holdfast.core.arrays.arrays import IN_LINE
@@ -24,9 +24,17 @@ _ELSEWHERE = frozenset({"dead_hosts", "host_set_aside", "host_silent"})
 def explain(found: Circumstances) -> Why:
     """Explain why the job is in its present state."""
     job = found.job
-    lines = list(_SAYERS[job.state](found))
+    lines = [*_SAYERS[job.state](found), *_explain_environment(found)]
     summary = lines[0].message if lines else (job.reason or str(job.state))
-    return Why(job_id=job.id, state=job.state, summary=summary, lines=lines)
+    foreseen = found.foreseen
+    return Why(
+        job_id=job.id,
+        state=job.state,
+        summary=summary,
+        lines=lines,
+        forecast=None if foreseen is None else foreseen.view,
+        would_start=[] if foreseen is None else forecasts.list_changes(foreseen),
+    )
 
 
 def _explain_waiting(found: Circumstances) -> Iterator[WhyLine]:
@@ -90,6 +98,8 @@ def _explain_queued(found: Circumstances) -> Iterator[WhyLine]:
     if not {held_by.code for held_by in held} - _ELSEWHERE:
         yield line("queued", "it is next: the next round of admission takes it")
     yield from held
+    if held or found.refusal:
+        yield from forecasts.explain_forecast(found)
     if not found.led:
         message = "another server of this cluster places jobs, or this one will within seconds"
         yield line("not_leading", message)
@@ -112,7 +122,9 @@ def _explain_holds(found: Circumstances) -> Iterator[WhyLine]:
         yield from decided
         yield from missing
         yield from (each for each in said if each not in decided)
-    if found.place:
+    if found.foreseen is not None:
+        yield from forecasts.explain_place(found.job, found.foreseen.view)
+    elif found.place:
         count = "10 000 or more" if found.place >= 10_000 else str(found.place)
         jobs = "job of its queue is" if found.place == 1 else "jobs of its queue are"
         yield line("behind", f"{count} {jobs} ahead of it", "a higher priority moves it forward")
@@ -129,6 +141,7 @@ def _explain_running(found: Circumstances) -> Iterator[WhyLine]:
     steps = gangs.say_steps(found.tasks)
     yield line("running", f"attempt {job.attempts} runs on {where}; {beat}{steps}")
     yield from gangs.explain_members(found)
+    yield from gangs.explain_suspects(found)
     yield from shares.explain_loan(found)
     yield from retries.explain_progress(found)
     yield from _explain_silence(found)
@@ -171,17 +184,29 @@ def _explain_draining(found: Circumstances) -> Iterator[WhyLine]:
     else:
         hint = f"it is queued again at no charge; holdfast show {winner.job_id}"
         yield line("preempted", message, hint)
+        if found.winner is not None and found.winner.state.terminal:
+            yield line(
+                "place_not_needed",
+                f"job {winner.job_id} {_say_over(found.winner.state)} meanwhile, and the stop is not "
+                "taken back, because the program was told to end already",
+                "it starts again as soon as its end is confirmed and its place is free",
+            )
     holding = [t for t in found.tasks if t.state.holds_lease]
     yield from gangs.explain_unconfirmed(found, holding)
     grace = 0.0 if found.watch is None else found.watch.grace_seconds
+    grace, what = max((grace, "grace"), (job.drain_notice_seconds or 0.0, "notice"))
     if holding and job.drain_since and (found.now - job.drain_since).total_seconds() < grace:
         yield line(
             "grace",
-            f"a process that does not end at TERM is killed after its grace of {say_span(grace)}",
+            f"a process that does not end at TERM is killed after its {what} of {say_span(grace)}",
             f"to end it at once: holdfast cancel --hard {job.id}",
         )
     if not holding:
         yield line("deciding", "every end is confirmed; the controller decides within seconds")
+
+
+def _say_over(state: JobState) -> str:
+    return "was cancelled" if state is JobState.CANCELLED else str(state)
 
 
 def _explain_ended(found: Circumstances) -> Iterator[WhyLine]:
@@ -197,6 +222,17 @@ def _explain_ended(found: Circumstances) -> Iterator[WhyLine]:
     yield line("ended", f"it {how}", hint * (job.state is not JobState.SUCCEEDED))
     if job.state is JobState.FAILED:
         yield from gangs.explain_start_error(found)
+
+
+def _explain_environment(found: Circumstances) -> Iterator[WhyLine]:
+    """Say that the job shares an environment that was made long ago, so that what its files do not
+    pin is of that time."""
+    if found.environment is not None and found.job.state is not JobState.SUCCEEDED:
+        yield line(
+            "old_environment",
+            f"{found.environment}, so packages whose versions are not pinned are of that time",
+            "another --setup line, or a change in a file that it depends on, makes a new one",
+        )
 
 
 def _placed_again(found: Circumstances, host_id: str) -> str:

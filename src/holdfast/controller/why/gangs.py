@@ -186,6 +186,22 @@ def explain_members(found: Circumstances) -> Iterator[WhyLine]:
         yield line("member_starts", message, say_heartbeat(found, some[0]))
 
 
+_SUSPECT_CODES = {"slow": "straggler", "slowed": "gang_slowed", "corrupt": "silent_corruption"}
+_DONE = {
+    "blame": "its host gets no other work for now",
+    "replace": "the rank is being replaced",
+    "restart": "the job restarts on other hosts",
+}
+
+
+def explain_suspects(found: Circumstances) -> Iterator[WhyLine]:
+    """Say which ranks are slow by themselves or computed wrongly, and what is done about it."""
+    for suspect in found.suspects:
+        done = _DONE.get(suspect.act, "")
+        hint = done or ("on_straggler says what follows" if suspect.kind == "slow" else "")
+        yield line(_SUSPECT_CODES[suspect.kind], suspect.message, hint)
+
+
 def _say_waiting(found: Circumstances, waiting: Sequence[TaskRecord]) -> WhyLine:
     later = [t.ready_at for t in waiting if t.ready_at is not None and t.ready_at > found.now]
     why = when = ""

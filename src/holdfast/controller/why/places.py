@@ -2,6 +2,7 @@
 Pure."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from datetime import datetime
 
 from holdfast.controller.why.circumstances import Circumstances
 from holdfast.controller.why.pools import COMING, list_renting
@@ -12,7 +13,7 @@ from holdfast.core.host_faults import find_hindrance, find_runtime_word
 from holdfast.core.placement.candidates import as_candidate
 from holdfast.core.placement.labels import carries
 from holdfast.core.placement.plan import describe_need
-from holdfast.core.placement.preemption import find_winner
+from holdfast.core.placement.preemption import find_weighed, find_winner
 from holdfast.core.placement.ranks import say_names
 from holdfast.core.records import HostRecord, JobRecord
 from holdfast.core.states import HostState
@@ -30,9 +31,12 @@ def explain_room_made(found: Circumstances) -> Iterator[WhyLine]:
         what = f"priority {victim.priority}), which is being stopped"
         if winner is not None and winner.project is not None:
             what = f"project {victim.project}), which gives back what its project borrowed"
+        weighed = find_weighed(victim.drain_reason)
+        because = f"; it was chosen because it loses least: {weighed}" if weighed else ""
         yield line(
             "taking_place",
-            f"it takes the place of job {victim.id} ({victim.name}, {what}",
+            f"it takes the place of job {victim.id} ({victim.name}, {what}{because}"
+            f"{_say_notice(victim, found.now)}",
             f"holdfast why {victim.id}",
         )
     if len(found.victims) > MAX_NAMED:
@@ -41,6 +45,14 @@ def explain_room_made(found: Circumstances) -> Iterator[WhyLine]:
     if found.refusal and found.refusal.startswith("room is held back"):
         hint = "other jobs may use that room only if they end in time"
         yield line("room_held_back", found.refusal, hint)
+
+
+def _say_notice(victim: JobRecord, now: datetime) -> str:
+    """Return how long a job that is being stopped may still take to save (NOTICE-1)."""
+    if victim.drain_since is None or victim.drain_notice_seconds is None:
+        return ""
+    left = victim.drain_notice_seconds - (now - victim.drain_since).total_seconds()
+    return f"; it has up to {say_span(left)} more to save" if left > 0 else ""
 
 
 def explain_place(found: Circumstances) -> Iterator[WhyLine]:

@@ -11,6 +11,8 @@ from holdfast.controller.why.circumstances import Circumstances, YoungJob
 from holdfast.controller.why.limits import make_limits
 from holdfast.core.arrays.arrays import IN_LINE
 from holdfast.core.arrays.records import ArrayRecord
+from holdfast.core.bundles.code import find_old_environment
+from holdfast.core.fleet.records import PoolRecord
 from holdfast.core.placement.candidates import as_candidate
 from holdfast.core.placement.labels import carries
 from holdfast.core.placement.plan import RunningTask
@@ -19,11 +21,14 @@ from holdfast.core.placement.shares import Shares
 from holdfast.core.placement.types import Share, find_kin
 from holdfast.core.records import HostRecord, JobRecord, WaitRecord
 from holdfast.core.states import JobState
+from holdfast.core.stragglers.records import SuspectRecord
 from holdfast.moves.rows import DEPENDENCY
 from holdfast.moves.values import JobFilter
 from holdfast.wire.api import JobLimits
 
 _WAITS = (JobState.QUEUED, JobState.WAITING)
+_BEGIN_BYTES = 16_384
+_RUNS = (JobState.RUNNING, JobState.DRAINING)
 MAX_DRAINING = 1000
 MAX_WAITS = 20
 MAX_RANKS = 4096  # the ranks beyond these in a larger gang are not looked at one by one
@@ -49,8 +54,10 @@ async def find_circumstances(
     places = await store.jobs.queue_places(queued) if queued else {}
     attempts = await store.jobs.get_attempts(newest.values(), members=True) if newest else {}
     ends, lines = await _read_waits(controller, jobs)
+    suspects = await _read_suspects(controller, jobs)
     starts = await _read_starts(controller, jobs)
     victims = await _find_victims(controller) if queued else {}
+    winners = await _read_winners(controller, jobs)
     shares = settings.find_shares(projects)
     looks = queued and (settings.value("preemption") or shares)
     running = await store.admission.read_running() if looks else []
@@ -58,8 +65,7 @@ async def find_circumstances(
     queue_of, project_of = {q.name: q for q in queues}, {p.name: p for p in projects}
     found, all_hosts, stops = [], tuple(hosts), await find_limits(controller, settings, jobs)
     for job, limits in zip(jobs, stops, strict=True):
-        is_queued = job.state is JobState.QUEUED
-        start = starts.get(job.id)
+        is_queued, start = job.state is JobState.QUEUED, starts.get(job.id)
         limit = None if start is None else (start, settings.number(start, job.queue, job.spec))
         found.append(
             Circumstances(
@@ -75,19 +81,31 @@ async def find_circumstances(
                 project=project_of.get(job.project) if job.state in _WAITS else None,
                 last_attempt=attempts.get((job.id, job.attempts)),
                 victims=tuple(victims.get(job.id, ())) if is_queued else (),
+                winner=winners.get(job.id),
                 young=tuple(y for y in young if _yields(y, job, held)) if is_queued else (),
                 **_read_share(job, shares.get(job.project), held, running, all_hosts),
                 start_limit=limit,
                 array=lines.get(job.array_id or ""),
                 sizes=sizes if is_queued else (),
                 waits=tuple(ends.get(job.id, ())),
-                pools=tuple(
-                    p for p in pools if is_queued and job.queue in (p.spec.queues or (job.queue,))
-                ),
+                suspects=tuple(suspects.get(job.id, ())),
+                pools=_list_pools(job, pools) if is_queued else (),
                 **_read_rules(settings, job),
             )
         )
     return found
+
+
+async def find_environment(controller: Controller, job: JobRecord) -> str | None:
+    """Return what the begin of the newest attempt's log says of an environment that was made long
+    before; None for a job without an environment of its own."""
+    if job.attempts == 0 or (job.spec.setup is None and job.spec.python is None):
+        return None
+    chunks = await controller.store.logs.read_log(
+        job.id, job.attempts, 0, "stdout", 0, limit_bytes=_BEGIN_BYTES
+    )
+    text = b"".join(chunk.data for chunk in chunks).decode(errors="replace")
+    return find_old_environment(text[:_BEGIN_BYTES])
 
 
 async def find_limits(
@@ -113,6 +131,23 @@ async def _read_starts(controller: Controller, jobs: Sequence[JobRecord]) -> dic
     reserved = [job.id for job in jobs if job.state is JobState.RESERVED]
     rows = await controller.store.admission.list_reserved(reserved) if reserved else []
     return {row.job.id: row.start_limit for row in rows}
+
+
+def _list_pools(job: JobRecord, pools: Iterable[PoolRecord]) -> tuple[PoolRecord, ...]:
+    """Return the pools that serve the job's queue."""
+    return tuple(pool for pool in pools if job.queue in (pool.spec.queues or (job.queue,)))
+
+
+async def _read_suspects(
+    controller: Controller, jobs: Sequence[JobRecord]
+) -> dict[str, list[SuspectRecord]]:
+    """Return the suspects of the present attempts of running gangs, by job id."""
+    gangs = {job.id: job.attempts for job in jobs if job.tasks > 1 and job.state in _RUNS}
+    found: dict[str, list[SuspectRecord]] = {}
+    for one in await controller.store.suspects.list_suspects(gangs) if gangs else ():
+        if one.attempt == gangs[one.job_id] and one.ended_at is None:
+            found.setdefault(one.job_id, []).append(one)
+    return found
 
 
 async def _read_waits(
@@ -163,6 +198,14 @@ async def _find_victims(controller: Controller) -> dict[str, list[JobRecord]]:
     return found
 
 
+async def _read_winners(controller: Controller, jobs: Sequence[JobRecord]) -> dict[str, JobRecord]:
+    """Return job id → the job for which it is being stopped, where that is on record."""
+    stopped = {job.id: find_winner(job.drain_reason) for job in jobs if job.drain_reason}
+    names = {job_id: winner.job_id for job_id, winner in stopped.items() if winner is not None}
+    found = await controller.store.jobs.get_jobs(sorted(set(names.values()))) if names else {}
+    return {job_id: found[name] for job_id, name in names.items() if name in found}
+
+
 def _find_young(running: Iterable[RunningTask], settings: Settings) -> list[YoungJob]:
     """Return the jobs that could be stopped for more important jobs if they had run for longer."""
     tasks: dict[str, list[RunningTask]] = {}
@@ -171,7 +214,7 @@ def _find_young(running: Iterable[RunningTask], settings: Settings) -> list[Youn
             tasks.setdefault(task.job_id, []).append(task)
     found = []
     for job_id, own in tasks.items():
-        least = settings.number("preempt_min_run_seconds", own[0].queue)
+        least = settings.min_run_seconds(own[0])
         young = YoungJob(
             job_id=job_id,
             priority=own[0].priority,

@@ -12,7 +12,9 @@ The order, and why:
 4. Memory: measured by the agent's watch, which ended the task, or counted by the kernel.
 5. Operators' rules (CLASSIFY-2).
 6. The words: of the registry, of the port chosen for the rendezvous, then of the runtime and the
-   program (`core.endings.patterns`), then what the driver blamed on the program.
+   program (`core.endings.patterns`), of which what programs often print and go on counts only in
+   the exception that ended it or as its last words (`core.endings.raised`), then what the driver
+   blamed on the program.
 7. How it ended: no start, a signal, an exit code. One of these always matches, and it says the
    least.
 
@@ -31,11 +33,27 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.core.causes import CAUSE_OF_TRIP, Cause, Watchdog
-from holdfast.core.endings.patterns import PORT_IN_USE, PULL, TEXT, Pattern, find_ports
+from holdfast.core.endings.patterns import (
+    CASCADE,
+    OTHER_NCCL,
+    PORT_IN_USE,
+    PULL,
+    TEXT,
+    LogPart,
+    Pattern,
+    find_ports,
+)
+from holdfast.core.endings.raised import (
+    Raised,
+    find_bare,
+    find_exception,
+    find_last_words,
+    list_raised,
+)
 from holdfast.core.endings.rules import SIGNALS, OperatorRule, find_match
 from holdfast.core.endings.xids import Blame, find_xid, find_xid_lines
 from holdfast.core.facts import Classified, TaskFacts, is_preempted, say_lost
-from holdfast.core.logs.lines import MAX_LINE_CHARS, cut_line, find_exception, say_bytes
+from holdfast.core.logs.lines import MAX_LINE_CHARS, cut_line, say_bytes
 
 SIGKILL = 9
 NEAR_LIMIT = 0.95
@@ -53,12 +71,14 @@ Evidence = Mapping[str, str | int | float | bool | None]
 
 class Rule(NamedTuple):
     """One rule of classification. find: returns the evidence, None where the rule does not match.
-    cause: the cause it concludes. say: writes the sentence from the facts and the evidence."""
+    cause: the cause it concludes. say: writes the sentence from the facts and the evidence.
+    elsewhere: the next attempt belongs on another host."""
 
     name: str
     find: Callable[[TaskFacts], Evidence | None]
     cause: Cause | Callable[[TaskFacts], Cause]
     say: Callable[[TaskFacts, Evidence], str]
+    elsewhere: bool = False
 
 
 def signal_name(number: int) -> str:
@@ -218,14 +238,64 @@ def _may_read(facts: TaskFacts) -> bool:
 
 def _in_words(pattern: Pattern) -> Rule:
     def find(facts: TaskFacts) -> Evidence | None:
+        killed = pattern.part is not LogPart.LOG and _is_killed(facts)
+        if killed or not _may_read(facts) or not _ended_with(facts, pattern.code):
+            return None
         for source, text in (("log", facts.log_tail), ("runtime", facts.runtime_error or "")):
-            found = pattern.search(text) if text and _may_read(facts) else None
+            said = _SAID[pattern.part](text) if text else ""
+            found = pattern.search(said) if said else None
             if found is not None:
-                return {"line": cut_line(text, found.start(), found.end()), "in": source}
+                return {"line": cut_line(said, found.start(), found.end()), "in": source}
         return None
 
-    name, sentence = f"log-{pattern.name}", pattern.sentence
-    return Rule(name, find, pattern.cause, lambda f, e: f"{sentence}: {e['line']}")
+    def say(facts: TaskFacts, evidence: Evidence) -> str:
+        return f"{pattern.sentence}: {evidence['line']}"
+
+    return Rule(f"log-{pattern.name}", find, pattern.cause, say, pattern.elsewhere)
+
+
+def _is_killed(facts: TaskFacts) -> bool:
+    """Return whether a signal ended the program, so that its last words may be of another matter."""
+    return facts.signal is not None or 129 <= (facts.exit_code or 0) <= 159
+
+
+def _ended_with(facts: TaskFacts, code: int) -> bool:
+    """Return whether the program, or a rank of its launcher, ended with this exit code."""
+    return code in (0, facts.exit_code) or f"exitcode  : {code} " in facts.log_tail
+
+
+def _find_raised(text: str) -> Raised | None:
+    """Return the exception that ended the program: the last one, or, where that one tells of a peer,
+    the first one of a neighbour whose own exceptions tell of none."""
+    own = [each for each in list_raised(text) if not each.launcher]
+    if not own or not _tells_of_a_peer(own[-1]):
+        return own[-1] if own else None
+    victims = {each.rank for each in own if _tells_of_a_peer(each)}
+    return next((each for each in own if each.rank not in victims), own[-1])
+
+
+def _tells_of_a_peer(raised: Raised) -> bool:
+    return any(pattern.search(raised.block) is not None for pattern in CASCADE + OTHER_NCCL)
+
+
+def _say_raised(text: str) -> str:
+    raised = _find_raised(text)
+    return find_bare(text) if raised is None else raised.block
+
+
+def _find_neighbour(facts: TaskFacts) -> Evidence | None:
+    """Find the exception of a rank in a log that also holds what its neighbours tell of its end."""
+    raised = _find_raised(facts.log_tail) if _may_read(facts) else None
+    if raised is None or not raised.rank or _tells_of_a_peer(raised):
+        return None
+    return {"line": raised.line, "in": "log"}
+
+
+_SAID: Mapping[LogPart, Callable[[str], str]] = {
+    LogPart.LOG: lambda text: text,
+    LogPart.LAST: find_last_words,
+    LogPart.RAISED: _say_raised,
+}
 
 
 def _in_pull(pattern: Pattern) -> Rule:
@@ -271,7 +341,9 @@ WORDS: tuple[Rule, ...] = (
          lambda f, e: f"the port chosen for its rendezvous was taken before it could listen on it: {e['line']}"),
     Rule("log-xid", _find_xid_words(Blame.HARDWARE), Cause.GPU_FAULT,
          lambda f, e: f"its log shows a GPU fault, {e['meaning']}"),
-    *map(_in_words, TEXT),
+    *(_in_words(pattern) for pattern in TEXT if pattern not in CASCADE + OTHER_NCCL),
+    Rule("rank-raised", _find_neighbour, Cause.NONZERO_EXIT, lambda f, e: f"{e['line']} ({_say_end(f)})"),
+    *map(_in_words, CASCADE + OTHER_NCCL),
     Rule("gpu-xid-own", _find_own_xid, Cause.NONZERO_EXIT,
          lambda f, e: f"{_say_end(f)}; the driver blamed the program, {e['meaning']}"),
     Rule("log-xid-own", _find_xid_words(Blame.APPLICATION), Cause.NONZERO_EXIT,
@@ -382,5 +454,6 @@ def _apply(rules: Sequence[Rule], facts: TaskFacts) -> Classified | None:
                 message=rule.say(facts, evidence),
                 exit_code=kept_exit_code(facts),
                 evidence=dict(evidence),
+                avoid_host=rule.elsewhere,
             )
     return None

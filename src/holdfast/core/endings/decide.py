@@ -21,6 +21,9 @@ BUDGET-7  A program that can never start on its host fails the job at once, unle
 BUDGET-8  A job that reaches the time limit of its own submission fails at once where its attempt
           left neither a checkpoint nor a step, because another attempt would begin anew and end the
           same.
+BUDGET-9  A job whose program or configuration is wrong (`program_error`) fails at once, because no
+          other host, hour or order of data mends it, unless its attempt got further than all
+          before it: then the mistake stands behind work that was done, and a retry is charged.
 ASIDE-2   A job whose start failed because its host lacked something is queued without a back-off
           where that host has set itself aside and others could run the job. It is counted as a
           failed start, so a job that breaks host after host is parked.
@@ -91,7 +94,7 @@ class AttemptEnding(msgspec.Struct, frozen=True, kw_only=True):
     beats reported, None without one. elsewhere: it could not start on its host, and another
     eligible host has not tried it yet (BUDGET-7). others_serve: its host has set itself aside, and
     other hosts could run it (ASIDE-2). own_limit: the submission itself set the time limit. saved:
-    it left a checkpoint (BUDGET-8).
+    it left a checkpoint (BUDGET-8, BUDGET-9).
     """
 
     job_id: str
@@ -177,6 +180,7 @@ def decide(
     budget = CHARGED_TO[found.cause]
     case = _EndCase(found, budget, policy, ending)
     seen = count_progress(charges, ending.step, counted=False)
+    further = ending.saved or seen.best_step != charges.best_step
     if found.cause is Cause.USER_CANCELLED:
         return case.end(seen, found.message, JobEvent.CANCEL, Outcome.CANCELLED)
     refusal = _refuse(found, budget, policy, ending)
@@ -186,7 +190,8 @@ def decide(
         return _back_off_start(case, seen)
     if budget is Budget.NOTHING:
         seen = msgspec.structs.replace(seen, start_failures=0)
-        return case.requeue(seen, f"requeued at no charge: {found.message}", avoid=False)
+        text = f"requeued at no charge: {found.message}"
+        return case.requeue(seen, text, avoid=found.cause is Cause.STRAGGLER)
     charges = msgspec.structs.replace(charges, start_failures=0)
     enough = policy.budget_reset_seconds
     if enough is not None and ending.ran_seconds >= enough:
@@ -195,6 +200,9 @@ def decide(
     if budget is not Budget.INFRA:
         charges = msgspec.structs.replace(charges, infra_in_row=0)
     charges = count_progress(charges, ending.step)
+    if found.cause is Cause.PROGRAM_ERROR and not further:
+        text = f"{found.message}; another attempt would end the same, so none follows"
+        return case.end(charges, text)
     limit = policy.no_progress_limit
     if limit is not None and charges.no_progress >= limit:
         text = f"{found.message}; {charges.no_progress} attempts in a row got no further than step {charges.best_step}"
@@ -314,7 +322,7 @@ def _charge_infra(case: _EndCase, charges: Charges, chance: float) -> Decision:
         return case.end(after, spent, retry="exhausted" if cap else None)
     forgiven = f"failed by its hosts {after.infra} of at most {cap} times"
     if in_row == 1:
-        avoid = case.found.cause is Cause.GPU_FAULT
+        avoid = case.found.cause in (Cause.GPU_FAULT, Cause.SILENT_CORRUPTION)
         return case.requeue(after, f"{text}; it runs again; {forgiven}", avoid=avoid)
     delay = infra_delay_seconds(in_row, case.policy.retry, job_id=ending.job_id, chance=chance)
     text = f"{text}; it runs again in {delay:.4g} s, on another host where one fits"

@@ -7,6 +7,9 @@ PATTERN-2  A pattern matches a message as the tool prints it, never the words al
            talks about running out of memory did not run out of it. A Python traceback is no cause
            by itself.
 PATTERN-3  A job can make up its log. So a log may decide a cause, and never quarantines a host.
+PATTERN-4  Words that programs often print and go on (an answer of a server, a file that cannot be
+           read, an exception) count only as the last words of a program, or in the exception that
+           ended it.
 
 The messages are PyTorch's, JAX's, TensorFlow's, CuPy's, NCCL's (RCCL prints the same), gloo's,
 CUDA's, ROCm's, podman's, docker's and the Linux kernel's;
@@ -14,6 +17,7 @@ CUDA's, ROCm's, podman's, docker's and the Linux kernel's;
 """
 
 import re
+from enum import StrEnum
 from functools import cache
 from typing import NamedTuple
 
@@ -21,11 +25,21 @@ from holdfast.core.causes import Cause
 from holdfast.core.endings.regex import find_words
 
 
+class LogPart(StrEnum):
+    """The part of a log in which a message counts (PATTERN-4)."""
+
+    LOG = "log"
+    LAST = "last words"
+    RAISED = "exception"
+
+
 class Pattern(NamedTuple):
     """One message of a tool. name: the rule is called `log-NAME` (in a pull's error: `pull-NAME`).
 
     expressions: a regular expression for each wording of the message. cascade: the message reports
-    a dead or silent peer, so the rank that prints it is a victim.
+    a dead or silent peer, so the rank that prints it is a victim. part: the part of the log in
+    which the message counts. code: the exit code that goes with it, 0 for any. elsewhere: the next
+    attempt belongs on another host.
     """
 
     name: str
@@ -33,6 +47,9 @@ class Pattern(NamedTuple):
     cause: Cause
     sentence: str
     cascade: bool = False
+    part: LogPart = LogPart.LOG
+    code: int = 0
+    elsewhere: bool = False
 
     @property
     def alternatives(self) -> tuple[tuple[str, re.Pattern[str]], ...]:
@@ -54,6 +71,24 @@ def _pattern(
     return Pattern(name, alternatives, cause, sentence, cascade)
 
 
+def _last(
+    name: str,
+    cause: Cause,
+    sentence: str,
+    *alternatives: str,
+    code: int = 0,
+    elsewhere: bool = False,
+) -> Pattern:
+    return Pattern(
+        name, alternatives, cause, sentence, part=LogPart.LAST, code=code, elsewhere=elsewhere
+    )
+
+
+def _raised(name: str, sentence: str, *alternatives: str) -> Pattern:
+    # Python ends with 1 after an exception: with another code, something else ended the program.
+    return Pattern(name, alternatives, _MISTAKE, sentence, part=LogPart.RAISED, code=1)
+
+
 @cache
 def _compile(expressions: tuple[str, ...]) -> tuple[tuple[str, re.Pattern[str]], ...]:
     """Compile expressions at the first search, because all of them take a tenth of an agent's
@@ -63,6 +98,7 @@ def _compile(expressions: tuple[str, ...]) -> tuple[tuple[str, re.Pattern[str]],
 
 _FAULT, _OOM = Cause.GPU_FAULT, Cause.OOM_KILLED
 _OWN, _PULL = Cause.NONZERO_EXIT, Cause.IMAGE_PULL_FAILURE
+_MISTAKE, _AWAY = Cause.PROGRAM_ERROR, Cause.AGENT_TRANSIENT
 
 HARDWARE: tuple[Pattern, ...] = (
     _pattern("gpu-ecc", _FAULT, "the GPU's memory has an uncorrectable error (ECC)",
@@ -116,6 +152,7 @@ MEMORY: tuple[Pattern, ...] = (
         r"cupy\.cuda\.memory\.OutOfMemoryError: ",
         r"ggml_backend_cuda_buffer_type_alloc_buffer: allocating [^\n]{1,60} failed",
         r"NCCL WARN (?:Cuda failure (?:2 )?'out of memory'|Failed to CUDA (?:calloc|malloc))",
+        r"No available memory for the cache blocks",
     ),
     _pattern(
         "xla-oom",
@@ -145,6 +182,11 @@ MEMORY: tuple[Pattern, ...] = (
         r"(?m:^(?:OSError|RuntimeError|BlockingIOError): [^\n]{0,60}Cannot allocate memory)",
         r"terminate called after throwing an instance of 'std::bad_alloc'",
         r"java\.lang\.OutOfMemoryError: ",
+        r"FATAL ERROR: [^\n]{0,100}JavaScript heap out of memory",
+        r"fatal error: runtime: out of memory",
+        r"(?m:^memory allocation of \d{1,20} bytes failed)",
+        r"(?m:\bx\w{0,4}alloc: cannot allocate \d{1,20} bytes)",
+        r"(?m:: (?:fork: )?(?:retry: )?Cannot allocate memory$)",
         r"ray\.exceptions\.OutOfMemoryError: ",
         r"DataLoader worker \(pid[^\n]{0,20}\) is killed by signal: Killed",
     ),
@@ -152,6 +194,9 @@ MEMORY: tuple[Pattern, ...] = (
 """Messages of a program whose memory ran out."""
 
 OWN: tuple[Pattern, ...] = (
+    _pattern("cuda-capture", _MISTAKE, "it did what CUDA does not allow while a graph is captured",
+        r"operation not permitted when stream is capturing", r"\bcudaErrorStreamCapture\w{1,40}",
+        r"\bCUDA_ERROR_STREAM_CAPTURE_\w{1,40}"),
     _pattern("shared-memory", _OWN, "its shared memory (/dev/shm) is too small",
         r"It is possible that dataloader's workers are out of shared memory",
         r"DataLoader worker \(pid[^\n]{0,20}\) is killed by signal: Bus error",
@@ -189,7 +234,7 @@ OWN: tuple[Pattern, ...] = (
         r"Unknown backend:? '?(?:cuda|gpu|rocm)'? requested, but no platforms",
         r"could not select device driver \"\" with capabilities: "
         r"\[\[gpu\]\]", r"CUDA error: invalid device ordinal"),
-    _pattern("nccl-usage", _OWN, "NCCL was used in a way that is not allowed",
+    _pattern("nccl-usage", _MISTAKE, "NCCL was used in a way that is not allowed",
         r"\bncclInvalidUsage\b", r"\bncclInvalidArgument\b", r"NCCL WARN Duplicate GPU detected"),
     _pattern("nccl-cuda", _OWN, "a CUDA call of NCCL failed", r"\bncclUnhandledCudaError\b", r"NCCL WARN Cuda failure"),
     _pattern("port-in-use", _OWN, "a port it wanted is in use",
@@ -199,6 +244,74 @@ OWN: tuple[Pattern, ...] = (
 )  # fmt: skip
 """Messages of a failure of the program itself or its surroundings, which say more than an exit
 code."""
+
+SURROUNDINGS: tuple[Pattern, ...] = (
+    _pattern("slurm-ended", _AWAY, "Slurm ended it for a reason that is not its own",
+        r"CANCELLED AT \S{1,40} DUE TO PREEMPTION", r"CANCELLED AT \S{1,40} DUE TO NODE FAILURE",
+        r"srun: error: Node failure on "),
+    _pattern("slurm-time-limit", Cause.TIME_LIMIT, "Slurm's time limit was reached",
+        r"CANCELLED AT \S{1,40} DUE TO TIME LIMIT"),
+    Pattern("nccl-port", (r"NCCL WARN NET/IB ?: [^\n]{1,60}Got async event ?: port error",
+        r"NCCL WARN NET/IB ?: [^\n]{1,60}port went down"), _AWAY,
+        "a network port of its host failed", elsewhere=True),
+    _last("file-system", _AWAY, "a file system of its host does not answer",
+        r"\[Errno (?:5|107|108|116|117|121)\] ", r": Input/output error", r": Stale (?:NFS )?file handle",
+        r": Transport endpoint is not connected", r": Cannot send after transport endpoint shutdown",
+        r": Structure needs cleaning", r": Remote I/O error", elsewhere=True),
+    _last("service-away", _AWAY, "a service that it needs does not answer for a while",
+        r"\b(?:429|50[0234]) (?:Client|Server) Error\b", r"HTTP Error (?:429|50[0234]): ",
+        r"The requested URL returned error: (?:429|50[0234])", r"\bERROR (?:429|50[0234]): ",
+        r"Temporary failure in name resolution", r"Socket timed out on send/recv operation",
+        r"An error occurred \((?:SlowDown|ServiceUnavailable|InternalError|RequestTimeout|Throttling\w{0,20}|50[03])\) when calling",
+        r"google\.api_core\.exceptions\.(?:ServiceUnavailable|TooManyRequests|InternalServerError|BadGateway|GatewayTimeout): ",
+        r"The actor is dead because its node has died"),
+)  # fmt: skip
+"""Messages of machines and services around the program that failed."""
+
+MISTAKES: tuple[Pattern, ...] = (
+    _last("usage", _MISTAKE, "its arguments are wrong",
+        r"(?m:^\S{1,100}: error: (?:unrecognized arguments|the following arguments are required|argument "
+        r"\S{1,100}: |ambiguous option|one of the arguments|invalid choice))",
+        r"(?m:^Error: (?:No such (?:option|command)|Missing (?:option|argument|parameter|command)|Invalid "
+        r"value for|Got unexpected extra argument))", code=2),
+    _last("option", _MISTAKE, "it was given an option that it does not know",
+        r"(?m:^(?:[\w./ -]{1,80}: )?(?:unrecognized|unknown|invalid|illegal) option\b)"),
+    _last("syntax", _MISTAKE, "its code cannot be read",
+        r"(?m:^(?:Syntax|Indentation|Tab)Error: )", r": line \d{1,6}: syntax error\b",
+        r"(?m:^syntax error at [^\n]{1,120} line \d)",
+        r"(?m:^[gmn]?awk: [^\n]{0,80}(?:syntax error|missing|unexpected))"),
+    _pattern("javascript", _MISTAKE, "its code cannot be read or names what is not there",
+        r"(?m:^(?:Syntax|Reference)Error: )(?=[^\0]{1,4000}\nNode\.js v\d)"),
+    _last("refused", _MISTAKE, "a service refused what it asked for, or has no such thing",
+        r"\b(?:401|403|404|410) Client Error\b", r"HTTP Error (?:401|403|404|410): ",
+        r"The requested URL returned error: (?:401|403|404|410)", r"\bERROR (?:401|403|404|410): ",
+        r"\(Error (?:401|403|404|410): ",
+        r"An error occurred \((?:NoSuch\w{1,20}|AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|40[134])\) when calling"),
+    _last("configuration", _MISTAKE, "its configuration is wrong",
+        r"(?m:^Could not override ')"),
+    _raised("configuration-error", "its configuration is wrong",
+        r"^(?:omegaconf|hydra)\.errors\.\w{1,60}: ", r"^yaml\.(?:scanner|parser|composer|constructor)\.\w{1,60}: ",
+        r"TOMLDecodeError: ", r"ValidationError: \d{1,5} validation errors? for "
+        r"\w{0,80}(?:Config|Settings|Arg|Option|Param)\w{0,10}\b",
+        r"environment variable \w{1,80} expected, but not set"),
+    _raised("name", "its code names what is not there",
+        r"^NameError: name '\w{1,200}' is not defined", r"^UnboundLocalError: ",
+        r"^AttributeError: (?:partially initialized )?module '[\w.]{1,200}' has no attribute ",
+        r"^AttributeError: '(?!NoneType|str|bytes|int|float|bool|list|dict|tuple|set)\w{1,100}' object has no attribute "),
+    _raised("call", "its code calls a function in a way that the function does not allow",
+        r"^TypeError: [\w.<>]{1,200}\(\) (?:got (?:an unexpected keyword argument|multiple values for)|missing "
+        r"\d{1,3} required|takes )",
+        r"^TypeError: Can't instantiate abstract class "),
+    _raised("shapes", "its tensors do not fit together",
+        r"mat1 and mat2 shapes cannot be multiplied", r"expected \w{1,20} and \w{1,20} to have the same dtype",
+        r"Expected all tensors to be on the same device"),
+    _raised("state-dict", "the checkpoint does not fit its model",
+        r"Error\(s\) in loading state_dict for "),
+    _raised("backward", "its gradients are asked for in a way that PyTorch does not allow",
+        r"Trying to backward through the graph a second time", r"does not require grad and does not have a grad_fn"),
+)  # fmt: skip
+"""Messages of a mistake in the program or its configuration, which no other host, hour or order of
+data mends."""
 
 CASCADE: tuple[Pattern, ...] = (
     _pattern("nccl-peer", _OWN, "a peer's NCCL connection closed: a neighbour died first",
@@ -273,7 +386,7 @@ OTHER_NCCL: tuple[Pattern, ...] = (
 """NCCL's general messages. They come after `CASCADE`, because NCCL reports a peer's death as an
 internal error as well."""
 
-TEXT: tuple[Pattern, ...] = HARDWARE + MEMORY + OWN + CASCADE + OTHER_NCCL
+TEXT: tuple[Pattern, ...] = HARDWARE + MEMORY + OWN + SURROUNDINGS + MISTAKES + CASCADE + OTHER_NCCL
 """The patterns for the log's tail and the container runtime's error, in their order (PATTERN-1)."""
 
 PULL: tuple[Pattern, ...] = (

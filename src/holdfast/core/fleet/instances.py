@@ -64,7 +64,8 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     ref: the provider's own id. intent: the id of the host it was made for, "" where it carries none.
     reason: the provider's words for its state. lost: why it ended, where the provider says so, in
     Holdfast's words: "preempted", "node_failure", "evicted", "oom_killed", "image_pull_failure",
-    "unschedulable", "refused".
+    "unschedulable", "refused". A machine that still runs and is "preempted" is about to be taken
+    away, at `leaves_at` where the provider says when (NOTICE-2).
     """
 
     ref: str
@@ -74,6 +75,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     state: MachineState
     reason: str = ""
     lost: str = ""
+    leaves_at: datetime | None = None
     usd_per_hour: float | None = None
     created_at: datetime | None = None
 

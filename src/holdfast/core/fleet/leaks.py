@@ -34,7 +34,8 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
 
     adopted: the ref of a machine that belongs to the host. seen: the listed machine's state.
     said: the provider's message about a machine that starts. words: `Machine.lost`, where the
-    provider takes the machine away. lost: why a machine that still costs money will not serve
+    provider takes the machine away. notices: the machine still runs, and the provider is about to
+    take it away (NOTICE-2). lost: why a machine that still costs money will not serve
     again. gone: why the machine is believed gone. missing: hosts whose machine is not listed and
     not yet believed gone. missed: hosts for which the provider made no machine. reap: ref → why
     that machine is to be ended. unknown: for each place that could not be looked at, the reason.
@@ -44,6 +45,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     seen: dict[str, MachineState]
     said: dict[str, str]
     words: dict[str, str]
+    notices: dict[str, Machine]
     lost: dict[str, str]
     missing: list[str]
     gone: dict[str, str]
@@ -62,7 +64,7 @@ def read_listing(
     unknown = [machine for machine in machines if machine.state is MachineState.UNKNOWN]
     places = tuple(machine.ref for machine in unknown)
     findings = Findings(
-        adopted={}, seen={}, said={}, words={}, lost={}, missing=[], gone={}, missed=[], reap={},
+        adopted={}, seen={}, said={}, words={}, notices={}, lost={}, missing=[], gone={}, missed=[], reap={},
         unknown=[machine.reason for machine in unknown],
     )  # fmt: skip
     of_intent: dict[str, list[Machine]] = {}
@@ -81,6 +83,8 @@ def read_listing(
         for machine in found:
             if machine.lost and host.ref in (None, machine.ref):
                 findings.words[host.host_id] = machine.lost
+            if _is_leaving(machine) and host.ref in (None, machine.ref):
+                findings.notices[host.host_id] = machine
         if host.state is HostState.SPAWNING or host.host_id in findings.words:
             for machine in [machine for machine in found if machine.reason][:1]:
                 findings.said[host.host_id] = machine.reason
@@ -91,6 +95,13 @@ def read_listing(
         if stray and sightings.get(machine.ref, 0) + 1 >= UNKNOWN_SIGHTINGS:
             findings.reap[machine.ref] = "no intent on record asks for it"
     return findings
+
+
+def _is_leaving(machine: Machine) -> bool:
+    """Return whether a machine runs and is about to be taken away. The programs of one that is
+    ending already were told so themselves."""
+    said = machine.lost == "preempted" or machine.leaves_at is not None
+    return said and machine.state is MachineState.RUNNING
 
 
 def _is_well(machine: Machine) -> bool:
@@ -132,7 +143,7 @@ def _match(
             findings.adopted[host.host_id] = mine.ref
         findings.seen[host.host_id] = mine.state
         # A machine that starts may still get its image or its place; the spawn timeout decides.
-        if mine.lost and mine.state is MachineState.RUNNING:
+        if mine.lost and mine.state is MachineState.RUNNING and not _is_leaving(mine):
             findings.lost[host.host_id] = mine.reason or mine.lost
         return
     said = next((m for m in found if host.ref in (None, m.ref)), None)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from holdfast.core.forecast.outlook import Forecast, Outlook, Pace
-from holdfast.core.forecast.replay import Work, replay
+from holdfast.core.forecast.outlook import Forecast, Outlook, StartPace
+from holdfast.core.forecast.replay import Effort, replay
 from holdfast.core.forecast.world import SCENARIOS
 
 WORK = 150_000
-"""What one forecast may cost, in the microseconds of `Work`."""
+"""What one forecast may cost, in the microseconds of `Effort`."""
 FEWEST = 5
 """Fewest scenarios from which an interval is made."""
 LOW, HIGH = 0.04, 0.96
@@ -32,7 +32,7 @@ def foretell_line(
     starts: dict[str, list[float]] = {}
     done, left = 0, work
     for scenario in range(SCENARIOS):
-        budget = Work(min(left, work // FEWEST))
+        budget = Effort(min(left, work // FEWEST))
         had = budget.left
         for job_id, at in replay(outlook, scenario, budget, stop).items():
             starts.setdefault(job_id, []).append(at)
@@ -67,7 +67,7 @@ def _pick(ordered: Sequence[float], part: float) -> float:
     return ordered[min(int(part * len(ordered)), len(ordered) - 1)]
 
 
-def foretell_by_pace(ahead: int, pace: Pace, after_seconds: float = 0.0) -> Forecast | None:
+def foretell_by_pace(ahead: int, pace: StartPace, after_seconds: float = 0.0) -> Forecast | None:
     """Return the forecast of a job that starts once `ahead` others have, at the pace of the last starts;
     None where too few were seen. after_seconds: from when on this pace holds."""
     if pace.starts < LEAST_STARTS or pace.rate <= 0:
@@ -99,5 +99,5 @@ def find_forecast(
             each.expected_seconds for each in known.values() if each.expected_seconds > 0
         )
         if len(times) >= LEAST_STARTS:
-            pace = Pace(starts=len(times), seconds=times[-1])
+            pace = StartPace(starts=len(times), seconds=times[-1])
     return foretell_by_pace(ahead, pace)

@@ -39,7 +39,7 @@ class PoolOutlook(msgspec.Struct, frozen=True, kw_only=True):
     failing: float = 0.0
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
+class StartPace(msgspec.Struct, frozen=True, kw_only=True):
     """How many jobs started within the last `seconds`, of all queues that share hosts."""
 
     starts: int = 0
@@ -73,7 +73,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     spans: Mapping[str, Spread] = {}
     span: Spread
     pools: tuple[PoolOutlook, ...] = ()
-    pace: Pace = Pace()
+    pace: StartPace = StartPace()
     arrivals_per_second: float = 0.0
     headroom: Mapping[str, int] = {}
     quotas: Mapping[str, QuotaLeft] = {}

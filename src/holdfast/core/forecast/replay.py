@@ -3,7 +3,7 @@ scenario. Pure.
 
 Time goes from end to end: what ends gives its room back, hosts come, and `plan_admission`, the planner that
 ships, places the line anew on the room that is then free. Ends that lie close together are one step, so
-that the number of steps grows with the logarithm of the time that is replayed. `Work` bounds the whole.
+that the number of steps grows with the logarithm of the time that is replayed. `Effort` bounds the whole.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Event = Callable[[], bool]
 """Lets something happen at its moment, and returns whether that made room."""
 
 
-class Work:
+class Effort:
     """Planning that is left to a forecast, in microseconds of a usual machine, by what plans look at."""
 
     def __init__(self, left: int) -> None:
@@ -79,7 +79,7 @@ class _Pool:
 class _Replay:
     """One scenario while it is replayed."""
 
-    def __init__(self, outlook: Outlook, scenario: int, work: Work) -> None:
+    def __init__(self, outlook: Outlook, scenario: int, work: Effort) -> None:
         self.outlook, self.scenario, self.work = outlook, scenario, work
         self.world = World(outlook)
         self.line = list(outlook.line)
@@ -303,7 +303,7 @@ def _worth(job: Candidate, pool: PoolOutlook) -> int:
 
 
 def replay(
-    outlook: Outlook, scenario: int, work: Work, stop: str | None = None
+    outlook: Outlook, scenario: int, work: Effort, stop: str | None = None
 ) -> Mapping[str, float]:
     """Return job id → the seconds after which it starts in this scenario, for those that start before the
     work is spent. stop: the job after whose start nothing more is of interest; None: all of the line."""

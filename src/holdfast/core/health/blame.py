@@ -22,7 +22,9 @@ from typing import Literal
 import msgspec
 
 from holdfast.core.health.checks import CheckVerdict
+from holdfast.core.records import HostRecord
 from holdfast.core.spec import JobSpec, find_script
+from holdfast.core.states import HostState
 
 WINDOW_SECONDS = 6 * 3600.0
 MIN_PROGRAMS = 2
@@ -130,6 +132,21 @@ def judge_hosts(standings: Sequence[HostStanding]) -> list[SetAside | LetBack]:
             aside[standing.pool] += 1
             found.append(verdict)
     return found
+
+
+def may_set_aside(host_id: str, hosts: Sequence[HostRecord]) -> str:
+    """Return why a host is not set aside on a gang's evidence, "" where it may be (BLAME-5)."""
+    host = next((host for host in hosts if host.id == host_id), None)
+    if host is None or host.state is not HostState.ACTIVE:
+        return "it is not active"
+    kin = [h for h in hosts if h.pool == host.pool]
+    kin = [h for h in kin if h.state in (HostState.ACTIVE, HostState.QUARANTINED)]
+    aside = sum(h.state is HostState.QUARANTINED for h in kin)
+    if len(kin) < 2:
+        return "it is the only host of its pool"
+    if aside >= max(1, int(len(kin) * MAX_ASIDE_SHARE)):
+        return f"{aside} of {len(kin)} hosts of its pool are set aside already"
+    return ""
 
 
 def _let_back(standing: HostStanding) -> LetBack | None:

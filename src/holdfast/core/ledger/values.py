@@ -112,3 +112,8 @@ class JobLosses(msgspec.Struct, frozen=True, kw_only=True):
     waiting_ms: int = 0
     idle_ms: int = 0
     save_seconds: float | None = None
+
+
+FIELDS = ("job", "owner", "project", "queue", "pool", "host", "time")
+"""By what the ledger is summed, beside the labels of jobs (`label:KEY`)."""
+LABEL = "label:"

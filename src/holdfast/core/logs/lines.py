@@ -7,7 +7,7 @@ import re
 
 MAX_LINE_CHARS = 300
 
-_NOISE = re.compile(
+NOISE = re.compile(
     r"\x1b\[[0-9;?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 )
 
@@ -20,35 +20,7 @@ def cut_line(text: str, start: int, end: int) -> str:
     if stop - begin > MAX_LINE_CHARS:  # keep what matched in sight
         begin = max(begin, min(start - 40, stop - MAX_LINE_CHARS))
         stop = min(stop, begin + MAX_LINE_CHARS)
-    return _NOISE.sub("", text[begin:stop]).strip()
-
-
-_TRACEBACK = "Traceback (most recent call last):"
-_REFUSED = re.compile(
-    r"(?m:^(?:(?:SyntaxError|IndentationError|TabError): |\S{0,200}python[\d.]{0,6}: "
-    r"(?:can't open file|No module named|Error while finding)).*$)"
-)
-_EXCEPTION = re.compile(r"[A-Za-z_][\w.]{0,200}(?::\s|:?$)")
-
-
-def find_exception(text: str) -> str | None:
-    """Return the last line of the last Python traceback in a log, such as "ValueError: too small", or
-    what Python says of a program that it cannot run at all.
-
-    A launcher may begin each line with a rank, as in `[rank0]: Traceback …`.
-    """
-    at = text.rfind(_TRACEBACK)
-    if at < 0:
-        *_, refused = [None, *_REFUSED.findall(text)]
-        return None if refused is None else cut_line(refused, 0, len(refused))
-    begin = text.rfind("\n", 0, at) + 1
-    before = text[begin:at]
-    for line in text[at:].splitlines()[1:]:
-        own = _NOISE.sub("", line.removeprefix(before))
-        if own[:1].isspace() or not own:
-            continue
-        return cut_line(own, 0, len(own)) if _EXCEPTION.match(own) else None
-    return None
+    return NOISE.sub("", text[begin:stop]).strip()
 
 
 def say_bytes(count: int) -> str:

@@ -207,6 +207,38 @@ class Scanner:
         return FoundLine(offset - before, data, cut, when, match is not None, first, last)
 
 
+def find_line_start(
+    pieces: Sequence[LogPiece], low: int, start: int, context: int
+) -> list[LogPiece] | None:
+    """Return pieces from the beginning of a line on: of the line that holds the byte at `start`, or,
+    with `context`, of a line so many before it; None where more must be read for it.
+
+    pieces: what is kept from `low` on, whole pieces, in order.
+    """
+    before, begin, hole = b"", start, True
+    for offset, data, _ in pieces:
+        if offset >= start:
+            break
+        if offset != begin + len(before):
+            before, begin, hole = b"", offset, offset > low
+        before += data[: start - offset]
+    if begin + len(before) != start:
+        before, begin, hole = b"", start, True  # a hole is just before
+    at = len(before)
+    for _ in range(context + 1):
+        at = before.rfind(b"\n", 0, max(0, at))
+        if at < 0:
+            break
+    if at < 0 and begin > 0 and not hole and len(before) < LINE_BYTES:
+        return None
+    line = begin + at + 1
+    return [
+        LogPiece(max(offset, line), data[max(0, line - offset) :], when)
+        for offset, data, when in pieces
+        if offset + len(data) > line
+    ]
+
+
 _NO_UTF8 = dict.fromkeys(range(0xDC80, 0xDD00), 0x1A)
 
 

@@ -8,10 +8,15 @@ import re
 
 import msgspec
 
+from holdfast.core.placement.losses import Loss
+
 _PREEMPTED = re.compile(r"preempted by job (\S+) of priority (\d+)")
 _RECLAIMED = re.compile(
     r"it gives back what project (\S+) borrowed, to job (\S+) of project (\S+),"
 )
+
+
+_WEIGHED = "; it is stopped because it loses least: "
 
 
 class Winner(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,15 +27,53 @@ class Winner(msgspec.Struct, frozen=True, kw_only=True):
     project: str | None = None
 
 
-def say_preempted(winner: str, priority: int, own_priority: int) -> str:
+def say_preempted(winner: str, priority: int, own_priority: int, loss: Loss | None = None) -> str:
     """Return why a job of `own_priority` is stopped for the job `winner`."""
-    return f"preempted by job {winner} of priority {priority} (this one has {own_priority})"
+    by = f"preempted by job {winner} of priority {priority} (this one has {own_priority})"
+    return f"{by}{_say_weighed(loss)}"
 
 
-def say_reclaimed(winner: str, project: str, borrower: str) -> str:
+def say_reclaimed(winner: str, project: str, borrower: str, loss: Loss | None = None) -> str:
     """Return why a job of the project `borrower` is stopped for the job `winner`."""
     back = f"it gives back what project {borrower} borrowed, to job {winner} of project {project}"
-    return f"{back}, which asks for its share"
+    return f"{back}, which asks for its share{_say_weighed(loss)}"
+
+
+def _say_weighed(loss: Loss | None) -> str:
+    return "" if loss is None else f"{_WEIGHED}{say_loss(loss)}"
+
+
+def say_loss(loss: Loss) -> str:
+    """Return what a job loses by a stop, and how that is known (LOSS-1, LOSS-2)."""
+    lost = f"{say_seconds(loss.gpu_seconds, 'GPU')}"
+    if not loss.gpu_seconds:
+        lost = say_seconds(loss.cpu_slot_seconds, "CPU slot")
+    if loss.by == "median":
+        return (
+            f"about {lost}, the median of its project, because it twice did not go on from the "
+            "checkpoint that it had saved"
+        )
+    if loss.by == "attempt":
+        return (
+            f"{lost} since its attempt began, because no checkpoint of it is on record since then"
+        )
+    step = "" if loss.step is None else f" at step {loss.step}"
+    return f"{lost} since its checkpoint{step}"
+
+
+def say_seconds(seconds: float, unit: str) -> str:
+    """Return an amount of work, as "3 GPU-minutes"."""
+    for size, name in ((3600.0, "hour"), (60.0, "minute")):
+        if seconds >= size:
+            count = f"{seconds / size:.3g}"
+            return f"{count} {unit}-{name}{'' if count == '1' else 's'}"
+    count = f"{seconds:.0f}"
+    return f"{count} {unit}-second{'' if count == '1' else 's'}"
+
+
+def find_weighed(reason: str | None) -> str:
+    """Return what the job loses, as the reason of its drain says; "" where it says nothing."""
+    return (reason or "").partition(_WEIGHED)[2]
 
 
 def find_winner(reason: str | None) -> Winner | None:

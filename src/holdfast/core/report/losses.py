@@ -1,6 +1,6 @@
 """What was lost, why, and what would mend it: sentences with figures that arithmetic proves.
 
-LOSS-1  "Would have saved" is a lower bound: with a checkpoint each T, an end costs at most T of every
+MEND-1  "Would have saved" is a lower bound: with a checkpoint each T, an end costs at most T of every
         device, whenever it comes, so n ends that cost L together would have cost at most n × T.
         What the saves themselves would have cost more is taken off, by what one save cost.
 """
@@ -48,7 +48,7 @@ _MENDS: Mapping[LedgerName, tuple[str, str]] = {
     LedgerName.CHECKPOINTING: ("saves that block", "save in the background, or less often"),
     LedgerName.STALLED: (
         "silence until a watchdog stopped what hung",
-        "a shorter stall_timeout_seconds, or --timeout of the section that hung",
+        "a shorter stall_timeout_seconds, or a timeout of the section that hung",
     ),
     LedgerName.WAITING: (
         "ranks that waited for others",
@@ -90,7 +90,7 @@ class LossLine(Record, frozen=True, kw_only=True):
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """A distance between checkpoints, and what it would have saved at least (LOSS-1)."""
+    """A distance between checkpoints, and what it would have saved at least (MEND-1)."""
 
     seconds: int
     saved_ms: int
@@ -141,7 +141,7 @@ def list_losses(
 ) -> tuple[LossLine, ...]:
     """Return the largest losses, the largest first.
 
-    held, free: hours × devices by name, that jobs held and that no job held. jobs: who lost
+    held, free: hours × devices by name, that jobs held and that no job held. jobs: those that lost
     steps. leased_ms: job → what it held. rates: job → dollars for an hour of one of its devices;
     `rate` is that of all of them, None without a price.
     """

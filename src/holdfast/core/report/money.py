@@ -52,6 +52,11 @@ class Prices:
         self._hosts = {price.host: price for price in hosts}
         self._gpu_hour_usd = gpu_hour_usd
 
+    @property
+    def has_slots(self) -> bool:
+        """Return whether a CPU slot of any host costs something."""
+        return any(price.slot_hour_usd for price in self._hosts.values())
+
     def find_hour(self, host: str, unit: Unit) -> float | None:
         """Return the dollars for an hour of one device or slot of a host, None without a price. A
         CPU slot of an operator's own host costs nothing."""

@@ -1,8 +1,8 @@
 """The lines of a report: hours by name, dollars, and goodput, of the ledger's sums.
 
-REPORT-1  The names of a line sum to its hours, and its dollars to useful, lost and unmeasured ones, so
+HOURS-1  The names of a line sum to its hours, and its dollars to useful, lost and unmeasured ones, so
           that nothing is told twice and nothing is left out.
-REPORT-2  Goodput is told of measured work alone: kept time, divided by all leased time of jobs that beat
+HOURS-2  Goodput is told of measured work alone: kept time, divided by all leased time of jobs that beat
           or had not come so far. A job that never beats has none.
 """
 
@@ -28,7 +28,7 @@ class ReportRow(Record, frozen=True, kw_only=True):
 
     hours: hours × devices that jobs held, in all, and by_name by what they were spent on;
     idle_hours: hours that no job held, by name. goodput: the part of measured hours that was kept,
-    None without measured hours (REPORT-2). usd: dollars for what jobs held; it is the sum of
+    None without measured hours (HOURS-2). usd: dollars for what jobs held; it is the sum of
     useful_usd (kept), lost_usd and unmeasured_usd. idle_usd: dollars for what no job held.
     unpriced_hours: hours that no price is known of; their dollars are in none of the sums.
     provisional: a job among them runs, so that names may still change.
@@ -49,7 +49,7 @@ class ReportRow(Record, frozen=True, kw_only=True):
     provisional: bool = False
 
 
-class Report(Record, frozen=True, kw_only=True):
+class HoursReport(Record, frozen=True, kw_only=True):
     """What the hours of a span of time were spent on. by: what the lines are told by. unit: gpu or
     cpu. total: the sum of all lines, also of those that a limit left out. left_out: how many those
     are. losses: the largest losses, with what would mend them."""
@@ -62,6 +62,11 @@ class Report(Record, frozen=True, kw_only=True):
     total: ReportRow
     losses: tuple[LossLine, ...] = ()
     left_out: int = 0
+
+
+def name_rows(rows: Iterable[ReportRow], place: int, names: Mapping[str, str]) -> list[ReportRow]:
+    """Return the lines with the names of their jobs, whose ids stand at `place` of each key."""
+    return [msgspec.structs.replace(row, name=names.get(row.key[place], "")) for row in rows]
 
 
 class _Tally(msgspec.Struct):

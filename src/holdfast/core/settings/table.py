@@ -80,6 +80,17 @@ _ALL = (
     Setting("watchdog_cap", "int", 3,
             "watchdog trips a job is requeued after; the next one fails it", low=0, high=1000),
     Setting("on_trip", "word", "requeue", "what a trip does", words=("requeue", "fail"), scope="queue"),
+    # gangs: slow and wrong ranks
+    Setting("on_straggler", "word", "tell",
+            "what follows when a rank of a gang is slow by itself: an event (tell); besides, its host gets no other "
+            "work for an hour (blame), the rank of a supervised job is replaced, or the job restarts on other hosts",
+            words=("ignore", "tell", "blame", "replace", "restart")),
+    Setting("straggler_seconds", "seconds", 60.0, "a rank is slow for this long before more than an event follows",
+            low=0, high=_DAY),
+    Setting("on_corruption", "word", "restart",
+            "what follows when checksums of ranks differ that must be alike: an event (tell); besides, the host of the "
+            "rank that computed wrongly is set aside and the job restarts on others (restart)",
+            words=("ignore", "tell", "restart")),
     # endings
     Setting("grace_seconds", "seconds", 15.0, "time between TERM and KILL", low=0, high=_DAY),
     Setting("drain_force_seconds", "seconds", 45.0,
@@ -194,7 +205,11 @@ _ALL = (
             "a job of higher priority may take the place of preemptible ones", scope="cluster"),
     Setting("preempt_min_run_seconds", "seconds", 300.0,
             "an attempt runs at least this long before it may be preempted, or gives back what was borrowed",
-            low=0, high=30 * _DAY, scope="queue"),
+            low=0, high=30 * _DAY, layer="queue or project"),
+    Setting("notice_seconds", "seconds", 60.0,
+            "a job whose place another one takes is told so long before it is killed, and at least its grace before; "
+            "it goes as soon as it has saved",
+            low=0, high=3600, layer="queue or project"),
     # calls of Python functions
     Setting("executor_idle_seconds", "seconds", 60.0, "an executor without a call for this long ends",
             low=0.05, high=30 * _DAY, may_be_off=True, scope="queue"),
@@ -269,6 +284,10 @@ _ALL = (
             high=1024, scope="cluster"),
     Setting("history_days", "number", 30.0, "ended jobs, their attempts and logs are deleted after this",
             low=0.01, high=36_500, may_be_off=True, scope="cluster"),
+    Setting("ledger_minutes_days", "number", 2.0, "days for which the ledger keeps minutes",
+            low=0.1, high=365, scope="cluster"),
+    Setting("ledger_hours_days", "number", 90.0, "days for which the ledger keeps hours; days are kept for ever",
+            low=1, high=36_500, scope="cluster"),
 )
 # fmt: on
 SETTINGS: Mapping[str, Setting] = {s.name: s for s in _ALL}

@@ -119,6 +119,11 @@ class TaskWatch:
         return opened[-1].name if opened else None
 
     @property
+    def sections(self) -> tuple[str, ...]:
+        """Return the names of the open sections, the innermost last."""
+        return tuple(section.name for section in self._state.stall.sections.open)
+
+    @property
     def suspected(self) -> bool:
         """Return whether a stall is being confirmed."""
         return self._state.stall.suspected

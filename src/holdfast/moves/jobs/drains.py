@@ -20,12 +20,15 @@ def begin_drain(
     trigger: TaskRow | None = None,
     hard: bool = False,
     operator_stop: bool = False,
+    notice_seconds: float | None = None,
 ) -> None:
-    """Begin to stop the attempt. Tasks that no host was ordered to run count as ended at once."""
+    """Begin to stop the attempt. Tasks that no host was ordered to run count as ended at once.
+    notice_seconds: the time that the tasks have to save; None: their grace."""
     m.move_attempt(job, job.state, AttemptEvent.DRAIN)
     m.move_job(job, JobEvent.DRAIN, reason)
     job.drain_cause, job.drain_reason, job.drain_since = cause, reason, m.now
     job.drain_hard, job.drain_operator_stop = hard, operator_stop
+    job.drain_notice_seconds = notice_seconds
     job.trigger_rank = None if trigger is None else trigger.rank
     for task in m.ranks(job):
         if task.state not in (TaskState.RESERVED, TaskState.RUNNING):
@@ -49,7 +52,8 @@ def begin_drain(
             reason=reason,
         )
     )
-    m.log("job.draining", job, reason, task=trigger, cause=str(cause), hard=hard or None)
+    about = {"cause": str(cause), "hard": hard or None, "notice_seconds": notice_seconds}
+    m.log("job.draining", job, reason, task=trigger, **about)
 
 
 def force_drain(m: Moves, job: JobRow) -> int:
@@ -79,7 +83,7 @@ def complete_drain(m: Moves, job: JobRow, completion: Completion) -> str | None:
     made = job.retries_charged  # without the charge of a failure that no retry follows
     _charge(job, completion)
     job.avoid_hosts = list_avoided(job.avoid_hosts, suspect, decision)
-    job.drain_cause = job.drain_reason = job.drain_since = None
+    job.drain_cause = job.drain_reason = job.drain_since = job.drain_notice_seconds = None
     job.drain_hard = job.drain_operator_stop = False
     delay = None
     if decision.retry == "scheduled":

@@ -154,6 +154,7 @@ def replace_member(m: Moves, job: JobRow, task: TaskRow, plan: Replacement) -> N
         job.barred_hosts = tuple(dict.fromkeys((*job.barred_hosts, task.host_id)))
     m.touch(job, job.reason)
     m.move_task(task, TaskEvent.RESET)
+    m.end_lease(task)
     _empty(task)
     task.ready_at = m.now + timedelta(seconds=plan.delay_seconds)
     task.start_failures = plan.start_failures
@@ -223,6 +224,7 @@ def release_unoffered(m: Moves, job: JobRow, before: datetime) -> bool:
         text = f"rank {task.rank}: {task.host_name} did not ask for it in time"
         m.log("task.expired", job, text, task=task)
         m.move_task(task, TaskEvent.RELEASE)
+        m.end_lease(task)
         _empty(task)
         task.ready_at = m.now
         m.rewrite(task)

@@ -17,7 +17,7 @@ from holdfast.core.endings.decide import Charges
 from holdfast.core.endings.drain import Completion
 from holdfast.core.states import AttemptEvent, AttemptState, JobEvent, JobState, Outcome, TaskEvent
 from holdfast.core.transitions import ATTEMPT, JOB, TASK, step
-from holdfast.moves.rows import AttemptChange, EndedWork, JobRow, NewEvent, TaskRow
+from holdfast.moves.rows import AttemptChange, EndedWork, JobRow, LeaseEnd, NewEvent, TaskRow
 from holdfast.moves.values import DrainNews, Seated
 
 MAX_AVOIDED_HOSTS = 16
@@ -43,7 +43,21 @@ class Moves:
         self.opened: set[str] = set()
         self.drain_news: list[DrainNews] = []  # for listeners, after the commit
         self.seated: list[Seated] = []
+        self.lease_ends: list[LeaseEnd] = []
         self.rewritten: dict[tuple[str, int], TaskRow] = {}
+
+    def end_lease(self, task: TaskRow) -> None:
+        """Note a lease's end for the ledger, before the task's row forgets its host."""
+        if task.host_id is not None:
+            told = None if task.facts is None else task.facts.tally
+            end = LeaseEnd(
+                job_id=task.job_id,
+                rank=task.rank,
+                started_at=task.started_at,
+                ended_at=task.ended_at,
+                tally=told,
+            )
+            self.lease_ends.append(end)
 
     def ranks(self, job: JobRow) -> list[TaskRow]:
         """Return the job's tasks, sorted by rank."""
@@ -176,6 +190,8 @@ def announce_success(m: Moves, job: JobRow) -> None:
 
 def clear(m: Moves, job: JobRow) -> None:
     """Drop the task rows of an attempt that is over; its `members` keep their ends."""
+    for task in m.tasks[job.id].values():
+        m.end_lease(task)
     m.cleared.add(job.id)
     m.tasks[job.id] = {}
     for changed in (m.changed_tasks, m.rewritten):

@@ -17,8 +17,7 @@ from holdfast.core.placement.plan import QuotaLeft, Share
 from holdfast.core.settings.resolve import Value, resolve
 from holdfast.errors import QuotaExceeded
 
-NAMES = ("quota_jobs", "quota_gpus", "budget_usd_per_month")
-"""The settings by which a project may come to its limit."""
+NAMES = ("quota_jobs", "quota_gpus")
 SHARES = ("share_gpus", "share_cpu_slots")
 
 
@@ -46,8 +45,10 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def sets_quota(layer: Mapping[str, Value]) -> bool:
-    """Return whether a layer of settings sets a quota, or a budget, which may hold jobs as well."""
-    return any(layer.get(name) is not None for name in NAMES)
+    """Return whether a layer of settings sets a quota, or lets a spent budget hold jobs
+    (QUOTA-3)."""
+    limited = any(layer.get(name) is not None for name in NAMES)
+    return limited or layer.get("at_budget") not in (None, "notice")
 
 
 def sets_share(layer: Mapping[str, Value]) -> bool:
@@ -90,7 +91,7 @@ def read_quota(
     """Return a project's quota in force, or None. own: the project's settings, which go before the
     layers `below`. held: as in `Quota`."""
     layers = [("project", own), *below]
-    jobs, gpus = (_count(resolve(name, layers).value) for name in ("quota_jobs", "quota_gpus"))
+    jobs, gpus = (_count(resolve(name, layers).value) for name in NAMES)
     if jobs is None and gpus is None and not held:
         return None
     hard = resolve("quota", layers).value == "hard"

@@ -288,11 +288,19 @@ def order_preempt(
     hard: bool,
     operator_stop: bool,
     trigger_rank: int | None,
+    notice_seconds: float | None,
 ) -> PreemptRow:
     """Return the order to stop one task. A task that falls because another fell is a sibling."""
     sibling = trigger_rank not in (None, key.rank) and cause is not Cause.USER_CANCELLED
     cause = Cause.SIBLING_DRAINED if sibling else cause
-    return PreemptRow(key=key, cause=cause, reason=reason, hard=hard, operator_stop=operator_stop)
+    return PreemptRow(
+        key=key,
+        cause=cause,
+        reason=reason,
+        hard=hard,
+        operator_stop=operator_stop,
+        notice_seconds=notice_seconds,
+    )
 
 
 def recovered_event(host_id: str, name: str, heartbeat_at: datetime, now: datetime) -> NewEvent:

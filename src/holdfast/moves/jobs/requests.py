@@ -113,6 +113,7 @@ def cancel(m: Moves, job: JobRow, reason: str, *, hard: bool) -> None:
         if job.drain_cause is Cause.USER_CANCELLED and (job.drain_hard or not hard):
             return
         job.drain_cause, job.drain_reason = Cause.USER_CANCELLED, reason
+        job.drain_notice_seconds = None
         job.drain_hard = job.drain_hard or hard
         m.touch(job, reason)
         m.log("job.draining", job, reason, cause=str(Cause.USER_CANCELLED), hard=hard or None)

@@ -115,11 +115,12 @@ class JobStore(Protocol):
         *,
         hard: bool = False,
         epoch: int | None = None,
+        notice_seconds: float | None = None,
         now: Now = None,
     ) -> bool:
         """Begin a drain of a reserved or running job; with `epoch`, only of the attempt under that
-        epoch. Return whether this call began the drain: an epoch has one drain at most. Raises
-        NotFound."""
+        epoch. notice_seconds: the time that its tasks have to save; None: their grace. Return
+        whether this call began the drain: an epoch has one drain at most. Raises NotFound."""
 
 
 class AdmissionStore(Protocol):

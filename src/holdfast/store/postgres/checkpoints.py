@@ -168,6 +168,16 @@ class PostgresCheckpoints(OnSession):
             await write_events(tx, [event], await tx.now(now))
         return older
 
+    async def note_broken(
+        self, host_id: str, told: Sequence[tuple[TaskKey, int, int]], *, now: Now = None
+    ) -> None:
+        """Record attempts that did not go on from their checkpoints, once each, with the event
+        task.checkpoint_unused (LOSS-2). told: task, its first step, the step of its checkpoint. A
+        stale report changes nothing."""
+        told = [each for each in told if is_storable_key(each[0])]
+        if told:
+            await self.session.transact(lambda tx: _note_broken(tx, host_id, told, now))
+
     async def delete_checkpoints(
         self, job_id: str, *, rank: int | None = None, number: int | None = None
     ) -> tuple[str, ...]:
@@ -201,6 +211,33 @@ class PostgresCheckpoints(OnSession):
         return {
             row["blob"] for row in await self.session.rows("find_known_blobs", blobs=list(names))
         }
+
+
+async def _note_broken(
+    tx: Tx, host_id: str, told: Sequence[tuple[TaskKey, int, int]], now: datetime | None
+) -> None:
+    given = {
+        "jobs": [key.job_id for key, _, _ in told],
+        "ranks": [key.rank for key, _, _ in told],
+        "epochs": [key.epoch for key, _, _ in told],
+        "steps": [clamp_count(step) for _, step, _ in told],
+        "given": [clamp_count(step) for _, _, step in told],
+    }
+    rows = await tx.rows("note_broken", host=host_id, **given)
+    if rows:
+        events = [
+            checkpoints.unused_event(
+                host_id,
+                TaskKey(row["job_id"], row["rank"], row["epoch"]),
+                row["attempt"],
+                row["queue"],
+                row["project"],
+                row["step"],
+                row["given"],
+            )
+            for row in rows
+        ]
+        await write_events(tx, events, await tx.now(now))
 
 
 def _who(host_id: str, incarnation: str, key: TaskKey) -> dict[str, object]:

@@ -178,6 +178,25 @@ class PostgresHosts(OnSession, HostStore):
         return await read_host(tx, host_id)
 
     @transacts
+    async def give_notice(
+        self, tx: Tx, host_id: str, reason: str, seconds: float | None, *, now: Now = None
+    ) -> list[str] | None:
+        """Drain an active host that its provider takes away, and have its tasks save and go at
+        once (NOTICE-2). seconds: how long they have; None: their grace. Return the jobs that stop;
+        None where the host is not active, because it was told before or gets no work anyway."""
+        at = await tx.now(now)
+        await tx.value("lock_host", id=host_id)
+        row = await tx.one("read_host_state", id=host_id, now=None)
+        if row is None or row["state"] != HostState.ACTIVE:
+            return None
+        state = registration.move_state(row["name"], HostState.ACTIVE, "drain")
+        await set_host_state(tx, host_id, row["name"], HostState.ACTIVE, state, "drain", reason, at)
+        m = await _load_host(tx, host_id, at)
+        jobs = registration.give_notice(m, host_id, row["name"], reason, seconds)
+        await write_moves(tx, m)
+        return jobs
+
+    @transacts
     async def revoke_key(self, tx: Tx, host_id: str, reason: str, *, now: Now = None) -> HostRecord:
         """Forget a host's key, so that the host is refused until it joins with a token again; its
         tasks end with their leases. Event host.moved. A terminate by `move_host` includes this.

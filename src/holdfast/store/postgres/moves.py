@@ -50,6 +50,9 @@ async def write_moves(tx: Tx, m: Moves, *, last: bool = False) -> None:
 def list_writes(m: Moves) -> list[Step]:
     """Return the statements that write what `m` gathered, at most one per table."""
     steps: list[Step] = []
+    if m.lease_ends:
+        ends = {"ids": list({end.job_id for end in m.lease_ends}), "now": m.now}
+        steps.append(("write_ledger_ends", {**ends, "rows": to_json(m.lease_ends)}))
     if m.cleared:
         steps.append(("clear_tasks", {"ids": sorted(m.cleared)}))
     ordinary = [task for key, task in m.changed_tasks.items() if key not in m.rewritten]

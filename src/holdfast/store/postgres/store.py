@@ -30,11 +30,14 @@ from holdfast.store.postgres.fleet.views import PostgresFleetViews
 from holdfast.store.postgres.hosts import PostgresHosts
 from holdfast.store.postgres.jobs.admission import PostgresAdmission
 from holdfast.store.postgres.jobs.drains import PostgresDrains
+from holdfast.store.postgres.jobs.forecasts import PostgresForecasts
 from holdfast.store.postgres.jobs.jobs import PostgresJobs
 from holdfast.store.postgres.jobs.leases import PostgresLeases
 from holdfast.store.postgres.jobs.members import PostgresMembers
 from holdfast.store.postgres.jobs.placing import warm_up
 from holdfast.store.postgres.jobs.sessions import PostgresSessions
+from holdfast.store.postgres.jobs.suspects import PostgresSuspects
+from holdfast.store.postgres.ledger.ledger import PostgresLedger
 from holdfast.store.postgres.logs.appends import PostgresLogs
 from holdfast.store.postgres.logs.search import PostgresLogSearch
 from holdfast.store.postgres.notices import PostgresNotices
@@ -87,6 +90,7 @@ class PostgresStore:
         self.environment = dict(environment or {})
         self.admission = PostgresAdmission(session, self.environment)
         self.arrays = PostgresArrays(session, self.environment)
+        self.forecasts = PostgresForecasts(session)
         self.bundles = PostgresBundles(session)
         self.outputs = PostgresOutputs(session)
         self.call_checkpoints = PostgresCallCheckpoints(session)
@@ -101,6 +105,7 @@ class PostgresStore:
         self.jobs = PostgresJobs(session, self.environment)
         self.leadership = PostgresLeadership(session, lead_seconds)
         self.leases = PostgresLeases(session, self.environment)
+        self.ledger = PostgresLedger(session)
         self.logs = PostgresLogs(session)
         self.log_search = PostgresLogSearch(session)
         self.members = PostgresMembers(session)
@@ -110,6 +115,7 @@ class PostgresStore:
         self.sessions = PostgresSessions(session)
         self.settings = PostgresSettings(session)
         self.sign_ins = PostgresSignIns(session)
+        self.suspects = PostgresSuspects(session)
         self.telemetry = PostgresTelemetry(session)
         self.tokens = PostgresTokens(session)
         self.views = PostgresFleetViews(session)

@@ -8,7 +8,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -376,6 +377,48 @@ def test_a_tree_below_a_keeper_has_its_runaways() -> None:
             os.kill(pid, 9)
         os.waitpid(child.pid, 0)
         read_start(child, request)
+
+
+@contextmanager
+def start_kept(mark: str) -> Iterator[int]:
+    """A program below a keeper of its own, as the guardian starts tasks and sessions."""
+    request = SpawnRequest(
+        argv=("/bin/sleep", "600"),
+        env={"HOLDFAST_TASK": mark},
+        keeper=Keepers().take(read_boottime() + 600),
+    )
+    child = spawn(request)
+    try:
+        yield child.program_pid
+    finally:
+        for pid in (child.program_pid, child.pid):
+            os.kill(pid, 9)
+        os.waitpid(child.pid, 0)
+        read_start(child, request)
+
+
+@pytest.mark.skipif(
+    find_starter() is None, reason="the package was built without the native starter"
+)
+async def test_what_a_session_does_on_a_gpu_is_no_work_of_its_task(nvml: Script) -> None:
+    """INSIDE-1: its process has a keeper of its own, so the driver's figures of its pid are left
+    out."""
+    asked = worker()
+    with start_kept(str(KEY)) as task, start_kept("session 1") as session:
+        held = [{"pid": task, "usedGpuMemory": 3 * GB}, {"pid": session, "usedGpuMemory": 5 * GB}]
+        try:
+            probe = RealProbe(asked, guardian_pid=os.getpid())
+            probe.pids_are_ours = True
+            for at, percent in ((5, 0), (9, 30)):
+                busy = {session: 95, task: percent}
+                samples = [{"pid": pid, "timeStamp": at, "smUtil": n} for pid, n in busy.items()]
+                nvml([device(gpu=95, processes=held, samples=samples)])
+                sampled = (await probe.sample([Probed(KEY, task, (0,))]))[KEY]
+                (found,) = sampled.reading.gpus
+                assert (found.utilisation_percent, found.memory_bytes) == (percent, 3 * GB)
+                assert not found.box_wide
+        finally:
+            await asked.close()
 
 
 def test_stopped_processes_are_counted() -> None:

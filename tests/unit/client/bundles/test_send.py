@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from holdfast.client.bundles import index
+from holdfast.client.bundles import send as send_module
 from holdfast.client.bundles.index import Index, sign
 from holdfast.client.bundles.send import FolderSender, Sent
 from holdfast.client.bundles.walk import walk
@@ -90,6 +91,25 @@ def test_an_unchanged_folder_is_not_read_and_costs_one_call(store: Store, folder
     again = send(store, folder)
     assert again.code == first.code
     assert (again.read, again.sent, store.asked) == (0, 0, [f"GET {first.code.digest[:8]}"])
+
+
+def test_before_many_bytes_are_sent_the_largest_folders_are_named(
+    store: Store, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(send_module, "TELL_BYTES", 100)
+    notes: list[str] = []
+    for big in ("a", "b"):
+        (folder / big).mkdir(exist_ok=True)
+        (folder / big / "big").write_bytes(bytes(4096 if big == "a" else 8192))
+    send(store, folder, note=notes.append)
+    assert "the most in b/ 8.0 KiB, a/ 4.2 KiB, ./ 10 bytes" in notes[0]
+    send(store, folder, note=notes.append)
+    (folder / "a/3.txt").write_text("changed")
+    send(store, folder, note=notes.append)
+    assert len(notes) == 1, "what is there already is not sent, and a small change is none to tell"
+    other = FolderSender(Store(), walk(str(folder)), "p", "http://other", note=notes.append)
+    other.send()
+    assert len(notes) == 2
 
 
 def test_one_changed_file_goes_alone(store: Store, folder: Path) -> None:

@@ -7,8 +7,10 @@ import base64
 import hashlib
 import json
 import re
+import time
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,6 +21,7 @@ from holdfast.controller.app import App
 from holdfast.controller.routes import ENDPOINTS
 from holdfast.controller.runtime.auth import Role, make_new_id
 from holdfast.wire import api as wire_api
+from holdfast.work.setup import READY, tell_age
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, bearer, gpu
 from tests.waits import within
 
@@ -473,6 +476,32 @@ async def test_why_says_where_nothing_would_stop_a_job_that_hangs(served: Served
     assert "unwatched" in await codes()
     assert "unwatched" not in await codes(time_limit_seconds=60)
     assert "unwatched" not in await codes(first_beat_timeout_seconds=60)
+
+
+@pytest.mark.parametrize(("days", "says"), [(45, True), (20, False)])
+async def test_why_says_that_a_shared_environment_is_old(
+    served: Served, tmp_path: Path, capfd: pytest.CaptureFixture[str], days: int, says: bool
+) -> None:
+    (folder := tmp_path / ("0a" * 16)).mkdir()
+    (folder / READY).write_text(json.dumps({"made_at": time.time() - days * 86_400 - 60}))
+    tell_age(folder)
+    said = capfd.readouterr().out.encode()
+    agent = FakeAgent(served, "s1")
+    await agent.register()
+    job = await served.submit(setup="pip install torch")
+    order = await agent.take()
+    await agent.sync(agent.running(order))
+    await agent.send_log(order.key, said + b"step 1\n")
+
+    async def find_lines() -> list[str]:
+        why = (await served.call("GET", f"/v1/jobs/{job['id']}/why")).json()
+        return [x["message"] for x in why["lines"] if x["code"] == "old_environment"]
+
+    old = f"the environment {'0a' * 16} was made {days} days ago"
+    old += ", so packages whose versions are not pinned are of that time"
+    assert await find_lines() == ([old] if says else [])
+    await agent.end(order, exit_code=1)
+    assert await find_lines() == ([old] if says else []), "also of a job that failed of it"
 
 
 async def test_why(served: Served) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 
 import msgspec
 import pytest
@@ -10,7 +11,11 @@ import pytest
 from holdfast.controller.fleet import prices
 from holdfast.controller.fleet.cycle import PoolCycles
 from holdfast.controller.fleet.forget import forget_pool
+from holdfast.core.causes import Cause
+from holdfast.core.facts import TaskFacts
 from holdfast.core.fleet.instances import Machine, MachineState
+from holdfast.core.ids import TaskKey
+from holdfast.core.placement.types import JobPlacement, TaskPlacement
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import HostState, InstanceState
 from holdfast.moves.values import NewJob
@@ -288,6 +293,50 @@ async def test_a_preempted_machine_is_told_from_one_that_is_lost(
     ]
     assert (gone.state, gone.fault) == (InstanceState.GONE, "preempted")
     assert words in gone.reason
+
+
+async def test_the_tasks_of_a_machine_that_is_about_to_be_taken_away_save_and_go(
+    world: World,
+) -> None:
+    """NOTICE-2: of the provider's two minutes, 30 s are left for the upload."""
+    for _ in range(3):
+        await world.cycle()
+    (host,) = await world.active()
+    job = NewJob(id="0" * 20, spec=JobSpec(argv=("true",)), queue="cpu")
+    await world.store.jobs.submit_jobs([job], now=world.now)
+    (capacity,) = (await world.store.admission.read_admission(9, now=world.now)).hosts
+    place = TaskPlacement(rank=0, host_id=host, incarnation=capacity.incarnation, devices=())
+    start = JobPlacement(
+        job_id=job.id, epoch=0, queue="cpu", project="default", gpus=0, cpu_slots=1,
+        memory_bytes=0, tasks=(place,),
+    )  # fmt: skip
+    await world.store.leases.reserve_and_offer([start], {job.id: 300.0}, (), now=world.now)
+    key = TaskKey(job.id, 0, 1)
+    await world.sync(host, "m-1")
+    await world.sync(host, "m-1", live=(key,), started=(key,))
+    machine = world.provider.machines["m-1"]
+    world.dead = {"m-1"}
+    world.provider.machines["m-1"] = msgspec.structs.replace(
+        machine,
+        reason="spot interruption",
+        lost="preempted",
+        leaves_at=world.now + timedelta(seconds=150),
+    )
+    for seconds in (30.0, 10.0):
+        await world.cycle(seconds)
+        (order,) = (await world.sync(host, "m-1", live=(key,))).preempts
+        assert (order.cause, order.hard, order.notice_seconds) == (Cause.PREEMPTED, False, 90.0)
+    assert order.reason.endswith("its provider takes it away in 120 s: spot interruption")
+    assert (await world.store.hosts.get_host(host)).state is HostState.DRAINING, "no new work"
+
+    await world.sync(host, "m-1", ended=((key, TaskFacts(stopped=True, signal=15)),))
+    world.provider.end("m-1")
+    for _ in range(2):
+        await world.cycle()
+    (gone,) = [
+        i for i in await world.store.fleet.list_instances(include_gone=True) if i.host_id == host
+    ]
+    assert (gone.state, gone.fault) == (InstanceState.GONE, "preempted")
 
 
 async def test_a_host_that_an_operator_terminates_gives_its_machine_back(world: World) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -224,6 +225,33 @@ async def test_what_a_host_could_not_start_is_said_with_the_host(
 
 
 # ---- preemption
+LOST = re.compile(
+    r"it loses least: \d+ CPU slot-seconds? since its attempt began, because no checkpoint of it is "
+    r"on record since then"
+)
+LEFT = re.compile("; it has up to (1 min|[0-9]+ s) more to save$")
+
+
+async def test_a_stop_is_not_taken_back_when_the_job_it_is_for_is_cancelled(
+    served: Served, agent: FakeAgent
+) -> None:
+    """And that is said, and the stopped job starts again as soon as it has ended."""
+    await served.call("PUT", "/v1/queues/cpu", json={"set": {"preempt_min_run_seconds": 0}})
+    victim = await served.submit(cpus=4, priority=10, preemptible=True)
+    order = await agent.take()
+    await agent.sync(agent.running(order))
+    await served.until(victim["id"], "running")
+    winner = await served.submit(cpus=4, priority=90)
+    await served.until(victim["id"], "draining")
+    await served.call("POST", f"/v1/jobs/{winner['id']}/cancel", json={})
+    found = await why(served, victim)
+    assert f"job {winner['id']} was cancelled" in found["place_not_needed"]["message"]
+    await agent.end(order, stopped=True, signal=15)
+    await served.until(victim["id"], "reserved")
+    (attempt, _) = (await served.call("GET", f"/v1/jobs/{victim['id']}/attempts")).json()["items"]
+    assert (attempt["cause"], attempt["charged_to"]) == ("preempted", "nothing")
+
+
 async def test_both_sides_of_a_preemption_name_each_other(served: Served, agent: FakeAgent) -> None:
     await served.call("PUT", "/v1/queues/cpu", json={"set": {"preempt_min_run_seconds": 0}})
     victim = await served.submit(cpus=4, priority=10, preemptible=True, name="night")
@@ -234,13 +262,20 @@ async def test_both_sides_of_a_preemption_name_each_other(served: Served, agent:
     await served.until(victim["id"], "draining")
 
     found = await until_why(served, winner, "room_held_back")
-    assert found["summary"]["message"] == (
-        f"it takes the place of job {victim['id']} (night, priority 10), which is being stopped"
+    said = found["summary"]["message"]
+    assert said.startswith(
+        f"it takes the place of job {victim['id']} (night, priority 10), which is being stopped; it "
+        "was chosen because it loses least: "
     )
+    assert LOST.search(said)
+    assert LEFT.search(said)
     found = await why(served, victim)
-    assert found["preempted"]["message"].endswith(say_preempted(winner["id"], 90, 10))
+    assert say_preempted(winner["id"], 90, 10) in found["preempted"]["message"]
+    assert LOST.search(found["preempted"]["message"])
+    assert "is killed after its notice of 60 s" in found["grace"]["message"]
     assert winner["id"] in found["preempted"]["hint"]
 
+    assert "place_not_needed" not in found
     await agent.end(order, stopped=True, signal=15)
     await served.until(winner["id"], "reserved")
     await served.until(victim["id"], "queued")
@@ -300,12 +335,15 @@ async def test_both_sides_of_a_loan_name_each_other(served: Served, agent: FakeA
     await served.call("PUT", "/v1/queues/cpu", json={"set": {"preempt_min_run_seconds": 0}})
     await served.until(borrower["id"], "draining")
     found = await why(served, owner)
-    assert found["summary"]["message"] == (
+    said = found["summary"]["message"]
+    assert said.startswith(
         f"it takes the place of job {borrower['id']} (night, project b), which gives back what its "
-        "project borrowed"
+        "project borrowed; it was chosen because it loses least: "
     )
+    assert LOST.search(said)
+    assert LEFT.search(said)
     found = await why(served, borrower)
-    assert found["preempted"]["message"].endswith(say_reclaimed(owner["id"], "a", "b"))
+    assert say_reclaimed(owner["id"], "a", "b") in found["preempted"]["message"]
     await agent.end(order, stopped=True, signal=15)
     await served.until(owner["id"], "reserved")
     await served.until(borrower["id"], "queued")

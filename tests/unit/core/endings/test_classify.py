@@ -460,7 +460,7 @@ ModuleNotFoundError: No module named 'torch'
         ),
         (
             '  File "x.py", line 1\n    a b\n      ^\nSyntaxError: invalid syntax\n',
-            "SyntaxError: invalid syntax (exit code 1)",
+            "its code cannot be read: SyntaxError: invalid syntax",
         ),
         (
             "/usr/bin/python3: No module named x\n",

@@ -50,6 +50,7 @@ def judge(
     **ending: Any,
 ) -> Decision:
     what = found(cause, **(more or {}))
+    ending.setdefault("saved", cause is Cause.PROGRAM_ERROR)  # without, none follows (BUDGET-9)
     return decide(
         what,
         charges or Charges(),
@@ -358,6 +359,30 @@ def test_a_window_does_not_open_what_is_closed() -> None:
     assert judge(Cause.VALIDATION_ERROR, policy=policy, ran_seconds=50.0).event is JobEvent.FAIL
     decision = judge(Cause.PREEMPTED, Charges(retries=3), policy, ran_seconds=50.0)
     assert decision.charges.retries == 3, "what is not charged resets nothing"
+
+
+# ---- errors of the program (BUDGET-9)
+
+
+@pytest.mark.parametrize(
+    ("best", "step", "saved", "again"),
+    [
+        (None, None, False, False),
+        (None, 3, False, True),
+        (3, 3, False, False),
+        (3, 2, False, False),
+        (3, 4, False, True),
+        (3, None, True, True),
+    ],
+)
+def test_a_mistake_in_the_program_is_tried_again_only_behind_new_work(
+    best: int | None, step: int | None, saved: bool, again: bool
+) -> None:
+    """BUDGET-9."""
+    decision = judge(Cause.PROGRAM_ERROR, Charges(best_step=best), PLENTY, step=step, saved=saved)
+    assert (decision.event in AGAIN) is again
+    assert decision.charges.retries == int(again), "a retry that does not follow is not charged"
+    assert ("would end the same" in decision.reason) is not again
 
 
 # ---- the kill switch (RETRY-5)

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.core.causes import Cause
 from holdfast.core.endings.classify import MEASURED, UNMEASURED, classify
-from holdfast.core.endings.patterns import CASCADE, CASCADE_RULES, PULL, TEXT, find_ports
+from holdfast.core.endings.patterns import CASCADE, CASCADE_RULES, PULL, TEXT, LogPart, find_ports
 from holdfast.core.endings.xids import (
     XIDS,
     Blame,
@@ -87,6 +87,38 @@ MESSAGES = [
     ("port-in-use", "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29500, useIpv6: 0, code: -98, name: EADDRINUSE, message: address already in use"),
     ("port-in-use", "OSError: [Errno 98] error while attempting to bind on address ('0.0.0.0', 8000): address already in use"),
     ("port-in-use", "listen tcp :8080: bind: address already in use"),
+    ("cuda-capture", "RuntimeError: CUDA error: operation not permitted when stream is capturing"),
+    ("cuda-oom", "ValueError: No available memory for the cache blocks. Try increasing `gpu_memory_utilization` when initializing the engine."),
+    ("host-oom", "FATAL ERROR: Reached heap limit Allocation failed - JavaScript heap out of memory"),
+    ("host-oom", "bash: xrealloc: cannot allocate 18446744071562067968 bytes"),
+    ("host-oom", "memory allocation of 17179869184 bytes failed"),
+    ("host-oom", "fatal error: runtime: out of memory"),
+    # around the program
+    ("slurm-ended", "slurmstepd: error: *** JOB 9931 ON c12 CANCELLED AT 2024-03-01T11:00:02 DUE TO PREEMPTION ***"),
+    ("slurm-time-limit", "slurmstepd: error: *** STEP 9931.0 ON c12 CANCELLED AT 2024-03-01T11:00:02 DUE TO TIME LIMIT ***"),
+    ("nccl-port", "c3:77:91 [1] transport/net_ib.cc:95 NCCL WARN NET/IB : mlx5_0:1 Got async event : port error"),
+    ("file-system", "OSError: [Errno 5] Input/output error: '/mnt/lustre/shard-3.bin'"),
+    ("file-system", "cat: /nfs/cfg.yaml: Stale file handle"),
+    ("service-away", "requests.exceptions.HTTPError: 503 Server Error: Service Unavailable for url: https://models.example/x"),
+    ("service-away", "curl: (22) The requested URL returned error: 429"),
+    ("service-away", "botocore.exceptions.ClientError: An error occurred (ThrottlingException) when calling the GetObject operation"),
+    # mistakes
+    ("option", "grep: unrecognized option '--moon'"),
+    ("syntax", "run.sh: line 3: syntax error near unexpected token `done'"),
+    ("syntax", "SyntaxError: '(' was never closed"),
+    ("javascript", "ReferenceError: x is not defined\n    at main.js:1:1\n\nNode.js v20.1.0"),
+    ("refused", "requests.exceptions.HTTPError: 404 Client Error: Not Found for url: https://models.example/y"),
+    ("refused", "urllib.error.HTTPError: HTTP Error 401: Unauthorized"),
+    ("refused", "botocore.errorfactory.NoSuchKey: An error occurred (NoSuchKey) when calling the GetObject operation: The specified key does not exist."),
+    ("configuration", "Could not override 'optim.lrr'."),
+    ("configuration-error", "yaml.scanner.ScannerError: mapping values are not allowed here"),
+    ("configuration-error", "omegaconf.errors.ConfigAttributeError: Key 'lrr' is not in struct"),
+    ("name", "NameError: name 'optimizr' is not defined"),
+    ("name", "AttributeError: module 'torch' has no attribute 'compil'"),
+    ("call", "TypeError: Trainer.__init__() got an unexpected keyword argument 'epoch'"),
+    ("shapes", "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x8 and 4x8)"),
+    ("state-dict", "RuntimeError: Error(s) in loading state_dict for GPT:"),
+    ("backward", "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn"),
     # NCCL by itself
     ("nccl-usage", "ncclInvalidUsage: This usually reflects invalid usage of NCCL library."),
     ("nccl-usage", "node0:1:2 [0] init.cc:916 NCCL WARN Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1000"),
@@ -144,6 +176,13 @@ PROSE = [
     "RESOURCE_EXHAUSTED is one of gRPC's status codes",
     "watchdog: all collectives finished in time",
     "the driver and library versions match",
+    "TypeError: 'NoneType' object is not subscriptable",
+    "AttributeError: 'NoneType' object has no attribute 'json'",
+    "ModuleNotFoundError: No module named 'flash_attn'",
+    "FileNotFoundError: [Errno 2] No such file or directory: '/data/x'",
+    "GET /v2/models 404 in 3 ms, answered from the cache",
+    "retrying after a 503 of the registry",
+    "the option --moon is unknown to older versions",
 ]
 
 REGISTRY = [
@@ -220,7 +259,10 @@ def test_what_a_registry_says_is_not_looked_for_in_a_programs_log() -> None:
 
 
 def test_every_pattern_has_a_real_message() -> None:
-    assert {name for name, _ in MESSAGES} >= {pattern.name for pattern in TEXT} - {"read-only-disk"}
+    assert {name for name, _ in MESSAGES} >= {pattern.name for pattern in TEXT} - {
+        "read-only-disk",
+        "usage",  # ends with 2: test_wrong_arguments
+    }
     assert {name for name, _ in REGISTRY} == {pattern.name for pattern in PULL}
 
 
@@ -234,6 +276,39 @@ def test_looking_for_words_first_finds_the_same() -> None:
     assert sum(len(words) >= 5 for p in TEXT for words, _ in p.alternatives) == sum(
         len(p.alternatives) for p in TEXT
     )
+
+
+# ---- last words (PATTERN-4)
+
+ARGPARSE = (
+    "usage: train.py [-h] [--lr LR]\ntrain.py: error: unrecognized arguments: --learning-rate 3\n"
+)
+
+
+def test_wrong_arguments_are_a_mistake_where_the_program_ended_of_them() -> None:
+    """PATTERN-4."""
+    assert classify(TaskFacts(exit_code=2, log_tail=ARGPARSE)).rule == "log-usage"
+    goes_on = ARGPARSE + "step 1\nno rows\n"
+    assert classify(TaskFacts(exit_code=1, log_tail=goes_on)).rule == "exit-code"
+
+
+LAST = [m for n, m in MESSAGES for p in TEXT if p.name == n and p.part is not LogPart.LOG]
+
+
+@pytest.mark.parametrize("message", LAST)
+def test_what_programs_print_and_go_on_is_no_cause_of_a_later_end(message: str) -> None:
+    """PATTERN-4."""
+    log = FRAME.format(message) + "".join(f"step {step} | loss 2.1\n" for step in range(9))
+    log += FRAME.format("ValueError: no rows in shard 3")
+    assert classify(TaskFacts(exit_code=1, log_tail=log)).rule == "exit-code"
+
+
+@pytest.mark.parametrize("message", LAST)
+def test_the_last_words_of_a_program_that_was_killed_explain_nothing(message: str) -> None:
+    """PATTERN-4."""
+    text = FRAME.format(message)
+    for facts in (TaskFacts(signal=9, log_tail=text), TaskFacts(exit_code=137, log_tail=text)):
+        assert classify(facts).rule in ("signal", "exit-code")
 
 
 # ---- what stands before what (PATTERN-1)

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.core.fleet.faults import split_notice
 from holdfast.core.fleet.instances import Machine, MachineState
 from holdfast.core.fleet.leaks import (
     ALL_MISSING_SECONDS,
@@ -161,3 +162,27 @@ def test_a_machine_that_a_living_rental_holds_is_never_ended(
             assert each.ref in found.reap, "what no intent on record asks for does not live on"
     said = [*found.seen, *found.missing, *found.gone, *found.missed]
     assert len(said) == len(set(said)), "each rental is judged once"
+
+
+def test_a_machine_that_is_about_to_be_taken_away_is_noticed_and_serves_until_then() -> None:
+    """NOTICE-2."""
+    leaving = machine(0, lost="preempted", reason="spot interruption")
+    found = read(rental(0), machines=(leaving,))
+    assert (found.notices, found.words) == ({"h0": leaving}, {"h0": "preempted"})
+    assert not found.lost
+    assert not found.gone
+    # The programs of a machine that is ending were told so themselves.
+    ending = machine(0, lost="preempted", state=MachineState.ENDING)
+    assert not read(rental(0), machines=(ending,)).notices
+    stranger = machine(7, "h0", lost="preempted")
+    assert not read(rental(0), machines=(machine(0), stranger)).notices
+
+
+def test_a_providers_notice_leaves_time_for_the_upload() -> None:
+    assert [split_notice(seconds) for seconds in (None, 0.0, 30.0, 50.0, 120.0)] == [
+        None,
+        0.0,
+        15.0,
+        25.0,
+        90.0,
+    ]

@@ -72,6 +72,18 @@ def test_an_emptied_draining_host_is_ended_at_once_and_an_operators_after_its_id
         assert not plan(pool(), (busy,)).actions
 
 
+def test_a_host_that_still_sends_outputs_is_kept_for_its_grace_and_no_longer() -> None:
+    spec = pool(shutdown_grace_seconds=600.0)
+    hosts = (host(0, outputs_seconds=599.0), host(1, outputs_seconds=600.0), host(2))
+    assert sorted(drained(plan(spec, hosts))) == ["h1", "h2"]
+    going = tuple(
+        host(number, "draining", draining_for_scale=True, outputs_seconds=seconds)
+        for number, seconds in enumerate((0.0, 599.0, 600.0, None))
+    )
+    found = plan(spec, going)
+    assert [action.host_id for action in kinds(found, EndMachine)] == ["h2", "h3"]
+
+
 def test_an_end_is_asked_for_until_it_is_confirmed_and_counted_once() -> None:
     over = host(0, "terminated", instance=InstanceState.ENDING)
     found = plan(pool(), (over,))

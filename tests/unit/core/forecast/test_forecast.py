@@ -4,7 +4,7 @@ from hypothesis import given
 
 from holdfast.core.forecast.changes import plan_once
 from holdfast.core.forecast.forecast import find_forecast, foretell_by_pace, foretell_line
-from holdfast.core.forecast.outlook import Outlook, Pace
+from holdfast.core.forecast.outlook import Outlook, StartPace
 from holdfast.core.forecast.spreads import Spread
 from tests.unit.core.forecast.samples import (
     make_host,
@@ -87,12 +87,12 @@ def test_a_job_that_nothing_will_ever_make_room_for_has_no_forecast() -> None:
 
 
 def test_a_job_deep_in_the_line_is_expected_by_the_pace_of_starts() -> None:
-    found = foretell_by_pace(999, Pace(starts=600, seconds=3600.0))
+    found = foretell_by_pace(999, StartPace(starts=600, seconds=3600.0))
     assert found is not None
     assert found.expected_seconds == 6000.0
     assert found.latest_seconds is not None
     assert found.earliest_seconds < 6000.0 < found.latest_seconds
-    assert foretell_by_pace(999, Pace(starts=1, seconds=3600.0)) is None
+    assert foretell_by_pace(999, StartPace(starts=1, seconds=3600.0)) is None
 
 
 def test_the_work_of_a_forecast_is_bounded() -> None:

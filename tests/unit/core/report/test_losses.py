@@ -1,4 +1,4 @@
-"""What was lost, and what would have saved it (LOSS-1)."""
+"""What was lost, and what would have saved it (MEND-1)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ ends = st.lists(st.integers(1, 40_000), min_size=1, max_size=12)
 def test_a_proposal_saves_at_least_what_it_says(
     instants: list[int], devices: int, save_seconds: int | None
 ) -> None:
-    """LOSS-1: the same ends, played again with a checkpoint each T, lose so much less."""
+    """MEND-1: the same ends, played again with a checkpoint each T, lose so much less."""
     kept_each = save_seconds or 10**9
     lost = [instant % kept_each for instant in instants]
     found = propose(

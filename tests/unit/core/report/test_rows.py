@@ -1,4 +1,4 @@
-"""The lines of a report (REPORT-1, REPORT-2)."""
+"""The lines of a report (HOURS-1, HOURS-2)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_hours_of_one_owner_on_two_hosts_are_one_line_with_both_prices() -> None
 
 
 def test_a_job_that_never_beats_has_no_goodput() -> None:
-    """REPORT-2"""
+    """HOURS-2"""
     (row,), _ = _rows(_sum("ada", "p", "h1", unmeasured_busy=3, unmeasured_idle=1))
     assert row.goodput is None
     assert (row.usd, row.unmeasured_usd) == (8.0, 8.0)
@@ -98,7 +98,7 @@ sums = st.lists(
 
 @given(sums)
 def test_nothing_is_left_out_and_nothing_is_told_twice(found: list[LedgerSum]) -> None:
-    """REPORT-1"""
+    """HOURS-1"""
     for prices in (PRICES, UNPRICED):
         rows, total = make_rows(found, ("owner",), prices, "gpu")
         whole = sum(each.total_ms for each in found) / HOUR_MS

@@ -23,5 +23,5 @@ async def patch_config(call: ApiCall) -> Response:
     changes, unset = await read_settings_patch(call, "cluster")
     await call.store.settings.write_cluster_settings(changes, unset)
     settings = await call.controller.settings.refresh()
-    call.controller.poke("admit", "due", "events")
+    call.controller.poke("admit", "due", "budgets", "events")
     return answer_page(list(settings.effective().values()))

@@ -196,6 +196,7 @@ class MemoryAdmission(InMemory, AdmissionStore):
                             time_limit_seconds=limit_of(job.spec),
                             expected_seconds=job.spec.expected_seconds,
                             kin=find_kin(job.spec, job.row.array_id),
+                            min_run_seconds=job.spec.preempt_min_run_seconds,
                             draining=state is JobState.DRAINING
                             and task.state is TaskState.PREEMPTING,
                             stoppable=_may_go(job, s.tasks[job_id].values())

@@ -96,6 +96,7 @@ class MemoryJobs(InMemory, JobStore):
         *,
         hard: bool = False,
         epoch: int | None = None,
+        notice_seconds: float | None = None,
         now: Now = None,
     ) -> bool:
         m = self.state.load([job_id], self.state.at(now))
@@ -104,7 +105,7 @@ class MemoryJobs(InMemory, JobStore):
             raise requests.no_job(job_id)
         if job.state not in sources(JOB, JobEvent.DRAIN) or epoch not in (None, job.epoch):
             return False
-        drains.begin_drain(m, job, cause, reason, hard=hard)
+        drains.begin_drain(m, job, cause, reason, hard=hard, notice_seconds=notice_seconds)
         self.state.commit(m)
         return True
 

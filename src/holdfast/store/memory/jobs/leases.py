@@ -164,6 +164,7 @@ class MemoryLeases(InMemory, LeaseStore):
                         hard=task.stop_hard if alone else row.drain_hard,
                         operator_stop=row.drain_operator_stop,
                         trigger_rank=None if alone else row.trigger_rank,
+                        notice_seconds=row.drain_notice_seconds,
                     )
                 )
 

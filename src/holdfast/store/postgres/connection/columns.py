@@ -54,6 +54,7 @@ COLUMNS: Mapping[str, Mapping[str, tuple[str, Writer]]] = {
                no_progress integer, rank_charges jsonb, start_failures integer,
                infra_in_row integer,
                drain_cause text, drain_reason text, drain_since timestamptz, drain_hard boolean,
+               drain_notice_seconds double precision,
                drain_operator_stop boolean, trigger_rank integer, outcome text, cause text,
                exit_code integer, step bigint, total bigint, beat_at timestamptz,
                queued_at timestamptz, started_at timestamptz, ended_at timestamptz,
@@ -81,7 +82,7 @@ COLUMNS: Mapping[str, Mapping[str, tuple[str, Writer]]] = {
                next_at timestamptz, exit_code integer, reason text, trigger_rank integer,
                members jsonb, step bigint, total bigint, started_at timestamptz,
                ended_at timestamptz
-        none:  parent integer, epoch bigint, retry_count integer, host text, host_ids text[],
+        none:  began_step bigint, parent integer, epoch bigint, retry_count integer, host text, host_ids text[],
                road text, reserved_at timestamptz
     """),
 }

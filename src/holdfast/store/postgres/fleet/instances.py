@@ -98,7 +98,7 @@ class PostgresFleet(PostgresPools):
             given = {
                 "ids": list(host_ids), "names": names, "pool": pool, "offer": offer.name,
                 "usd_per_hour": offer.usd_per_hour, "reason": reason, "queues": list(spec.queues),
-                "labels": to_json(spec.labels), "now": at,
+                "labels": to_json(spec.labels), "now": at, "gpus": offer.gpus, "cpu_slots": offer.cpu_slots,
             }  # fmt: skip
             await tx.rows("insert_intents", **given)
             pairs = zip(host_ids, names, strict=True)

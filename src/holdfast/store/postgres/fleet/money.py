@@ -1,10 +1,12 @@
-"""Prices of hosts, and what projects have spent, in PostgreSQL."""
+"""Prices of hosts, what projects have spent, and idle GPUs, in PostgreSQL."""
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 import msgspec
 
 from holdfast.core.report.budgets import Spend
+from holdfast.core.report.idle import IdleGpus
 from holdfast.core.report.money import HostPrice, find_price
 from holdfast.moves.rows import NewEvent
 from holdfast.store.port.clock import Now
@@ -14,7 +16,8 @@ from holdfast.store.postgres.moves import write_events
 
 
 class PostgresMoney(OnSession):
-    """What hosts cost, and what projects have spent of their budgets."""
+    """What hosts cost, what projects have spent of their budgets, and GPUs that are held for
+    nothing."""
 
     @transacts
     async def note_prices(self, tx: Tx, *, now: Now = None) -> list[HostPrice]:
@@ -56,4 +59,27 @@ class PostgresMoney(OnSession):
         rows = [{"name": name, **msgspec.structs.asdict(s)} for name, s in spends.items()]
         if rows:
             await tx.run("write_spends", rows=to_json(rows), now=at)
+        await write_events(tx, list(events), at)
+
+    @reads
+    async def read_closed(self, tx: Tx) -> datetime | None:
+        """Return the instant up to which the ledger is written, None before its first minute."""
+        row = await tx.one("read_ledger_cursor")
+        return None if row is None else row["at"]
+
+    @reads
+    async def read_idle_gpus(self, tx: Tx) -> list[IdleGpus]:
+        """Return the jobs that held idle GPUs at the leader's last look."""
+        return await tx.list_of(IdleGpus, "read_idle_gpus")
+
+    @transacts
+    async def write_idle_gpus(
+        self, tx: Tx, found: Sequence[IdleGpus], events: Sequence[NewEvent] = (), *, now: Now = None
+    ) -> None:
+        """Write the jobs that hold idle GPUs, forget all others, and write the events that tell of
+        them, in one transaction."""
+        at = await tx.now(now)
+        await tx.run("keep_idle_gpus", ids=[one.job_id for one in found])
+        if found:
+            await tx.run("put_idle_gpus", rows=to_json(list(found)))
         await write_events(tx, list(events), at)

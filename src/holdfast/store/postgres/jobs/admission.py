@@ -135,6 +135,18 @@ class PostgresAdmission(OnSession, AdmissionStore):
     async def read_admission(
         self, tx: Tx, limit: int, *, but: Sequence[str] = (), now: Now = None
     ) -> AdmissionSnapshot:
+        return await self._read(tx, limit, but, now, whole=False)
+
+    @reads
+    async def read_line(self, tx: Tx, limit: int, *, now: Now = None) -> AdmissionSnapshot:
+        """Return what `read_admission` does, with the jobs that cannot start now but may later: those of
+        queues that no host serves or that run as many jobs as they may, and of projects whose quota is used
+        up. Only those of paused queues are missing."""
+        return await self._read(tx, limit, (), now, whole=True)
+
+    async def _read(
+        self, tx: Tx, limit: int, but: Sequence[str], now: Now, *, whole: bool
+    ) -> AdmissionSnapshot:
         revision = await tx.one(
             "begin_admission", now=now, limits="max_running" in self.environment
         )
@@ -148,6 +160,8 @@ class PostgresAdmission(OnSession, AdmissionStore):
             for name in ("dead_host_seconds", "sync_interval_seconds")
         )
         headroom, names = _open_queues(revision, cluster)
+        if whole:
+            names = [queue["name"] for queue in revision["queues"] if not queue["paused"]]
         quotas: dict[str, QuotaLeft] = {}
         if revision["limited"] or sets_quota(self.environment):
             projects = [row["name"] for row in await tx.rows("list_queued_projects")]
@@ -163,13 +177,13 @@ class PostgresAdmission(OnSession, AdmissionStore):
         asked = {"limit": limit, "but": list(but), "now": revision["now"]}
         room, queued, *owned = await tx.many(
             ask_capacity(None, silence=silence, now=revision["now"]),
-            _ask_candidates(names, quotas, asked),
+            _ask_candidates(names, {} if whole else quotas, asked),
             *_ask_owned(names, shares, asked),
         )
         hosts = [as_capacity(row) for row in room]
         queued = _put_first(owned[0], queued) if owned else queued
         served = serves(hosts)  # without the silent ones
-        rows = [row for row in queued if served(row["queue"])]
+        rows = [row for row in queued if whole or served(row["queue"])]
         return AdmissionSnapshot(
             candidates=(*blocked, *(msgspec.convert(row, Candidate) for row in rows)),
             hosts=tuple(hosts),

@@ -34,6 +34,7 @@ _PRUNED = (
     "prune_chunks",
     "prune_streams",
     "prune_outputs",
+    "prune_suspects",
     "prune_forensics",
     "note_pruned_events",
     "prune_batches",  # before the attempts, which name them
@@ -307,6 +308,7 @@ class PostgresJobs(OnSession, JobStore):
         *,
         hard: bool = False,
         epoch: int | None = None,
+        notice_seconds: float | None = None,
         now: Now = None,
     ) -> bool:
         m = await load_moves(tx, [job_id], await tx.now(now))
@@ -315,7 +317,7 @@ class PostgresJobs(OnSession, JobStore):
             raise requests.no_job(job_id)
         if job.state not in sources(JOB, JobEvent.DRAIN) or epoch not in (None, job.epoch):
             return False
-        drains.begin_drain(m, job, cause, reason, hard=hard)
+        drains.begin_drain(m, job, cause, reason, hard=hard, notice_seconds=notice_seconds)
         await write_moves(tx, m)
         return True
 

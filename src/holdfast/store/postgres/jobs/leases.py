@@ -37,7 +37,7 @@ from holdfast.moves.values import (
 from holdfast.store.port.clock import Now
 from holdfast.store.port.store import LeaseStore
 from holdfast.store.postgres.connection.ports import OnSession, transacts
-from holdfast.store.postgres.connection.session import Rows, Session, Step, Tx
+from holdfast.store.postgres.connection.session import Rows, Session, Step, Tx, to_json
 from holdfast.store.postgres.hosts import quarantine_host, retire_host, write_faults
 from holdfast.store.postgres.jobs.admission import plan_reservation
 from holdfast.store.postgres.jobs.alike import AlikeJobs, make_offered
@@ -345,6 +345,7 @@ async def _renew(tx: Tx, builders: Sequence[AnswerBuilder], at: datetime) -> Non
         totals=[None if b is None else b.total for _, _, b in given],
         ages=[0.0 if b is None else b.age_seconds for _, _, b in given],
         sections=[None if b is None else b.section for _, _, b in given],
+        tallies=_give_tallies(given),
         now=at,
     )
     renewed = {TaskKey(r["job_id"], r["rank"], r["epoch"]): r["lease_ttl_seconds"] for r in rows}
@@ -353,6 +354,14 @@ async def _renew(tx: Tx, builders: Sequence[AnswerBuilder], at: datetime) -> Non
             d.renewed.append((key, renewed[key]))
         else:
             d.lost.append(key)
+
+
+def _give_tallies(given: Sequence[tuple[AnswerBuilder, TaskKey, object]]) -> list[str | None]:
+    """Return each task's tally as JSON; most syncs have none, and an empty list says so."""
+    if not any(d.sync.tallies for d, _, _ in given):
+        return []
+    told = {key: tally for d, _, _ in given for key, tally in d.sync.tallies}
+    return [to_json(told[key]) if key in told else None for _, key, _ in given]
 
 
 async def _give_orders(
@@ -477,4 +486,5 @@ def _preempt(row: dict[str, Any]) -> PreemptRow:
         hard=row["drain_hard"],
         operator_stop=row["drain_operator_stop"],
         trigger_rank=row["trigger_rank"],
+        notice_seconds=row["drain_notice_seconds"],
     )

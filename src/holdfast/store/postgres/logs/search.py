@@ -27,7 +27,7 @@ class FoundChunks(NamedTuple):
     """The chunks that may hold a text. seen: for each stream, the offset up to which it was looked
     at, None where that is its end."""
 
-    places: list[LogSpan]
+    spans: list[LogSpan]
     seen: list[int | None]
 
 
@@ -35,12 +35,19 @@ class PostgresLogSearch(OnSession):
     """The kept bytes of many streams at once."""
 
     async def list_searched_jobs(
-        self, project: str | None, since: datetime | None, before: str | None, *, limit: int
+        self,
+        project: str | None,
+        since: datetime | None,
+        before: str | None,
+        *,
+        array_id: str | None = None,
+        limit: int,
     ) -> list[str]:
         """Return jobs that have written, the newest first, from the one before `before` on. since:
         leave out those that had ended by then."""
-        given = {"project": project, "since": since, "before": before, "limit": limit}
-        return [row["id"] for row in await self.session.rows("list_searched_jobs", **given)]
+        which = {"project": project, "array_id": array_id, "since": since, "before": before}
+        rows = await self.session.rows("list_searched_jobs", **which, limit=limit)
+        return [row["id"] for row in rows]
 
     async def list_searched_streams(
         self,
@@ -77,25 +84,25 @@ class PostgresLogSearch(OnSession):
             since=since,
             limit=CHUNKS_AT_ONCE,
         )
-        places, seen = [], list[int | None]([None] * len(streams))
+        spans, seen = [], list[int | None]([None] * len(streams))
         for row in rows:
             number, end = row["n"] - 1, row["offset"] + row["length"]
             if row["looked"] == CHUNKS_AT_ONCE:
                 seen[number] = end
             if row["may_hold"]:
-                places.append(LogSpan(streams[number], row["offset"], end, row["begins_line"]))
-        return FoundChunks(places, seen)
+                spans.append(LogSpan(streams[number], row["offset"], end, row["begins_line"]))
+        return FoundChunks(spans, seen)
 
-    async def read_spans(self, places: Sequence[LogSpan]) -> list[list[LogPiece]]:
-        """Return the chunks that reach into each place, whole and in order."""
+    async def read_spans(self, spans: Sequence[LogSpan]) -> list[list[LogPiece]]:
+        """Return the chunks that reach into each span, whole and in order."""
         rows = await self.session.rows(
             "read_log_spans",
-            **_split([place.stream for place in places]),
-            starts=[place.start for place in places],
-            ends=[place.end for place in places],
+            **_split([span.stream for span in spans]),
+            starts=[span.start for span in spans],
+            ends=[span.end for span in spans],
             longest=log_plan.PIECE_BYTES,
         )
-        pieces: list[list[LogPiece]] = [[] for _ in places]
+        pieces: list[list[LogPiece]] = [[] for _ in spans]
         for row in rows:
             pieces[row["n"] - 1].append(LogPiece(row["offset"], row["data"], row["at"]))
         return pieces

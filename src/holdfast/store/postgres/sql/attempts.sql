@@ -9,8 +9,8 @@ create table attempts (
   outcome      text constraint attempts_outcome_check check (outcome = any (
     '{succeeded,failed,cancelled,requeued,expired}')),
   cause        text constraint attempts_cause_check check (cause = any (
-    '{nonzero_exit,oom_killed,image_pull_failure,setup_failed,start_timeout,app_unusable,unknown,agent_transient,gpu_fault,time_limit,
-      stalled,gpu_wedged,left_idle,preempted,host_drained,scaled_down,sibling_drained,user_cancelled,dependency,validation_error,
+    '{nonzero_exit,program_error,oom_killed,image_pull_failure,setup_failed,start_timeout,app_unusable,unknown,agent_transient,gpu_fault,time_limit,
+      stalled,gpu_wedged,silent_corruption,straggler,left_idle,preempted,host_drained,scaled_down,sibling_drained,user_cancelled,dependency,validation_error,
       quota_exceeded,malformed_report}')),
   rule         text,  -- the rule of classification that named the cause
   charged_to   text constraint attempts_charged_to_check check (charged_to = any ('{retries,infra,watchdog,nothing,never}')),
@@ -29,6 +29,7 @@ create table attempts (
   told         text,
   step         bigint,
   total        bigint,
+  began_step   bigint, -- the first step of a rank, where that is below the step of the checkpoint that it was given (LOSS-2)
   reserved_at  timestamptz not null,
   started_at   timestamptz,
   ended_at     timestamptz,
@@ -42,8 +43,13 @@ create table attempts (
     and road = any ('{leader,host}'))
 ) with (fillfactor = 85);
 
+-- Attempts that did not go on from their checkpoint: few, and looked for among jobs that could be stopped.
+create index attempts_broken on attempts (job_id) where began_step is not null;
 -- The first attempt of a job has the epoch 1, so the primary key says already that there is one of them.
 create unique index attempts_later_epochs on attempts (job_id, epoch) where number > 1;
+
+-- The ledger looks for what ended lately. Such an index costs an end nothing, and keeps no row from its place.
+create index attempts_ended on attempts using brin (ended_at) with (pages_per_range = 32, autosummarize = on);
 
 create function members_of(a attempts) returns jsonb language sql stable as $$
   select case when a.told is null then a.members else jsonb_build_array(jsonb_build_object(
@@ -74,6 +80,25 @@ where a.job_id = any(%(ids)s) order by a.job_id, a.number desc;
 -- name: last_retry_count
 -- How many retries a job had made before its last attempt. The job is locked.
 select a.retry_count from attempts a where a.job_id = %(id)s order by a.number desc limit 1;
+
+-- name: note_broken
+-- Once for each attempt, by the rank that tells it first. Guarded as a report is (FENCE-1).
+with told as (
+  select distinct on (g.job_id) g.*, t.attempt, t.queue
+  from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(steps)s::bigint[], %(given)s::bigint[])
+    as g(job_id, rank, epoch, step, given)
+  join tasks t on t.job_id = g.job_id and t.rank = g.rank and t.epoch = g.epoch and t.host_id = %(host)s
+  where t.job_id = any(%(jobs)s::text[]) order by g.job_id, g.rank
+), locked as (
+  select a.job_id, a.number, n.rank, n.epoch, n.step, n.given, n.queue
+  from told n join attempts a on a.job_id = n.job_id and a.number = n.attempt
+  where a.job_id = any(%(jobs)s::text[]) and a.began_step is null and a.state <> 'ended'
+  order by a.job_id for no key update of a
+)
+update attempts a set began_step = l.step from locked l
+where a.job_id = any(%(jobs)s::text[]) and a.job_id = l.job_id and a.number = l.number
+returning a.job_id, a.number as attempt, l.rank, l.epoch, l.step, l.given, l.queue,
+  (select project from jobs j where j.id = a.job_id) as project;
 
 -- ---- Reads for many jobs at once. Each lateral part is one short index scan with a bound for each job.
 

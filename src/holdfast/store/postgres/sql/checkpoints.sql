@@ -69,3 +69,10 @@ where c.job_id = split_part(n.name, '/', 1) and c.blob = n.name;
 select n.name as blob from unnest(%(blobs)s::text[]) as n(name)
 where not exists (select 1 from jobs j where j.id = split_part(n.name, '/', 1))
    or exists (select 1 from checkpoints c where c.job_id = split_part(n.name, '/', 1) and c.blob = n.name);
+
+-- name: read_save_distances
+-- How far apart the saves of a job were, from those that are kept.
+select c.job_id, (sum(c.seconds) / sum(c.gaps))::double precision as seconds
+from (select job_id, extract(epoch from max(created_at) - min(created_at)) as seconds, count(*) - 1 as gaps
+      from checkpoints where job_id = any(%(jobs)s) group by job_id, rank, attempt having count(*) > 1) c
+group by c.job_id;

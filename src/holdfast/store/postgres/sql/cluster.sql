@@ -39,8 +39,8 @@ select c.settings_rev, c.settings, w.queued as anything_queued, w.blocked as any
          select min(j.priority) from jobs j where j.preemptible and j.state in ('reserved', 'running', 'draining')
        ) end as lowest_preemptible,
        case when w.queued then
-         coalesce(c.settings->>'quota_jobs', c.settings->>'quota_gpus', c.settings->>'budget_usd_per_month') is not null
-         or exists (select from projects where coalesce(settings->>'quota_jobs', settings->>'quota_gpus', settings->>'budget_usd_per_month') is not null)
+         coalesce(c.settings->>'quota_jobs', c.settings->>'quota_gpus', nullif(c.settings->>'at_budget', 'notice')) is not null
+         or exists (select from projects where coalesce(settings->>'quota_jobs', settings->>'quota_gpus', nullif(settings->>'at_budget', 'notice')) is not null)
        end as limited,
        case when w.queued then
          c.settings ?| array['share_gpus', 'share_cpu_slots']

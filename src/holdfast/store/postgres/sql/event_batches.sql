@@ -72,3 +72,34 @@ set ids = k.ids, began_ids = k.began_ids, job_ids = k.job_ids, host_ids = k.host
     epochs = case when cardinality(b.epochs) = 1 then b.epochs else k.epochs end,
     messages = case when cardinality(b.messages) = 1 then b.messages else k.messages end
 from kept k where b.n = k.n and k.ids is not null;
+
+-- name: read_past
+-- The newest starts and the newest ends of jobs, for forecasts: how long those took, and how quickly these followed each
+-- other. What is read is bounded in rows, whatever the depth of the queues and the age of the cluster. Ends that are told
+-- one by one (failures, gangs, retries) stand among the newest events.
+with newest as materialized (
+  select b.n, b.at, b.kind, b.job_ids, b.queues, sum(cardinality(b.job_ids)) over (order by b.n desc) as upto
+  from (select n, at, kind, job_ids, queues from event_batches order by n desc limit 400) b
+), told as (
+  select b.at, b.kind, e.job_id, coalesce(e.queue, b.queues[1]) as queue
+  from newest b cross join lateral unnest(b.job_ids, b.queues) as e(job_id, queue)
+  where b.upto <= %(limit)s or b.n = (select max(n) from newest)
+), ended as (
+  select t.job_id from told t where t.kind = 'job.succeeded'
+  union
+  select e.job_id from (select kind, job_id from events order by tx desc, id desc limit 1000) e
+  where e.kind in ('job.succeeded', 'job.failed')
+), clock as (
+  select coalesce(%(now)s::timestamptz, clock_timestamp()) as now
+)
+select 'start' as what, t.queue, '' as project, '' as kin, null::double precision as seconds,
+       extract(epoch from c.now - t.at)::double precision as age_seconds
+from told t cross join clock c where t.kind = 'job.reserved' and t.at > c.now - interval '1 day'
+union all
+(select 'end', j.queue, j.project, s.kin, extract(epoch from j.ended_at - j.started_at)::double precision,
+        extract(epoch from c.now - j.ended_at)::double precision
+ from ended d join jobs j on j.id = d.job_id cross join clock c
+ cross join lateral (select {span:j}) s
+ where j.ended_at is not null and j.started_at is not null and not j.spec ? 'executor'
+ order by j.ended_at desc
+ limit 500);

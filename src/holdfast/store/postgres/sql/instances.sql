@@ -5,6 +5,8 @@ create table instances (
   pool          text not null,
   offer         text not null,
   usd_per_hour  double precision not null check (usd_per_hour >= 0),
+  gpus          integer not null default 0, -- of the whole machine, as its offer says, with cpu_slots
+  cpu_slots     integer not null default 0,
   state         text not null constraint instances_state_check check (state in ('intended', 'asked', 'made', 'ending', 'gone')),
   ref           text, -- the provider's name of the machine
   reason        text not null default '',
@@ -67,8 +69,8 @@ with given as (
 ), beating as (
   insert into heartbeats (host_id, incarnation, heartbeat_at) select g.id, '', %(now)s from given g
 )
-insert into instances (host_id, pool, offer, usd_per_hour, state, reason, intended_at)
-select g.id, %(pool)s, %(offer)s, %(usd_per_hour)s, 'intended', %(reason)s, %(now)s from given g
+insert into instances (host_id, pool, offer, usd_per_hour, gpus, cpu_slots, state, reason, intended_at)
+select g.id, %(pool)s, %(offer)s, %(usd_per_hour)s, %(gpus)s, %(cpu_slots)s, 'intended', %(reason)s, %(now)s from given g
 returning host_id;
 
 -- name: lock_instance
@@ -165,3 +167,22 @@ with old as (
   delete from hosts h using old where h.id = old.host_id
 )
 delete from instances i using old where i.host_id = old.host_id;
+
+-- name: read_rentals
+-- The open machines of pools, alike ones together, and how old those are that do not serve yet.
+select i.pool, i.offer, i.usd_per_hour, i.state as instance, h.state, count(*) as hosts,
+       case when h.state in ('spawning', 'preflight') then
+         array_agg(extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp()) - i.intended_at)::double precision)
+       else '{}' end as ages
+from instances i join hosts h on h.id = i.host_id
+where i.state <> 'gone'
+group by i.pool, i.offer, i.usd_per_hour, i.state, h.state;
+
+-- name: read_spawn_times
+-- How long machines took from their intent until they served: of the open ones, and of those that went last.
+select i.pool, extract(epoch from i.active_at - i.intended_at)::double precision as seconds
+from (
+  (select pool, intended_at, active_at from instances where state <> 'gone' and active_at is not null limit 200)
+  union all
+  (select pool, intended_at, active_at from instances where state = 'gone' and active_at is not null order by gone_at desc limit 200)
+) i;

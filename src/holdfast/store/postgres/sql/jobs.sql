@@ -53,11 +53,12 @@ create table jobs (
   barred_hosts        text[] not null default '{}', -- given up by its script: not used again in this attempt
 
   drain_cause         text constraint jobs_drain_cause_check check (drain_cause = any (
-    '{nonzero_exit,oom_killed,image_pull_failure,setup_failed,start_timeout,app_unusable,unknown,agent_transient,gpu_fault,time_limit,
-      stalled,gpu_wedged,left_idle,preempted,host_drained,scaled_down,sibling_drained,user_cancelled,dependency,validation_error,
+    '{nonzero_exit,program_error,oom_killed,image_pull_failure,setup_failed,start_timeout,app_unusable,unknown,agent_transient,gpu_fault,time_limit,
+      stalled,gpu_wedged,silent_corruption,straggler,left_idle,preempted,host_drained,scaled_down,sibling_drained,user_cancelled,dependency,validation_error,
       quota_exceeded,malformed_report}')),
   drain_reason        text,
   drain_since         timestamptz,
+  drain_notice_seconds double precision, -- how long its tasks have to save before they are killed; null: their grace
   drain_hard          boolean not null default false, -- without grace
   drain_operator_stop boolean not null default false, -- a person asked for the drain, so it ends the job
   trigger_rank        integer, -- the rank that the drain, or the end, began with
@@ -65,8 +66,8 @@ create table jobs (
   outcome             text constraint jobs_outcome_check check (outcome = any (
     '{succeeded,failed,cancelled,requeued,expired}')),
   cause               text constraint jobs_cause_check check (cause = any (
-    '{nonzero_exit,oom_killed,image_pull_failure,setup_failed,start_timeout,app_unusable,unknown,agent_transient,gpu_fault,time_limit,
-      stalled,gpu_wedged,left_idle,preempted,host_drained,scaled_down,sibling_drained,user_cancelled,dependency,validation_error,
+    '{nonzero_exit,program_error,oom_killed,image_pull_failure,setup_failed,start_timeout,app_unusable,unknown,agent_transient,gpu_fault,time_limit,
+      stalled,gpu_wedged,silent_corruption,straggler,left_idle,preempted,host_drained,scaled_down,sibling_drained,user_cancelled,dependency,validation_error,
       quota_exceeded,malformed_report}')),
   exit_code           integer,
   step                bigint, -- its newest report, with total and beat_at
@@ -135,8 +136,8 @@ create index jobs_children on jobs ((spec->>'parent')) where spec ? 'parent';
 -- `silent`: the caller needs no rows back.
 -- `wait_cause`: what the job waits for besides its start time, which is kept until that wait is over.
 with limits as materialized (
-  select exists (select from cluster where coalesce(settings->>'quota_jobs', settings->>'quota_gpus', settings->>'budget_usd_per_month') is not null)
-    or exists (select from projects where coalesce(settings->>'quota_jobs', settings->>'quota_gpus', settings->>'budget_usd_per_month') is not null) as limited
+  select exists (select from cluster where coalesce(settings->>'quota_jobs', settings->>'quota_gpus', nullif(settings->>'at_budget', 'notice')) is not null)
+    or exists (select from projects where coalesce(settings->>'quota_jobs', settings->>'quota_gpus', nullif(settings->>'at_budget', 'notice')) is not null) as limited
 ), clock as materialized (
   select coalesce(%(now)s::timestamptz, clock_timestamp()) as at
 ), held as materialized (
@@ -233,6 +234,7 @@ limit %(limit)s;
 -- bytes of a log come after the end.
 select j.id from jobs j
 where (%(project)s::text is null or j.project = %(project)s)
+  and (%(array_id)s::text is null or j.array_id = %(array_id)s)
   and (%(since)s::timestamptz is null or j.ended_at is null or j.ended_at >= %(since)s::timestamptz - interval '1 minute')
   and (%(before)s::text is null or j.id < %(before)s)
   and exists (select from log_streams s where s.job_id = j.id and s.size > 0)
@@ -264,14 +266,40 @@ order by c.id limit 1000;
 -- ---- Reads for many jobs at once. Each lateral part is one short index scan with a bound for each job.
 
 -- name: read_queue_places
--- Reads at most 10 000 rows for each job, because a larger number is of no use.
-select me.id, (
+-- Reads at most 10 000 rows for each job and each of the two ranges of the index that lie before it, because a larger
+-- number is of no use.
+select me.id, least(10000, (
+  select count(*) from (
+    select from jobs r where r.state = 'queued' and r.queue = me.queue and r.priority > me.priority limit 10000
+  ) above) + (
   select count(*) from (
     select from jobs r
-    where r.state = 'queued' and r.queue = me.queue and (r.priority > me.priority or (r.priority = me.priority and r.place < me.place))
-    limit 10000
-  ) ahead) as place
+    where r.state = 'queued' and r.queue = me.queue and r.priority = me.priority and r.place < me.place limit 10000
+  ) older)) as place
 from jobs me where me.id = any(%(ids)s) and me.state = 'queued';
+
+-- name: count_ahead
+-- How many jobs of each of these queues come before a job, as above.
+select q.name, least(%(limit)s, (
+  select count(*) from (
+    select from jobs r where r.state = 'queued' and r.queue = q.name and r.priority > me.priority limit %(limit)s
+  ) above) + (
+  select count(*) from (
+    select from jobs r
+    where r.state = 'queued' and r.queue = q.name and r.priority = me.priority and r.place < me.place limit %(limit)s
+  ) older)) as ahead
+from jobs me cross join unnest(%(queues)s::text[]) as q(name) where me.id = %(id)s;
+
+-- name: read_steps
+-- How far running jobs are, for the time that is left to them: of each, its rank that is the least far. A job that was
+-- tried before may have gone on from the step that its last attempt reached.
+select distinct on (t.job_id) t.job_id, t.step, t.total, coalesce(b.step, 0) as first_step,
+       extract(epoch from t.beat_at - t.started_at)::double precision as took_seconds,
+       extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp()) - t.beat_at)::double precision as age_seconds
+from tasks t join jobs j on j.id = t.job_id
+left join attempts b on b.job_id = j.id and b.number = j.attempts - 1
+where t.state = 'running' and t.total is not null and t.step is not null and t.beat_at is not null and t.started_at is not null
+order by t.job_id, t.step;
 
 -- ---- Admission: from queued to reserved, and back when the reservation was not offered in time.
 

@@ -13,8 +13,8 @@ create table projects (
 );
 
 -- name: look_for_quotas
-select exists (select from cluster where coalesce(settings->>'quota_jobs', settings->>'quota_gpus', settings->>'budget_usd_per_month') is not null)
-    or exists (select from projects where coalesce(settings->>'quota_jobs', settings->>'quota_gpus', settings->>'budget_usd_per_month') is not null) as limited;
+select exists (select from cluster where coalesce(settings->>'quota_jobs', settings->>'quota_gpus', nullif(settings->>'at_budget', 'notice')) is not null)
+    or exists (select from projects where coalesce(settings->>'quota_jobs', settings->>'quota_gpus', nullif(settings->>'at_budget', 'notice')) is not null) as limited;
 
 -- name: read_projects
 select name, settings, created_at, spent_month, spent_usd, told, held from projects order by name;

@@ -30,6 +30,8 @@ create table tasks (
   section           text,
   section_until     timestamptz, -- until when its section excuses the ranks of its gang that wait for it on other hosts
   facts             jsonb, -- what its host told of its end
+  tally             jsonb, -- what it spent its time on, as its host told about once a minute, and when
+  tally_at          timestamptz,
   -- The next four are of members of supervised jobs.
   replaced          integer not null default 0, -- how often another host took over this rank
   reserved_at       timestamptz, -- since when a replacement has its place
@@ -102,12 +104,29 @@ group by o.job_id;
 -- name: read_running
 -- Tasks that hold room, for jobs that were passed over: when each ends at the latest, and whether it may be
 -- preempted. A gang with finished ranks would fail if it were stopped (GANG-5), unless its spec lets it start anew.
+-- A job goes on from the oldest of its ranks' newest checkpoints (LOSS-1). The table of checkpoints holds a few rows for
+-- each rank that saves, and few attempts are broken, so both are read once, and not for each task.
+with live as materialized (
+  select distinct job_id from tasks where state in ('reserved', 'running', 'preempting')
+), newest as (
+  select distinct on (k.job_id, k.rank) k.job_id, k.created_at, k.step from checkpoints k
+  where k.job_id in (select job_id from live) order by k.job_id, k.rank, k.number desc
+), saved as (
+  select distinct on (job_id) job_id, created_at, step from newest order by job_id, created_at, step
+), broken as (
+  select job_id, count(*)::integer as times from attempts where began_step is not null group by job_id
+)
 select t.job_id, t.host_id, j.epoch, j.queue, j.project, j.priority, cardinality(t.devices) as devices, t.cpu_slots, t.memory_bytes,
        coalesce(extract(epoch from c.at - t.started_at), 0)::double precision as ran_seconds,
        {span:j},
        j.state = 'draining' and t.state = 'preempting' as draining, -- false where one member stops alone, because its job runs on
-       s.stoppable and not coalesce((j.spec->>'interactive')::boolean, false) as stoppable, s.stoppable and j.preemptible as preemptible
+       s.stoppable and not coalesce((j.spec->>'interactive')::boolean, false) as stoppable, s.stoppable and j.preemptible as preemptible,
+       (j.spec->>'preempt_min_run_seconds')::double precision as min_run_seconds,
+       case when k.job_id is not null then greatest(0, extract(epoch from c.at - k.created_at))::double precision end as saved_seconds, k.step as saved_step,
+       coalesce(b.times, 0) as broken
 from tasks t join jobs j on j.id = t.job_id
+left join saved k on k.job_id = t.job_id
+left join broken b on b.job_id = t.job_id
 cross join lateral (select j.state = 'running' and (
   j.tasks = 1 or coalesce((j.spec->>'supervised')::boolean, false) or coalesce(j.spec->>'on_partial', 'fail') = 'restart'
   or not exists (select from tasks d where d.job_id = j.id and d.state = 'done')) as stoppable) s
@@ -122,10 +141,10 @@ where t.state in ('reserved', 'running', 'preempting');
 with given as (
   select * from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(hosts)s::text[],
                        %(incarnations)s::text[], %(beats)s::boolean[], %(steps)s::bigint[], %(totals)s::bigint[],
-                       %(ages)s::double precision[], %(sections)s::text[])
-    as g(job_id, rank, epoch, host_id, incarnation, beat, step, total, age, section)
+                       %(ages)s::double precision[], %(sections)s::text[], %(tallies)s::text[])
+    as g(job_id, rank, epoch, host_id, incarnation, beat, step, total, age, section, tally)
 ), locked as (
-  select t.job_id, t.rank, g.beat, g.step, g.total, g.age, g.section
+  select t.job_id, t.rank, g.beat, g.step, g.total, g.age, g.section, g.tally
   from given g join tasks t on t.job_id = g.job_id and t.rank = g.rank
   where t.job_id = any(%(jobs)s::text[]) and t.epoch = g.epoch and t.host_id = g.host_id
     and t.incarnation = g.incarnation and t.state in ('reserved', 'running', 'preempting')
@@ -138,7 +157,8 @@ update tasks t set
   step = case when l.beat then coalesce(l.step, t.step) else t.step end,
   total = case when l.beat then coalesce(l.total, t.total) else t.total end,
   section = case when l.beat then l.section else t.section end,
-  beat_at = case when l.beat then greatest(t.beat_at, %(now)s::timestamptz - l.age * interval '1 second') else t.beat_at end
+  beat_at = case when l.beat then greatest(t.beat_at, %(now)s::timestamptz - l.age * interval '1 second') else t.beat_at end,
+  tally = coalesce(l.tally::jsonb, t.tally), tally_at = case when l.tally is null then t.tally_at else %(now)s end
 from locked l
 where t.job_id = any(%(jobs)s::text[]) and t.job_id = l.job_id and t.rank = l.rank
 returning t.job_id, t.rank, t.epoch, t.lease_ttl_seconds;
@@ -215,7 +235,7 @@ with stopping as materialized (
 select t.job_id, t.rank, t.epoch, t.host_id, coalesce(j.drain_cause, t.stop_cause) as drain_cause,
        case when j.drain_cause is null then t.stop_reason else j.drain_reason end as drain_reason,
        case when j.drain_cause is null then t.stop_hard else j.drain_hard end as drain_hard, j.drain_operator_stop,
-       case when j.drain_cause is not null then j.trigger_rank end as trigger_rank
+       j.drain_notice_seconds, case when j.drain_cause is not null then j.trigger_rank end as trigger_rank
 from stopping t join jobs j on j.id = any(array(select job_id from stopping)) and j.id = t.job_id
 order by t.job_id, t.rank;
 

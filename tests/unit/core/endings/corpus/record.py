@@ -25,6 +25,8 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+from tests.waits import run_patiently
+
 HERE = Path(__file__).parent
 MAX_SECONDS = 60.0
 MAX_CHARS = 16_384  # of a log's tail, as agents send it
@@ -101,14 +103,14 @@ def run(program: dict[str, Any], python: Path, port: int) -> dict[str, Any]:
         }
         log = Path(folder) / ".log"
         with log.open("wb") as out:
-            ended = subprocess.run(
+            ended = run_patiently(
                 wrap(program),
                 cwd=folder,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                timeout=MAX_SECONDS,
+                seconds=MAX_SECONDS,
             )
         tail = tidy(log.read_text(errors="replace"), folder, python)
     code = ended.returncode

@@ -1,0 +1,1 @@
+"""The loops of the ledger: minutes are closed, and old ones deleted."""

@@ -1,0 +1,1 @@
+"""Loops about what hours cost: budgets, and GPUs that are held for nothing."""

@@ -1,0 +1,1 @@
+"""What the hours were spent on, for people: the route of reports, and what it reads."""

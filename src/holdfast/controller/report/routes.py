@@ -1,0 +1,117 @@
+"""The routes of reports: where the hours went, and which GPUs are held for nothing."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Literal
+
+from msgspec import Meta
+from starlette.responses import Response
+
+from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.owners import name_caller
+from holdfast.controller.http.pages import answer_page
+from holdfast.controller.http.problems import answer_json
+from holdfast.controller.http.queries import Limit, Owner, Query, Text
+from holdfast.controller.report.sums import find_idle_policy, read_prices, read_report
+from holdfast.core.report.idle import IdleJob, find_drain
+from holdfast.errors import ValidationError
+
+LEAST_IDLE_SECONDS = 300.0
+Moment = Annotated[int, Meta(ge=0, le=32_503_680_000)]
+
+
+class ReportQuery(Query, frozen=True, kw_only=True):
+    """The span and the lines of a report.
+
+    since, until: Unix seconds; without them, the last 7 days. by: job, owner, project, queue, pool,
+    host, label:KEY or time; may be repeated. step: with `time`, the length of its stretches. unit:
+    whose hours. The others choose the jobs; label is `name=value`. limit: the most lines.
+    """
+
+    since: Moment | None = None
+    until: Moment | None = None
+    by: Annotated[tuple[Text, ...], Meta(max_length=3)] = ()
+    step: Literal["minute", "hour", "day"] = "day"
+    unit: Literal["gpu", "cpu"] = "gpu"
+    job: Text | None = None
+    owner: Owner | None = None
+    project: Text | None = None
+    queue: Text | None = None
+    pool: Text | None = None
+    host: Text | None = None
+    label: Annotated[
+        tuple[Annotated[str, Meta(max_length=400, pattern=r"^[^=]+=")], ...], Meta(max_length=8)
+    ] = ()
+    limit: Limit = 100
+
+
+class IdleQuery(Query, frozen=True, kw_only=True):
+    """project, owner: of the jobs to list."""
+
+    project: Text | None = None
+    owner: Owner | None = None
+
+
+async def get_report(call: ApiCall) -> Response:
+    """Return what hours were spent on, what they cost, and what was lost."""
+    query = name_caller(call, call.query(ReportQuery))
+    now = await call.store.now()
+    until = now if query.until is None else _read_moment(query.until)
+    since = until - timedelta(days=7) if query.since is None else _read_moment(query.since)
+    if since >= until:
+        raise ValidationError("a report's span begins before it ends: since < until", field="since")
+    if len(set(query.by)) < len(query.by):
+        raise ValidationError("each field of a report's lines is named once", field="by")
+    fields = ("job", "owner", "project", "queue", "pool", "host")
+    filters = {name: value for name in fields if (value := getattr(query, name)) is not None}
+    for pair in query.label:
+        name, _, value = pair.partition("=")
+        filters[f"label:{name}"] = value
+    report = await read_report(
+        call.store,
+        await read_prices(call.store, await call.controller.settings.current()),
+        since,
+        until,
+        by=query.by or ("project",),
+        step=query.step,
+        unit=query.unit,
+        filters=filters,
+        limit=query.limit,
+    )
+    return answer_json(report)
+
+
+async def list_idle_jobs(call: ApiCall) -> Response:
+    """List the jobs that hold idle GPUs, the dearest first."""
+    query = name_caller(call, call.query(IdleQuery))
+    settings = await call.controller.settings.current()
+    found = {one.job_id: one for one in await call.store.money.read_idle_gpus()}
+    jobs = await call.store.jobs.get_jobs(found)
+    shown = []
+    for job_id, idle in found.items():
+        job = jobs.get(job_id)
+        if job is None or job.epoch != idle.epoch or idle.seconds < LEAST_IDLE_SECONDS:
+            continue
+        if query.project not in (None, job.project) or query.owner not in (None, job.owner):
+            continue
+        policy = find_idle_policy(settings, job.project)
+        shown.append(
+            IdleJob(
+                job_id=job.id,
+                name=job.name,
+                project=job.project,
+                owner=job.owner,
+                queue=job.queue,
+                gpus=idle.gpus,
+                idle_seconds=idle.seconds,
+                usd=idle.usd,
+                told_at=idle.told_at,
+                policy=policy.then,
+                drain_at=find_drain(idle, policy),
+            )
+        )
+    shown.sort(key=lambda one: (-(one.usd or 0.0), -one.gpus * one.idle_seconds, one.job_id))
+    return answer_page(shown)
+
+
+def _read_moment(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

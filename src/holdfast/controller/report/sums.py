@@ -1,0 +1,120 @@
+"""The ledger's sums with their prices, read for reports, budgets and idle GPUs."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from holdfast.controller.runtime.settings import Settings
+from holdfast.core.ledger.values import Step, Unit
+from holdfast.core.report.idle import IdlePolicy
+from holdfast.core.report.losses import MAX_LINES, LossLine, list_losses
+from holdfast.core.report.money import HOUR_MS, Prices
+from holdfast.core.report.rows import (
+    HoursReport,
+    ReportRow,
+    find_rate,
+    list_asked,
+    make_rows,
+    name_rows,
+)
+from holdfast.store.postgres.store import PostgresStore
+
+
+async def read_prices(store: PostgresStore, settings: Settings) -> Prices:
+    """Return the prices of all hosts."""
+    usd = settings.value("gpu_hour_usd")
+    own = float(usd) if isinstance(usd, (int, float)) else None
+    return Prices(await store.money.read_prices(), own)
+
+
+async def read_spent(
+    store: PostgresStore, prices: Prices, since: datetime, until: datetime
+) -> dict[str, float]:
+    """Return the dollars that each project's jobs have cost; hours without a price are left out."""
+    spent: dict[str, float] = {}
+    units: tuple[Unit, ...] = ("gpu", "cpu") if prices.has_slots else ("gpu",)
+    for unit in units:
+        for each in await store.ledger.read_sums(since, until, by=("project", "host"), unit=unit):
+            project, host = each.key
+            usd = prices.find_usd(host, unit, each.total_ms)
+            if project and usd:
+                spent[project] = spent.get(project, 0.0) + usd
+    return spent
+
+
+async def read_report(
+    store: PostgresStore,
+    prices: Prices,
+    since: datetime,
+    until: datetime,
+    *,
+    by: Sequence[str],
+    step: Step,
+    unit: Unit,
+    filters: Mapping[str, str],
+    limit: int,
+) -> HoursReport:
+    """Return the report of `[since, until)`. Raises ValidationError for a field that there is not."""
+    only = dict(filters)
+    sums = await store.ledger.read_sums(
+        since, until, by=list_asked(by), filters=only, unit=unit, step=step
+    )
+    rows, total = make_rows(sums, by, prices, unit)
+    losses = await _read_losses(store, prices, since, until, unit=unit, filters=only, total=total)
+    shown = rows[:limit]
+    if "job" in by:
+        place = by.index("job")
+        jobs = await store.jobs.get_jobs({row.key[place] for row in shown if row.key[place]})
+        shown = name_rows(shown, place, {job_id: job.name for job_id, job in jobs.items()})
+    return HoursReport(
+        since=since,
+        until=until,
+        unit=unit,
+        by=tuple(by),
+        rows=tuple(shown),
+        total=total,
+        losses=losses,
+        left_out=len(rows) - len(shown),
+    )
+
+
+async def _read_losses(
+    store: PostgresStore,
+    prices: Prices,
+    since: datetime,
+    until: datetime,
+    *,
+    unit: Unit,
+    filters: Mapping[str, str],
+    total: ReportRow,
+) -> tuple[LossLine, ...]:
+    """Return the largest losses. The dollars of a job's loss are at the price of its own hosts."""
+    found = await store.ledger.read_losses(since, until, filters=filters)
+    leased: dict[str, int] = {}
+    rates: dict[str, float] = {}
+    for job in found[:MAX_LINES]:
+        only = {**filters, "job": job.job_id}
+        ms, usd = 0, 0.0
+        for each in await store.ledger.read_sums(
+            since, until, by=("host",), filters=only, unit=unit
+        ):
+            ms += each.total_ms
+            usd += prices.find_usd(each.key[0], unit, each.total_ms) or 0.0
+        leased[job.job_id] = ms
+        if ms and usd:
+            rates[job.job_id] = usd * HOUR_MS / ms
+    shown = found[:MAX_LINES]
+    return list_losses(
+        total.by_name, total.idle_hours, shown, leased, rates=rates, rate=find_rate(total)
+    )
+
+
+def find_idle_policy(settings: Settings, project: str) -> IdlePolicy:
+    """Return what becomes of jobs of a project that hold idle GPUs."""
+    told, drained = (
+        settings.value(name, project=project)
+        for name in ("idle_gpus_seconds", "idle_gpus_drain_seconds")
+    )
+    assert isinstance(told, (int, float))
+    assert isinstance(drained, (int, float))
+    then = str(settings.value("idle_gpus", project=project))
+    return IdlePolicy(then=then, tell_seconds=float(told), drain_seconds=float(drained))

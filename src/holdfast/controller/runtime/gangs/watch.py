@@ -1,0 +1,122 @@
+"""What the ranks of gangs tell in syncs → suspects on record.
+
+- All of it is in memory and may be lost: a replica that was just started needs about thirty steps to find
+  a slow rank again. Each replica compares the ranks whose hosts sync with it.
+- A sync only leaves its reports here; they are judged beside it, once a second.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from holdfast.controller.runtime.gangs.acts import Acting, Rank, Unclear, WatchedGang
+from holdfast.controller.runtime.outages import Outages
+from holdfast.core.stragglers.clock import HostClock
+from holdfast.core.stragglers.values import Finding
+from holdfast.errors import Unavailable
+from holdfast.wire.agent import SyncRequest, TaskReport
+
+log = logging.getLogger("holdfast.controller")
+
+JUDGE_SECONDS = 1.0
+MAX_GANGS = 4096
+MAX_CLOCKS = 65_536
+MAX_INBOX = 65_536
+MAX_UNCLEAR = 256
+
+
+class _SyncTold(msgspec.Struct, frozen=True):
+    host_id: str
+    heard_at: float
+    sent_at: float
+    round_trip: float | None
+    tasks: Sequence[TaskReport]
+
+
+class GangWatch:
+    """Collects the reports of gangs' ranks, and judges them."""
+
+    def __init__(self, acting: Acting, clock: Callable[[], float], outages: Outages) -> None:
+        self._acting = acting
+        self._clock = clock
+        self._outages = outages
+        self._inbox: list[_SyncTold] = []
+        self._clocks: OrderedDict[str, HostClock] = OrderedDict()
+        self._gangs: OrderedDict[str, WatchedGang] = OrderedDict()
+        self._unclear: OrderedDict[str, Unclear] = OrderedDict()  # by job, for its next attempt
+
+    def take(self, host_id: str, request: SyncRequest, tasks: Sequence[TaskReport]) -> None:
+        """Keep what the accepted reports of a sync tell of gangs; most tell nothing."""
+        told = [t for t in tasks if t.pace or t.checksums or (t.state == "ended" and self._gangs)]
+        if told and len(self._inbox) < MAX_INBOX:
+            now = self._clock()
+            self._inbox.append(_SyncTold(host_id, now, request.sent_at, request.round_trip, told))
+
+    async def run(self) -> None:
+        """Judge what came, for ever."""
+        while True:
+            await asyncio.sleep(JUDGE_SECONDS)
+            try:
+                await self.judge()
+            except Unavailable as error:
+                self._outages.note_failure(error)
+            except Exception:
+                log.exception("what the ranks of gangs told could not be judged; it goes on")
+
+    async def judge(self) -> None:
+        """Judge what came since the last call, and write what is found."""
+        inbox, self._inbox = self._inbox, []
+        touched: dict[str, WatchedGang] = {}
+        for told in inbox:
+            self._sort(told, touched)
+        now = self._clock()
+        for gang in touched.values():
+            findings: list[Finding] = gang.judge.judge(now)
+            for finding in findings:
+                await self._acting.take_finding(gang, finding)
+            for rank, checksums in gang.take_checksums():
+                await self._acting.compare(gang, rank, checksums)
+        for gang in list(self._gangs.values()):
+            if gang.told:
+                await self._acting.act_on_slow(gang, now)
+
+    def _forget(self, gang: WatchedGang) -> None:
+        """Forget an attempt that is over, but the disagreement that the next one is to settle."""
+        self._gangs.pop(gang.job_id, None)
+        if gang.unclear is not None:
+            self._unclear[gang.job_id] = gang.unclear
+            if len(self._unclear) > MAX_UNCLEAR:
+                self._unclear.popitem(last=False)
+
+    def _sort(self, told: _SyncTold, touched: dict[str, WatchedGang]) -> None:
+        clock = self._clocks.setdefault(told.host_id, HostClock())
+        self._clocks.move_to_end(told.host_id)
+        if len(self._clocks) > MAX_CLOCKS:
+            self._clocks.popitem(last=False)
+        clock.note(told.heard_at, told.sent_at, told.round_trip)
+        sent_at, error = clock.translate(told.sent_at)
+        for task in told.tasks:
+            key = task.key
+            if task.state == "ended":
+                gang = self._gangs.get(key.job_id)
+                if gang is not None and gang.has(key):
+                    self._forget(gang)
+                    touched.pop(key.job_id, None)
+                continue
+            gang = self._gangs.get(key.job_id)
+            if gang is None or gang.is_older(key):
+                if gang is not None:
+                    self._forget(gang)
+                unclear = self._unclear.pop(key.job_id, None)
+                gang = self._gangs[key.job_id] = WatchedGang(key.job_id, unclear)
+            self._gangs.move_to_end(key.job_id)
+            if len(self._gangs) > MAX_GANGS:
+                self._gangs.popitem(last=False)
+            touched[key.job_id] = gang
+            gang.ranks[key.rank] = Rank(key.epoch, told.host_id)
+            gang.judge.take(key.rank, task.pace, told.heard_at, sent_at, error)
+            if task.checksums:
+                gang.checksums.append((key.rank, task.checksums))

@@ -1,0 +1,58 @@
+"""The lines of `why` about a queued job's place in line, its expected start, and what would let it start
+now. Pure."""
+
+from collections.abc import Iterator
+
+from holdfast.controller.why.circumstances import Circumstances, Foreseen
+from holdfast.controller.why.words import line, say_moment, say_span
+from holdfast.core.records import JobRecord
+from holdfast.wire.api import JobForecast, WhyLine, WouldStart
+
+_BASIS = {
+    "plan": "planned from what runs now and how long it and its likes take",
+    "pace": "at the pace of the last {starts} starts",
+}
+
+
+def explain_place(job: JobRecord, view: JobForecast) -> Iterator[WhyLine]:
+    """Say how many jobs are considered before the job; yields nothing for the first."""
+    if not view.ahead:
+        return
+    count = f"more than {view.ahead:,}" if view.more else f"{view.ahead:,}"
+    jobs = "1 job is" if view.ahead == 1 else f"{count.replace(',', ' ')} jobs are"
+    hint = "a higher priority moves it forward" if job.priority < 100 else ""
+    yield line("behind", f"{jobs} ahead of it, of all queues that use the same hosts", hint)
+
+
+def explain_forecast(found: Circumstances) -> Iterator[WhyLine]:
+    """Say when the job should start, and with which changes it would start now."""
+    foreseen = found.foreseen
+    if foreseen is None:
+        return
+    forecast, view = foreseen.forecast, foreseen.view
+    if forecast is not None and view.expected_start is not None:
+        basis = _BASIS[forecast.by].format(starts=foreseen.starts)
+        yield line(
+            "forecast",
+            f"it should start in about {say_span(forecast.expected_seconds)}, at "
+            f"{say_moment(view.expected_start)}; {_say_interval(foreseen)} ({basis})",
+        )
+    for change in foreseen.changes:
+        yield line("would_start", f"it would start now {change.message}", change.hint)
+
+
+def _say_interval(foreseen: Foreseen) -> str:
+    forecast = foreseen.forecast
+    assert forecast is not None
+    earliest = say_span(forecast.earliest_seconds)
+    if forecast.latest_seconds is None:
+        return f"in {earliest} at the earliest, and how late it may be is not known"
+    return f"4 of 5 such jobs start between {earliest} and {say_span(forecast.latest_seconds)} from now"
+
+
+def list_changes(foreseen: Foreseen) -> list[WouldStart]:
+    """Return the changes as programs read them."""
+    return [
+        WouldStart(what=change.what, message=change.message, hint=change.hint)
+        for change in foreseen.changes
+    ]

@@ -1,0 +1,192 @@
+"""The outlook of the queues, read from the store: what forecasts are made of. Read at most once in some
+seconds, however many jobs are asked about."""
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from holdfast.controller.runtime.context import Controller
+from holdfast.controller.runtime.leading.ends import foresee_ends
+from holdfast.core.fleet.breaker import PROBE_SECONDS, find_allowance, wait_for_offer
+from holdfast.core.fleet.grow import find_bound
+from holdfast.core.fleet.instances import Offer
+from holdfast.core.forecast.outlook import Outlook, PoolOutlook, StartPace
+from holdfast.core.forecast.spreads import (
+    UNKNOWN_SECONDS,
+    Spread,
+    foretell_left,
+    foretell_span,
+    spread_of,
+)
+from holdfast.core.placement.types import Candidate, Capacity, RunningTask
+from holdfast.store.postgres.jobs.forecasts import Past, RentedPool
+
+LIMIT = 500
+"""The jobs at the head of each queue that forecasts plan for, as many as admission looks at."""
+PACE_WINDOWS = (900.0, 3600.0, 6 * 3600.0, 86_400.0)
+"""Seconds. The pace is that of the shortest of these within which enough jobs started."""
+ENOUGH_STARTS = 20
+MAX_MEMORY = 1 << 50
+"""The memory of an offer that does not say how much it has."""
+
+Likes = Mapping[tuple[str, str], Spread]
+
+
+async def read_outlook(controller: Controller) -> Outlook:
+    """Return what admission would see now, and how long everything may take."""
+    store = controller.store
+    settings = await controller.settings.current()
+    snapshot, past, left, rentals, counts = await asyncio.gather(
+        store.admission.read_line(LIMIT),
+        store.forecasts.read_past(),
+        store.forecasts.read_left(),
+        store.forecasts.read_rentals(),
+        store.jobs.count_jobs(),
+    )
+    line, running = await foresee_ends(store, controller.spans, snapshot.candidates, settings)
+    hold_back = settings.value("hold_back_seconds")
+    likes = find_likes(past)
+    shown = Counter(job.queue for job in line if job.member is None)
+    queued = sum(count for (_, state), count in counts.items() if state == "queued")
+    return Outlook(
+        line=tuple(line),
+        behind=max(0, queued - sum(shown.values())),
+        floors=find_floors(line, {queue for queue, count in shown.items() if count >= LIMIT}),
+        hosts=snapshot.hosts,
+        running=tuple(running),
+        ends=_find_ends(running, left, likes),
+        spans={job.job_id: _find_span(job, likes) for job in line},
+        span=_find_any(past) or Spread((UNKNOWN_SECONDS,)),
+        pools=tuple(find_pool(rented, line) for rented in rentals if rented.view.paused is None),
+        pace=find_pace([p.age_seconds for p in past if p.what == "start"]),
+        headroom=snapshot.headroom,
+        quotas=snapshot.quotas,
+        shares=snapshot.shares,
+        hold_back_seconds=None if hold_back is None else float(hold_back),
+        lowest_preemptible=snapshot.lowest_preemptible if settings.value("preemption") else None,
+    )
+
+
+def find_floors(line: Sequence[Candidate], cut: set[str]) -> dict[str, int]:
+    """Return, for each of the queues of which only the head was read, the priority of its last job."""
+    return {job.queue: job.priority for job in line if job.queue in cut and job.member is None}
+
+
+def find_likes(past: Sequence[Past]) -> Likes:
+    """Return how long jobs took: by project and name or array, and by queue ("", queue)."""
+    times: dict[tuple[str, str], list[float]] = {}
+    for each in past:
+        if each.what == "end" and each.seconds is not None:
+            times.setdefault(("", each.queue), []).append(each.seconds)
+            if each.kin:
+                times.setdefault((each.project, each.kin), []).append(each.seconds)
+    found = {key: spread_of(seconds) for key, seconds in times.items()}
+    return {key: spread for key, spread in found.items() if spread is not None}
+
+
+def _find_any(past: Sequence[Past]) -> Spread | None:
+    return spread_of([each.seconds for each in past if each.seconds is not None])
+
+
+def _find_span(job: Candidate, likes: Likes) -> Spread:
+    own = likes.get((job.project, job.kin)) if job.kin else None
+    if own is None and job.expected_seconds is None:
+        own = likes.get(("", job.queue))
+    return foretell_span(own, job.time_limit_seconds, job.expected_seconds)
+
+
+def _find_ends(
+    running: Sequence[RunningTask], left: Mapping[str, float], likes: Likes
+) -> dict[str, Spread]:
+    found: dict[str, Spread] = {}
+    for task in running:
+        if task.job_id in found:
+            continue
+        own = likes.get((task.project, task.kin)) if task.kin else None
+        if own is None and task.expected_seconds is None:
+            own = likes.get(("", task.queue))
+        found[task.job_id] = foretell_left(
+            task.ran_seconds,
+            own,
+            task.time_limit_seconds,
+            task.expected_seconds,
+            left.get(task.job_id),
+        )
+    return found
+
+
+def find_pace(ages: Sequence[float]) -> StartPace:
+    """Return the pace of starts that are so many seconds old. Where the oldest that was read is younger
+    than the window, it bounds the window."""
+    oldest = max(ages, default=0.0)
+    for window in PACE_WINDOWS:
+        inside = sum(age <= window for age in ages)
+        if inside >= ENOUGH_STARTS or window == PACE_WINDOWS[-1]:
+            seconds = min(window, max(1.0, oldest)) if len(ages) > inside or inside else 0.0
+            return StartPace(starts=inside, seconds=seconds)
+    return StartPace()
+
+
+def find_pool(rented: RentedPool, line: Sequence[Candidate]) -> PoolOutlook:
+    """Return a pool as far as it may bring hosts: how many more it may rent by the bounds of its growth,
+    once its pauses are over."""
+    view = rented.view
+    spec = view.spec
+    calm = msgspec.structs.replace(view, quiet_seconds=0.0, outcomes=(), trouble={})
+    most, _ = find_bound(calm, rented.at, {})
+    failed = sum(bool(outcome.fault) for outcome in view.outcomes)
+    guess = Spread(tuple(spec.spawn_timeout_seconds * part for part in (0.2, 0.4, 0.6)))
+    return PoolOutlook(
+        name=spec.name,
+        host=_show_offer(rented, choose_offer(rented, line)),
+        starting=rented.starting,
+        serving=view.serving,
+        room=max(0, most - view.starting - view.serving),
+        resumes_seconds=find_pause_seconds(rented),
+        cycle_seconds=spec.poll_seconds,
+        jobs_per_host=spec.jobs_per_host,
+        spawn=spread_of(rented.spawn_seconds) or guess,
+        failing=failed / len(view.outcomes) if view.outcomes else 0.0,
+    )
+
+
+def find_pause_seconds(rented: RentedPool) -> float:
+    """Return the seconds until the pool may ask for a host again: its provider wants to be left in peace, its
+    breaker is open, or each of its offers was refused."""
+    view = rented.view
+    allowed, _ = find_allowance(view.outcomes, view.starting)
+    newest = min((each.age_seconds for each in view.outcomes if each.fault), default=math.inf)
+    waits = [
+        wait_for_offer(view.spec.name, offer.name, view.trouble.get(offer.name))
+        for offer in view.spec.offers
+    ]
+    probe = max(0.0, PROBE_SECONDS - newest) if allowed == 0 else 0.0
+    return max(view.quiet_seconds, probe, min(waits))
+
+
+def choose_offer(rented: RentedPool, line: Sequence[Candidate]) -> Offer:
+    """Return the offer that the first job of the line fits into, else the first."""
+    spec = rented.view.spec
+    for job in line:
+        if not spec.queues or job.queue in spec.queues:
+            for offer in spec.offers:
+                if offer.gpus >= job.gpus and offer.cpu_slots >= job.cpu_slots:
+                    return offer
+    return spec.offers[0]
+
+
+def _show_offer(rented: RentedPool, offer: Offer) -> Capacity:
+    spec = rented.view.spec
+    return Capacity(
+        host_id="",
+        name="",
+        incarnation="",
+        queues=frozenset(spec.queues),
+        labels=spec.labels,
+        free_cpu_slots=offer.cpu_slots,
+        free_memory_bytes=offer.memory_bytes or MAX_MEMORY,
+        free_devices=tuple(range(offer.gpus)),
+    )

@@ -1,0 +1,160 @@
+"""The blocks of all ranks of a gang → chunks: stretches of steps that all of them did.
+
+CHUNK-1  A chunk is made once, when each rank that still tells blocks has done its steps. A rank that told
+         none for `LOST_SECONDS` is waited for no longer, and comes back with its next block.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+
+import msgspec
+
+from holdfast.core.stragglers.values import PaceBlock, PaceMeasure
+
+LEAST_STEPS = 5
+LOST_SECONDS = 60.0
+WARM_STEPS = 10
+"""Steps after the first beat that are compared with nothing: they compile, and fill caches."""
+MAX_CHUNKS = 40
+_KEPT_BLOCKS = 32
+_TINY = 1e-6
+
+
+class Chunk(msgspec.Struct, frozen=True):
+    """The same steps of all ranks. logs: measure → rank → the logarithm of its seconds a step."""
+
+    first_step: int
+    last_step: int
+    logs: Mapping[PaceMeasure, Mapping[int, float]]
+
+    @property
+    def steps(self) -> int:
+        """Return how many steps it has."""
+        return self.last_step - self.first_step
+
+
+class _DatedBlock(msgspec.Struct, frozen=True):
+    """A block on the controller's clock: when its last beat came, and how wrong that may be."""
+
+    at: float
+    error: float
+    block: PaceBlock
+
+
+class GangPace:
+    """The pace of one attempt of a gang: what its ranks told lately, and the chunks made of that."""
+
+    def __init__(self) -> None:
+        self._told: dict[int, deque[_DatedBlock]] = {}
+        self._heard: dict[int, float] = {}
+        self._done: int | None = None  # the last step of the last chunk
+        self._start: int | None = None
+        self.chunks: deque[Chunk] = deque(maxlen=MAX_CHUNKS)
+
+    def take(
+        self, rank: int, blocks: Sequence[PaceBlock], now: float, sent_at: float, error: float
+    ) -> None:
+        """Take a rank's blocks, which came at `now`. sent_at: when the rank's host sent them, on the
+        same clock, and error: by how many seconds that may be wrong."""
+        told = self._told.setdefault(rank, deque(maxlen=_KEPT_BLOCKS))
+        for block in blocks:
+            if told and block.last_step <= told[-1].block.last_step:
+                told.clear()  # the steps began anew
+                self._done = None
+            told.append(_DatedBlock(sent_at - block.age_seconds, error, block))
+        if blocks:
+            self._heard[rank] = now
+
+    def advance(self, now: float) -> Iterator[Chunk]:
+        """Yield the chunks that can be made now, each once (CHUNK-1)."""
+        ranks = [rank for rank, at in self._heard.items() if now - at <= LOST_SECONDS]
+        if len(ranks) < 2:
+            return
+        frontier = min(self._told[rank][-1].block.last_step for rank in ranks)
+        begin = max(_first_step(self._told[rank][0].block) for rank in ranks)
+        if self._start is None:
+            self._start = begin
+        if self._done is None:
+            self._done = max(begin, self._start + WARM_STEPS)
+        self._done = max(self._done, begin)
+        while frontier - self._done >= LEAST_STEPS:
+            end = self._find_end(ranks, self._done, frontier)
+            logs = self._compare(ranks, self._done, end)
+            chunk = Chunk(self._done, end, logs)
+            self._done = end
+            if logs:
+                self.chunks.append(chunk)
+                yield chunk
+
+    def _find_end(self, ranks: Sequence[int], begin: int, frontier: int) -> int:
+        """Return the first step from which on every rank's block has ended since `begin`."""
+        ends = []
+        for rank in ranks:
+            ends.append(
+                next(
+                    t.block.last_step
+                    for t in self._told[rank]
+                    if t.block.last_step >= begin + LEAST_STEPS
+                )
+            )
+        return min(max(ends), frontier)
+
+    def _compare(
+        self, ranks: Sequence[int], begin: int, end: int
+    ) -> Mapping[PaceMeasure, Mapping[int, float]]:
+        found: dict[PaceMeasure, dict[int, float]] = {measure: {} for measure in PaceMeasure}
+        arrived: dict[int, tuple[float, float]] = {}
+        for rank in ranks:
+            weight = 0
+            sums = {PaceMeasure.OWN: 0.0, PaceMeasure.STEP: 0.0, PaceMeasure.CPU: 0.0}
+            for told in self._told[rank]:
+                block = told.block
+                share = min(end, block.last_step) - max(begin, _first_step(block))
+                if share <= 0:
+                    continue
+                weight += share
+                for measure, seconds in (
+                    (PaceMeasure.STEP, block.seconds),
+                    (PaceMeasure.OWN, block.own_seconds),
+                    (PaceMeasure.CPU, block.cpu_seconds),
+                ):
+                    log = math.nan if seconds is None else math.log(max(seconds, _TINY))
+                    sums[measure] += share * log
+                if block.last_step == end:
+                    arrived[rank] = (told.at, told.error)
+            if 2 * weight < end - begin:
+                return {}
+            for measure, total in sums.items():
+                if not math.isnan(total):
+                    found[measure][rank] = total / weight
+        whole = {measure: logs for measure, logs in found.items() if len(logs) == len(ranks)}
+        late = _find_lateness(arrived, len(ranks))
+        steps = whole.get(PaceMeasure.STEP)
+        if late and steps:
+            seconds = math.exp(median(steps.values()))
+            whole[PaceMeasure.ARRIVAL] = {
+                rank: math.log(max(seconds + late[rank], _TINY)) for rank in late
+            }
+        return whole
+
+
+def _first_step(block: PaceBlock) -> int:
+    return block.last_step - block.steps
+
+
+def _find_lateness(arrived: Mapping[int, tuple[float, float]], ranks: int) -> dict[int, float]:
+    """Return how many seconds after the middle of the ranks each one's beat came, less what the
+    clocks may be wrong by; nothing where the beat of a rank is missing."""
+    if len(arrived) < ranks:
+        return {}
+    middle = median(at for at, _ in arrived.values())
+    least = min(error for _, error in arrived.values())
+    found = {}
+    for rank, (at, error) in arrived.items():
+        late, doubt = at - middle, error + least
+        found[rank] = math.copysign(max(0.0, abs(late) - doubt), late)
+    return found

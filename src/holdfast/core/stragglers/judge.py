@@ -1,0 +1,242 @@
+"""Chunks of a gang → which rank is slow by itself, whether it keeps up again, or that all are slower.
+
+SLOW-1  A rank is named where, for `LEAST_STEPS` and in nearly every chunk of them, it took
+        `LEAST_RATIO` of the others' time, and that is beyond the noise: of the chunks, and of the
+        ranks among each other.
+SLOW-2  The others are the faster ranks, not the mean, because a slow host slows several of them. Where
+        more than half are slow, the ranks do different work, and none is named.
+SLOW-3  A rank whose time of its own is a small part of the step is not why the gang waits, and it is not
+        named.
+SLOW-4  Where the gang is slower than it was and no rank is named, only that is said.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+
+from holdfast.core.stragglers.gang import Chunk, GangPace
+from holdfast.core.stragglers.values import (
+    Finding,
+    GangSlowed,
+    PaceBlock,
+    PaceMeasure,
+    SlowRank,
+    Steady,
+)
+
+LEAST_RATIO = 1.12
+LEAST_STEPS = 20
+LEAST_CHUNKS = 4
+_WINDOWS = {1: 1.0, 3: 0.85, 8: 0.75}
+"""Times the least steps and chunks, for noisier gangs → the share of chunks that must be slow."""
+_CHUNK_LOG = math.log(1.07)
+_STEADY_LOG = math.log(1.06)
+_BEYOND = 7.0
+_LEAST_NOISE = 0.02
+_OWN_SHARE = 0.6
+_SLOWED_RATIO = 1.2
+_SLOWED_STEPS = 30
+_SLOWED_CHUNKS = 6
+_BEFORE_CHUNKS = 12
+_SAMPLE = 64
+
+
+class GangJudge:
+    """Judges one attempt of a gang, chunk by chunk."""
+
+    def __init__(self) -> None:
+        self._pace = GangPace()
+        self._slow: dict[int, SlowRank] = {}
+
+    @property
+    def slow(self) -> Sequence[SlowRank]:
+        """Return the ranks that are slow now."""
+        return list(self._slow.values())
+
+    def take(
+        self, rank: int, blocks: Sequence[PaceBlock], now: float, sent_at: float, error: float
+    ) -> None:
+        """Take what a rank's agent told (see `GangPace.take`)."""
+        self._pace.take(rank, blocks, now, sent_at, error)
+
+    def judge(self, now: float) -> list[Finding]:
+        """Return what is found out since the last call."""
+        found: list[Finding] = []
+        for _ in self._pace.advance(now):
+            found += self._look()
+        return found
+
+    def _look(self) -> list[Finding]:
+        chunks = list(self._pace.chunks)
+        found: list[Finding] = []
+        for rank, slow in list(self._slow.items()):
+            if _is_steady(chunks, slow):
+                del self._slow[rank]
+                found.append(Steady(rank=rank, at_step=chunks[-1].last_step))
+        for slow in _find_slow(chunks):
+            if slow.rank not in self._slow:
+                found.append(slow)
+            self._slow[slow.rank] = slow
+        if not self._slow and (slowed := _find_slowed(chunks)) is not None:
+            found.append(slowed)
+            self._pace.chunks.clear()
+        return found
+
+
+def _is_steady(chunks: Sequence[Chunk], slow: SlowRank) -> bool:
+    window = _cut_window(chunks, slow.measure, 1)
+    logs = [_compare(chunk.logs[slow.measure]).get(slow.rank) for chunk in window]
+    known = [log for log in logs if log is not None]
+    return bool(window) and len(known) == len(window) and median(known) < _STEADY_LOG
+
+
+def _find_slow(chunks: Sequence[Chunk]) -> list[SlowRank]:
+    for measure in PaceMeasure:
+        if measure is PaceMeasure.CPU and PaceMeasure.OWN in chunks[-1].logs:
+            continue  # the job says it better
+        for times, share in _WINDOWS.items():
+            window = _cut_window(chunks, measure, times)
+            if not window:
+                break
+            found = _find_in(window, chunks, measure, share)
+            if found:
+                return found
+    return []
+
+
+def _cut_window(chunks: Sequence[Chunk], measure: PaceMeasure, times: int) -> list[Chunk]:
+    """Return the newest chunks of at least so many steps, or nothing where there are too few."""
+    window: list[Chunk] = []
+    steps = 0
+    for chunk in reversed(chunks):
+        if measure not in chunk.logs:
+            return []
+        window.append(chunk)
+        steps += chunk.steps
+        if steps >= times * LEAST_STEPS and len(window) >= times * LEAST_CHUNKS:
+            return window[::-1]
+    return []
+
+
+def _compare(logs: Mapping[int, float]) -> dict[int, float]:
+    """Return how far each rank is above the faster ones (SLOW-2), as a logarithm."""
+    ordered = sorted(logs.values())
+    count = len(ordered)
+    place = (count - 1) // 3  # between two ranks: the faster
+    # Of three or fewer the others are one or two, so the faster half of them counts.
+    middle = ordered[place]
+    return {rank: log - middle for rank, log in logs.items()}
+
+
+def _find_in(
+    window: Sequence[Chunk], chunks: Sequence[Chunk], measure: PaceMeasure, share: float
+) -> list[SlowRank]:
+    newest = _compare(window[-1].logs[measure])
+    suspects = [rank for rank, log in newest.items() if log >= _CHUNK_LOG]
+    if not suspects or 2 * len(suspects) > len(newest):
+        return []
+    compared = [_compare(chunk.logs[measure]) for chunk in window]
+    found = []
+    for rank in suspects:
+        logs = [each[rank] for each in compared if rank in each]
+        if len(logs) < len(window) or median(logs) < math.log(LEAST_RATIO):
+            continue
+        if sum(log >= _CHUNK_LOG for log in logs) < share * len(logs):
+            continue
+        found.append((rank, median(logs)))
+    if not found:
+        return []
+    slow_ranks = {rank for rank, _ in found}
+    calm = [rank for rank in newest if rank not in slow_ranks][:_SAMPLE]
+    noise = _measure_noise(chunks, measure, calm, len(window))
+    named = []
+    for rank, log in found:
+        if log < _BEYOND * noise:
+            continue
+        slow = _describe(rank, log, window, chunks, measure)
+        if slow is not None:
+            named.append(slow)
+    return named
+
+
+def _measure_noise(
+    chunks: Sequence[Chunk], measure: PaceMeasure, calm: Sequence[int], length: int
+) -> float:
+    """Return by how much the median of a window of `length` chunks is uncertain: by the noise of
+    chunks, and by how far the `calm` ranks are apart in windows of this length."""
+    compared = [_compare(c.logs[measure]) for c in chunks if measure in c.logs]
+    residuals, medians = list[float](), list[float]()
+    for rank in calm:
+        logs = [each[rank] for each in compared if rank in each]
+        if logs:
+            middle = median(logs)
+            residuals += [abs(log - middle) for log in logs]
+            ends = range(len(logs), length - 1, -length)
+            medians += [median(logs[end - length : end]) for end in ends]
+    deviation = 1.4826 * median(residuals) if residuals else 0.0
+    among = 0.0
+    if len(medians) >= 4:
+        middle = median(medians)
+        among = 1.4826 * median(abs(one - middle) for one in medians)
+    return max(max(_LEAST_NOISE, 1.25 * deviation) / math.sqrt(length), among)
+
+
+def _describe(
+    rank: int, log: float, window: Sequence[Chunk], chunks: Sequence[Chunk], measure: PaceMeasure
+) -> SlowRank | None:
+    """Return the verdict, or None where the rank's own time is a small part of its step (SLOW-3)."""
+    own = _mean(chunk.logs[measure][rank] for chunk in window)
+    step = _mean(chunk.logs[PaceMeasure.STEP][rank] for chunk in window)
+    if own < _OWN_SHARE * step:
+        return None
+    since = window[0].first_step
+    for chunk in reversed(chunks):
+        if measure not in chunk.logs or chunk.last_step > window[0].last_step:
+            continue
+        if _compare(chunk.logs[measure]).get(rank, 0.0) < _CHUNK_LOG:
+            break
+        since = chunk.first_step
+    return SlowRank(
+        rank=rank,
+        measure=measure,
+        ratio=round(math.exp(log), 3),
+        since_step=since,
+        at_step=window[-1].last_step,
+        seconds=own,
+        others_seconds=own / math.exp(log),
+        step_seconds=step,
+    )
+
+
+def _mean(logs: Iterable[float]) -> float:
+    return math.exp(median(logs))
+
+
+def _find_slowed(chunks: Sequence[Chunk]) -> GangSlowed | None:
+    """Return that the gang's steps became slower, if so (SLOW-4)."""
+    walls = [median(chunk.logs[PaceMeasure.STEP].values()) for chunk in chunks]
+    steps, count = 0, 0
+    for chunk in reversed(chunks):
+        steps, count = steps + chunk.steps, count + 1
+        if steps >= _SLOWED_STEPS and count >= _SLOWED_CHUNKS:
+            break
+    else:
+        return None
+    before, now = walls[:-count], walls[-count:]
+    if len(before) < _BEFORE_CHUNKS:
+        return None
+    was, log = median(before), median(now) - median(before)
+    noise = 1.4826 * median(abs(wall - was) for wall in before)
+    if log < math.log(_SLOWED_RATIO) or log < _BEYOND * noise:
+        return None
+    if min(now) - was < math.log(_SLOWED_RATIO) * 0.75 or max(before[-3:]) - was > log / 2:
+        return None
+    return GangSlowed(
+        ratio=round(math.exp(log), 3),
+        since_step=chunks[-count].first_step,
+        at_step=chunks[-1].last_step,
+        before_seconds=math.exp(was),
+        step_seconds=math.exp(median(now)),
+    )

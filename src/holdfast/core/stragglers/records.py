@@ -1,0 +1,31 @@
+"""What is on record of suspects."""
+
+from datetime import datetime
+from typing import Literal
+
+from holdfast.core.records import Record
+
+SuspectKind = Literal["slow", "slowed", "corrupt"]
+"""slow: a rank by itself; slowed: the gang as a whole; corrupt: a rank computed wrongly."""
+Act = Literal["", "blame", "replace", "restart"]
+"""What was done about a suspect, besides telling it."""
+
+
+class SuspectRecord(Record, frozen=True, kw_only=True):
+    """The evidence about one rank of an attempt, or about the whole gang (`rank` is None then).
+
+    step: the step at which it was found. message: the sentence. evidence: the figures. ended_at: when
+    the rank kept up again.
+    """
+
+    job_id: str
+    attempt: int
+    rank: int | None
+    kind: SuspectKind
+    host: str | None
+    at: datetime
+    step: int
+    message: str
+    evidence: dict[str, str | int | float | bool | None]
+    act: Act = ""
+    ended_at: datetime | None = None

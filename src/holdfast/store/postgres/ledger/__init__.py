@@ -1,0 +1,1 @@
+"""The ledger in PostgreSQL: its one writer, and its reads."""

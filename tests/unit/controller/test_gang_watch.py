@@ -1,0 +1,205 @@
+"""Slow and wrong ranks, from the reports of syncs to events, `why`, and what the settings ask for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.core.stragglers.agree import LEAST_AGREED, StepChecksum
+from holdfast.core.stragglers.values import PaceBlock
+from holdfast.wire import agent as wire
+from tests.unit.controller.conftest import FakeAgent, Served
+from tests.waits import within
+
+RANKS = 3
+
+
+class SpreadGang:
+    """A running gang with a rank on each of three hosts, and a fourth host beside it."""
+
+    def __init__(self, served: Served) -> None:
+        self.served = served
+        self.hosts = [FakeAgent(served, f"host{n}", cpu_slots=1) for n in range(RANKS + 1)]
+        self.orders: dict[int, tuple[FakeAgent, wire.LaunchOrder]] = {}
+        self.job = ""
+        self.step = 0
+
+    async def start(self, **spec: Any) -> None:
+        for host in self.hosts:
+            assert (await host.register()).status_code == 200
+        asked = {"tasks": RANKS, "placement": "spread", "time_limit_seconds": 600, **spec}
+        self.job = (await self.served.submit(**asked))["id"]
+        await self.launch()
+
+    async def launch(self) -> None:
+        """Have the gang claimed, launched and running."""
+        orders: dict[int, tuple[FakeAgent, wire.LaunchOrder]] = {}
+        claims: dict[str, list[wire.TaskReport]] = {}
+        async with within(20):
+            while len(orders) < RANKS:
+                for host in self.hosts:
+                    answer = await host.sync(*claims.get(host.host_id, []), wait=0.05)
+                    for claim in answer.claim:
+                        port = 29_500 if claim.key.rank == 0 else 0
+                        told = wire.TaskReport(key=claim.key, state="claimed", port=port)
+                        claims.setdefault(host.host_id, []).append(told)
+                    for order in answer.launch:
+                        orders[order.key.rank] = (host, order)
+        self.orders = orders
+        for host, order in orders.values():
+            await host.sync(host.running(order))
+
+    async def tell_steps(self, owns: tuple[float, ...], blocks: int) -> None:
+        """Every rank tells blocks of five steps; `owns` is the time that each works in a step."""
+        for _ in range(blocks):
+            self.step += 5
+            for rank, (host, order) in self.orders.items():
+                block = PaceBlock(
+                    last_step=self.step, steps=5, seconds=max(owns), own_seconds=owns[rank]
+                )
+                await host.sync(host.running(order, pace=[block]), sent_at=50.0 + self.step)
+            await self.served.controller.gangs.judge()
+
+    async def tell_checksums(self, step: int, texts: str) -> None:
+        for rank, (host, order) in self.orders.items():
+            told = [StepChecksum(step, texts[rank])]
+            await host.sync(host.running(order, checksums=told), sent_at=50.0 + step)
+        await self.served.controller.gangs.judge()
+
+    async def end_all(self) -> None:
+        """Every rank is stopped, as it was told."""
+        for host, order in self.orders.values():
+            await host.end(order, stopped=True, signal=15)
+
+    async def list_events(self, *kinds: str) -> list[dict[str, Any]]:
+        events = (await self.served.call("GET", f"/v1/events?job={self.job}")).json()["items"]
+        return [event for event in events if event["kind"] in kinds]
+
+    async def why(self) -> list[str]:
+        found = (await self.served.call("GET", f"/v1/jobs/{self.job}/why")).json()
+        return [line["code"] for line in found["lines"]]
+
+    async def read_states(self) -> dict[str, str]:
+        hosts = (await self.served.call("GET", "/v1/hosts")).json()["items"]
+        return {host["name"]: host["state"] for host in hosts}
+
+    def host_of(self, rank: int) -> str:
+        return self.orders[rank][0].facts.name
+
+
+@pytest.fixture
+async def gang(served: Served) -> SpreadGang:
+    return SpreadGang(served)
+
+
+async def test_a_slow_rank_is_told_with_its_evidence_until_it_keeps_up_again(
+    gang: SpreadGang,
+) -> None:
+    await gang.start()
+    await gang.tell_steps((1.0, 1.3, 1.0), blocks=8)
+    (event,) = await gang.list_events("task.straggler")
+    assert (event["rank"], event["data"]["measure"], event["data"]["ratio"]) == (1, "own", 1.3)
+    assert event["message"].startswith(
+        f"rank 1 on {gang.host_of(1)} takes 1.30 times as long as the others by itself"
+    )
+    assert "straggler" in await gang.why()
+    await gang.tell_steps((1.0, 1.0, 1.0), blocks=8)
+    assert len(await gang.list_events("task.steady")) == 1
+    assert "straggler" not in await gang.why()
+    assert set((await gang.read_states()).values()) == {"active"}
+
+
+async def test_a_gang_with_nothing_to_tell_apart_names_no_rank(gang: SpreadGang) -> None:
+    await gang.start()
+    await gang.tell_steps((1.0, 1.0, 1.0), blocks=20)
+    await gang.tell_steps((1.4, 1.4, 1.4), blocks=8)
+    assert await gang.list_events("task.straggler") == []
+    (event,) = await gang.list_events("job.slowed")
+    assert (event["rank"], event["data"]["ratio"]) == (None, 1.4)
+    assert "gang_slowed" in await gang.why()
+
+
+async def test_a_job_that_wants_no_word_of_slow_ranks_gets_none(gang: SpreadGang) -> None:
+    await gang.start(on_straggler="ignore")
+    await gang.tell_steps((1.0, 1.3, 1.0), blocks=8)
+    assert await gang.list_events("task.straggler") == []
+
+
+async def test_a_job_that_restarts_for_a_slow_rank_is_placed_on_other_hosts(
+    gang: SpreadGang,
+) -> None:
+    await gang.start(on_straggler="restart", straggler_seconds=0)
+    slow_host = gang.host_of(1)
+    await gang.tell_steps((1.0, 1.3, 1.0), blocks=8)
+    await gang.served.until(gang.job, "draining")
+    await gang.end_all()
+    await gang.launch()
+    assert slow_host not in {gang.host_of(rank) for rank in range(RANKS)}
+    job = await gang.served.job(gang.job)
+    assert (job["attempts"], job["infra_charged"], job["retries_charged"]) == (2, 0, 0)
+    (first, _) = (await gang.served.call("GET", f"/v1/jobs/{gang.job}/attempts")).json()["items"]
+    assert first["cause"] == "straggler"
+
+
+async def test_a_host_that_is_blamed_for_a_slow_rank_gets_no_other_work(gang: SpreadGang) -> None:
+    await gang.start(on_straggler="blame", straggler_seconds=0)
+    await gang.tell_steps((1.0, 1.3, 1.0), blocks=8)
+    assert (await gang.read_states())[gang.host_of(1)] == "quarantined"
+    assert (await gang.served.job(gang.job))["state"] == "running"
+
+
+async def test_a_rank_that_computes_wrongly_has_its_host_set_aside_and_the_job_goes_on_elsewhere(
+    gang: SpreadGang,
+) -> None:
+    await gang.start()
+    bad_host = gang.host_of(2)
+    for step in range(LEAST_AGREED):
+        await gang.tell_checksums(step, "aaa")
+    await gang.tell_checksums(9, "aab")
+    (event,) = await gang.list_events("job.corrupt")
+    assert (event["rank"], event["data"]["rank 2"], event["data"]["rank 0"]) == (2, "b", "a")
+    assert event["message"] == (
+        f"rank 2 on {bad_host} computed step 9 wrongly: checksum b, where the 2 other ranks have a"
+    )
+    assert (await gang.read_states())[bad_host] == "quarantined"
+    await gang.served.until(gang.job, "draining")
+    await gang.end_all()
+    await gang.launch()
+    assert bad_host not in {gang.host_of(rank) for rank in range(RANKS)}
+    (first, _) = (await gang.served.call("GET", f"/v1/jobs/{gang.job}/attempts")).json()["items"]
+    assert (first["cause"], first["outcome"]) == ("silent_corruption", "requeued")
+
+
+async def test_ranks_that_never_agreed_are_told_and_nothing_is_done(gang: SpreadGang) -> None:
+    await gang.start()
+    await gang.tell_checksums(1, "aab")
+    (event,) = await gang.list_events("job.corrupt")
+    assert "were never alike before" in event["message"]
+    assert (await gang.served.job(gang.job))["state"] == "running"
+    assert set((await gang.read_states()).values()) == {"active"}
+
+
+async def test_without_a_majority_the_next_attempt_says_which_rank_was_wrong(
+    gang: SpreadGang,
+) -> None:
+    await gang.start()
+    for step in range(LEAST_AGREED):
+        await gang.tell_checksums(step, "aaa")
+    was = [gang.host_of(rank) for rank in range(RANKS)]
+    await gang.tell_checksums(9, "abc")
+    await gang.served.until(gang.job, "draining")
+    assert set((await gang.read_states()).values()) == {"active"}
+    await gang.end_all()
+    await gang.launch()
+    await gang.tell_checksums(9, "bbb")
+    states = await gang.read_states()
+    aside = [name for name, state in states.items() if state == "quarantined"]
+    assert len(aside) == 1, "no more than a quarter of the pool is set aside"
+    assert aside[0] in (was[0], was[2])
+
+
+def test_a_report_that_tells_nothing_of_a_gang_is_no_longer_than_before() -> None:
+    report = wire.TaskReport(key=wire.TaskKey("job", 0, 1), state="running")
+    assert set(msgspec.to_builtins(report)) == {"key", "state"}

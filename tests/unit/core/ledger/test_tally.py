@@ -1,0 +1,68 @@
+"""`core.ledger.tally`: an agent's cumulative count of what a task does."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core.ledger.tally import TallyClock, name_now
+from holdfast.core.ledger.values import LedgerName
+
+CALLS = st.lists(
+    st.tuples(st.integers(-50, 1000), st.sampled_from(LedgerName), st.sampled_from("cbs")),
+    max_size=20,
+)
+
+
+@given(CALLS)
+def test_a_tally_holds_all_time_between_its_first_and_last_call(
+    calls: list[tuple[int, LedgerName, str]],
+) -> None:
+    clock, now, counted = TallyClock().count(1_000, LedgerName.SETTING_UP), 1_000, 0
+    for gap, name, what in calls:
+        counted += max(0, gap)
+        now += gap
+        before = clock.tally.total_ms
+        if what == "b":
+            clock = clock.beat(now, 3, name)
+        elif what == "s":
+            clock = clock.stall(now)
+        else:
+            clock = clock.count(now, name)
+        assert clock.tally.total_ms >= before
+    assert clock.tally.total_ms == counted
+    assert min(clock.tally.ms.values(), default=0) >= 0
+
+
+def test_the_first_beat_names_the_time_before_it_loading() -> None:
+    clock = TallyClock().count(0, LedgerName.SETTING_UP).count(10, LedgerName.UNMEASURED_BUSY)
+    clock = clock.count(30, LedgerName.UNMEASURED_IDLE).beat(70, 5, LedgerName.KEPT)
+    assert clock.tally.ms == {"setting_up": 10, "loading": 60}
+    assert clock.beat(100, 9, LedgerName.KEPT).tally.ms["kept"] == 30
+    assert (clock.tally.first_step, clock.beat(100, 3, LedgerName.KEPT).tally.step) == (5, 5)
+
+
+def test_a_stall_is_the_silence_since_the_last_beat_but_for_saves() -> None:
+    clock = TallyClock().count(0, LedgerName.UNMEASURED_BUSY).beat(10, 1, LedgerName.KEPT)
+    clock = clock.beat(50, 2, LedgerName.CHECKPOINTING).count(60, LedgerName.KEPT).stall(100)
+    assert clock.tally.ms == {"loading": 10, "kept": 40, "checkpointing": 10, "stalled": 40}
+    assert clock.tally.now == LedgerName.DRAINING
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ({"stopping": True, "sections": ("checkpoint",)}, LedgerName.DRAINING),
+        ({"sections": ("wait", "checkpoint"), "beaten": True}, LedgerName.CHECKPOINTING),
+        ({"sections": ("wait",), "beaten": True, "idle": True}, LedgerName.WAITING),
+        ({"began": False}, LedgerName.SETTING_UP),
+        ({}, LedgerName.UNMEASURED_BUSY),
+        ({"idle": True}, LedgerName.UNMEASURED_IDLE),
+        ({"beaten": True, "idle": True, "sections": ("eval",)}, LedgerName.IDLE),
+        ({"beaten": True}, LedgerName.KEPT),
+    ],
+)
+def test_of_two_names_the_first_in_precedence_counts(
+    given: dict[str, object], name: LedgerName
+) -> None:
+    defaults = {"began": True, "stopping": False, "beaten": False, "sections": (), "idle": False}
+    assert name_now(**{**defaults, **given}) is name  # type: ignore[arg-type]  # a table of cases

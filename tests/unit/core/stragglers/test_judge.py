@@ -1,0 +1,71 @@
+"""The judge of stragglers on simulated gangs (SLOW-1…4): a slow rank is named soon, and a healthy gang's
+ranks are not.
+
+The seeds are fixed; `bench` has the same on thousands of hours.
+"""
+
+from __future__ import annotations
+
+import pytest
+from bench.straggler_traces import Trace, play
+
+SOON_STEPS = 30
+
+
+@pytest.mark.parametrize("tells", ["own", "cpu"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_rank_that_is_slow_by_a_fifth_is_named_within_thirty_steps(tells: str, seed: int) -> None:
+    """SLOW-1"""
+    trace = Trace(slow=(3,), slow_from=150, steps=200, tells=tells)
+    named = play(trace, seed).named
+    assert [found.rank for _, found in named] == [3]
+    ((step, found),) = named
+    assert step - trace.slow_from <= SOON_STEPS
+    assert abs(found.since_step - trace.slow_from) <= 10
+    assert found.ratio == pytest.approx(1.2, abs=0.1)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 16])
+def test_a_gang_of_any_size_has_its_slow_rank_named(ranks: int) -> None:
+    trace = Trace(ranks=ranks, slow=(1,), slow_from=150, steps=200)
+    assert [found.rank for _, found in play(trace, 1).named] == [1]
+
+
+def test_a_rank_that_was_slow_from_the_first_step_is_named() -> None:
+    trace = Trace(slow=(2,), slow_from=0, steps=80)
+    named = play(trace, 3).named
+    assert [found.rank for _, found in named] == [2]
+    assert named[0][0] <= trace.warm_up + SOON_STEPS
+
+
+def test_a_host_whose_ranks_are_all_slow_has_them_all_named() -> None:
+    """SLOW-2"""
+    trace = Trace(ranks=8, slow=(4, 5, 6, 7), slow_from=150, steps=220)
+    assert {found.rank for _, found in play(trace, 5).named} == {4, 5, 6, 7}
+
+
+@pytest.mark.parametrize("tells", ["own", "cpu", "nothing"])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_healthy_gang_has_no_rank_named(tells: str, seed: int) -> None:
+    found = play(Trace(steps=900, tells=tells), seed)
+    assert (found.named, found.slowed) == ((), ())
+
+
+def test_a_noisy_healthy_gang_has_no_rank_named() -> None:
+    assert play(Trace(steps=900, noise=0.12, drift=0.02), 2).named == ()
+
+
+def test_ranks_that_cannot_be_told_apart_are_not_named_but_the_gang_is() -> None:
+    """SLOW-4: the collective spins, so processor time says the same of the slow rank and of those that
+    wait for it."""
+    found = play(Trace(slow=(3,), slow_from=300, steps=500, ratio=1.4, tells="nothing"), 4)
+    assert found.named == ()
+    ((_, slowed),) = found.slowed
+    assert slowed.ratio == pytest.approx(1.35, abs=0.1)
+    assert abs(slowed.since_step - 300) <= 10
+
+
+def test_a_gang_that_is_slower_as_a_whole_has_no_rank_named() -> None:
+    found = play(Trace(slow_from=300, steps=500, ratio=1.4, all_slow=True), 4)
+    assert found.named == ()
+    assert len(found.slowed) == 1
