@@ -38,7 +38,21 @@ from holdfast.web.browsers import (
 )
 from holdfast.web.live import Changes
 from holdfast.web.page import Page, PageRequest, draw, draw_plain, make_request
-from holdfast.web.pages import events, hosts, job, jobs, now, pools, queues, settings
+from holdfast.web.pages import (
+    calls,
+    events,
+    hosts,
+    job,
+    jobs,
+    now,
+    pools,
+    queues,
+    report,
+    schedules,
+    settings,
+    workflows,
+)
+from holdfast.web.pages.gang import read_grid
 from holdfast.web.pages.output import follow_output
 from holdfast.web.reader import ApiReader
 
@@ -55,7 +69,12 @@ _PAGES: tuple[tuple[str, Callable[[PageRequest], Any]], ...] = (
     (r"/hosts/(?P<host>[^/]+)", hosts.show_one),
     (r"/queues", queues.show),
     (r"/pools", pools.show),
+    (r"/workflows", workflows.show_all),
+    (r"/workflows/(?P<run>[^/]+)", workflows.show_one),
+    (r"/calls", calls.show),
+    (r"/schedules", schedules.show),
     (r"/events", events.show),
+    (r"/report", report.show),
     (r"/settings", settings.show),
 )
 _DOWNLOADS = {
@@ -138,6 +157,8 @@ class WebApp:
             return self._send_fixed
         if re.fullmatch(r"/jobs/[^/]+/output", path):
             return self._stream_output
+        if re.fullmatch(r"/jobs/[^/]+/ranks", path):
+            return self._send_ranks
         if re.fullmatch(r"/jobs/[^/]+/download/[a-z]+", path):
             return self._download
         if path == "/" and not is_ours(scope, self._origins()):
@@ -234,6 +255,12 @@ class WebApp:
             ApiReader(self._api, token), scope["path"], {"job": job_id}, scope["query_string"]
         )
         return self._stream(scope, follow_output(ask))
+
+    async def _send_ranks(self, scope: Scope, receive: Receive) -> Response:
+        token = await self._check_proof(scope)
+        job_id = unquote(scope["raw_path"].decode("latin-1").split("/")[2])
+        ask = make_request(ApiReader(self._api, token), scope["path"], {"job": job_id}, b"")
+        return Response(await read_grid(ask), 200, None, "application/json")
 
     def _stream(self, scope: Scope, pieces: AsyncIterator[bytes]) -> Response:
         secret, proof = read_cookie(scope) or "", find_header(scope, PROOF_HEADER) or ""

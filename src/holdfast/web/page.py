@@ -24,7 +24,11 @@ PLACES = (
     ("/hosts", "Hosts"),
     ("/queues", "Queues"),
     ("/pools", "Pools"),
+    ("/workflows", "Workflows"),
+    ("/calls", "Calls"),
+    ("/schedules", "Schedules"),
     ("/events", "Events"),
+    ("/report", "Report"),
     ("/settings", "Settings"),
 )
 _RANKS = {"read": 1, "submit": 2, "admin": 3}
@@ -98,6 +102,7 @@ def _environment() -> jinja2.Environment:
         span=words.write_span,
         bytes=words.write_bytes,
         dollars=words.write_dollars,
+        hours=words.write_hours,
     )
     made.globals.update(draw_line=words.draw_line)
     return made
@@ -112,6 +117,7 @@ def draw(page: Page, ask: PageRequest, version: str) -> bytes:
         places=PLACES,
         version=version,
         age=functools.partial(words.write_age, now=ask.now),
+        moment=words.read_moment,
         now=ask.now,
         **page.values,
     )

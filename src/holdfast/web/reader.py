@@ -20,6 +20,7 @@ from holdfast.client.methods.jobs import JobMethods
 from holdfast.client.methods.operate import OperateMethods
 from holdfast.client.methods.outputs import OutputMethods
 from holdfast.client.methods.pools import PoolMethods
+from holdfast.client.methods.report import ReportMethods
 from holdfast.client.methods.schedules import ScheduleMethods
 from holdfast.client.methods.webhooks import WebhookMethods
 from holdfast.client.methods.workflows import WorkflowMethods
@@ -47,6 +48,7 @@ class ApiReader(
     CodeMethods,
     OutputMethods,
     CallMethods,
+    ReportMethods,
     Awaited,
 ):
     """The methods of the client that read, answered by `api` for the user of a token (WEB-1)."""

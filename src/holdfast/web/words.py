@@ -65,6 +65,15 @@ def write_span(seconds: float | None) -> str:
     return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
 
 
+def write_hours(hours: float | None) -> str:
+    """Return hours of devices: `0.4 h`, `12 h`, `4 608 h`; shorter ones as minutes."""
+    if hours is None:
+        return "–"
+    if hours < 0.1:
+        return f"{hours * 60:.1f} min"
+    return f"{hours:.1f} h" if hours < 10 else f"{write_number(hours)} h"
+
+
 def write_bytes(count: float | None) -> str:
     """Return a number of bytes in powers of 1024: `812 B`, `2.0 GiB`."""
     if count is None:
@@ -93,6 +102,11 @@ def write_age(moment: datetime | None, now: datetime) -> Markup:
     said = f"in {write_span(-seconds)}" if seconds < -1 else f"{write_span(seconds)} ago"
     exact = moment.astimezone(UTC).isoformat(timespec="milliseconds")
     return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(exact, said)
+
+
+def read_moment(seconds: float | None) -> datetime | None:
+    """Return the moment of Unix seconds."""
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
 
 
 def draw_line(

@@ -10,6 +10,7 @@ from holdfast.client.methods.jobs import JobMethods
 from holdfast.core.records import JobRecord, QueueRecord
 from holdfast.core.states import HostState, JobState
 from holdfast.web.page import Page, PageRequest, read_items, together
+from holdfast.web.pages.report import read_day
 from holdfast.wire.api import HostView
 from holdfast.wire.pools import PoolStatus
 
@@ -42,10 +43,11 @@ async def show(ask: PageRequest) -> Page:
     reader = ask.reader
     live = JobMethods.jobs(reader, states=_LIVE, page_size=SHOWN_JOBS)
     failed = JobMethods.jobs(reader, states=["failed"], page_size=SHOWN_JOBS)
-    hosts, queues, pools, jobs, lately = await together(
+    hosts, queues, pools, (day, parts), jobs, lately = await together(
         reader.hosts(),
         reader.queues(),
         reader.pools(),
+        read_day(ask),
         read_items(reader, live),
         read_items(reader, failed),
     )
@@ -63,6 +65,8 @@ async def show(ask: PageRequest) -> Page:
         "queues": queues,
         "running": sum(queue.running for queue in queues),
         "waiting": sum(queue.waiting + queue.queued for queue in queues),
+        "day": day,
+        "parts": parts,
         "jobs": jobs,
         "failed": lately,
         "has_hosts": bool(hosts),

@@ -1,4 +1,4 @@
-"""Settings with their origin, tokens, and the browsers that are signed in."""
+"""Settings with their origin, tokens, webhooks, and the browsers that are signed in."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from holdfast.web.page import Page, PageRequest, together
 async def show(ask: PageRequest) -> Page:
     """Make the page."""
     reader = ask.reader
-    config, sign_ins = await together(reader.config(), reader.sign_ins())
+    config, sign_ins, hooks = await together(reader.config(), reader.sign_ins(), reader.webhooks())
     tokens = await reader.tokens() if ask.may("admin") else []
     wanted = ask.query.get("q", "").lower()
     values = {
         "settings": [each for each in config if wanted in each.name.lower()],
         "filter": ask.query.get("q", ""),
         "sign_ins": sign_ins,
+        "hooks": hooks,
         "tokens": tokens,
     }
     return Page(template="settings.html", title="Settings", values=values)
