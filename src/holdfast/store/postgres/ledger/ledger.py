@@ -106,6 +106,7 @@ class PostgresLedger(LedgerReads):
         deleted = await tx.run("prune_ledger_minutes", before=minutes)
         deleted += await tx.run("prune_ledger_hours", before=hours)
         deleted += await tx.run("prune_host_states", before=minutes)
+        deleted += await tx.run("prune_ledger_ends")
         return deleted + await tx.run("prune_ledger_subjects")
 
 
