@@ -35,6 +35,7 @@ NAMES = (
     "gang-restart",
     "fleet-day",
     "fleet-cycle",
+    "ledger",
     "workflow",
     "sessions",
     "grep",

@@ -23,6 +23,7 @@ from holdfast.controller.api import (
     webhooks,
 )
 from holdfast.controller.api.checkpoints import routes as checkpoints
+from holdfast.controller.api.ledger import routes as ledger
 from holdfast.controller.api.settings import config, rules
 from holdfast.controller.bundles import downloads, uploads
 from holdfast.controller.bundles import outputs as job_outputs
@@ -47,6 +48,7 @@ from holdfast.core.bundles.code import CodeRef
 from holdfast.core.data.outputs import OutputFile, OutputsRecord
 from holdfast.core.fleet.actions import CycleSummary, PoolPlan
 from holdfast.core.logs.likeness import ErrorGroup
+from holdfast.core.ledger.values import LedgerView
 from holdfast.core.records import (
     AttemptRecord,
     CheckpointRecord,
@@ -347,6 +349,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", "/v1/hosts/{host}/{action}", A, hosts.act_on_host,
              "drain, undrain, quarantine, release or terminate a host, or revoke its key.", body=api.HostActionRequest,
              optional_body=True, answers={200: api.HostView}),
+    # the ledger
+    _get("/v1/ledger", ledger.get_ledger, "What every second of every GPU or CPU slot was spent on.",
+         LedgerView, queries.LedgerQuery),
     # pools
     _get("/v1/pools", pools.list_pools, "Every pool of hosts, its hosts and its money.", PageOf(fleet.PoolStatus)),
     _get(POOL, pools.get_pool, "One pool.", fleet.PoolStatus),

@@ -478,3 +478,4 @@ class Gauges(StoreValue, frozen=True, kw_only=True):
     oldest_queued_seconds: float
     oldest_transaction_seconds: float
     webhook_deliveries: Mapping[str, int] = {}  # pending, dead
+    ledger_ms: Mapping[tuple[str, str], int] = {}  # (unit, name) → of time whose names are settled

@@ -60,6 +60,7 @@ pages: `{"items": [...], "next": cursor|null}`.
     POST   /v1/queues/{name}/resume         → QueueRecord
     GET    /v1/hosts                        ?dead=0|1&all=0|1 → page of HostView
     GET    /v1/hosts/{id or name}           → HostView
+    GET    /v1/ledger                       ?since=&until=&by=&where=field=value&unit=gpu|cpu&step= → LedgerView (core.ledger.values)
     GET    /v1/hosts/{id or name}/telemetry ?step=minute|hour&seconds= → HostTelemetryView
     GET    /v1/hosts/{id or name}/checks    → page of HostCheckRecord, newest first
     POST   /v1/hosts/{id}/{action}          action drain|undrain|quarantine|release|terminate|revoke, HostActionRequest → HostView

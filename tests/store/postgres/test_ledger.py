@@ -23,6 +23,7 @@ from holdfast.core.states import HostEvent
 from holdfast.errors import Stale, ValidationError
 from holdfast.store.postgres.ledger import ledger
 from holdfast.store.postgres.store import PostgresStore
+from tests.store.postgres.test_fleet import A100, ask, intend
 from tests.store.rig import OK, START, STOPPED, Rig, fails
 
 MINUTE = timedelta(minutes=1)
@@ -169,6 +170,19 @@ async def test_unleased_time_is_named_by_the_state_of_its_host(rig: Rig) -> None
     rig.tick(60)
     await close(rig)
     assert await sums(rig) == {"": {"unused": 80_000, "unfit": 40_000, "draining": 60_000}}
+
+
+async def test_a_rented_machine_is_starting_from_the_moment_at_which_it_was_made(rig: Rig) -> None:
+    await rig.host("h1", slots=1)
+    await close(rig)
+    rig.tick(10)
+    await intend(rig, "host-aaaaaaaa")
+    rig.tick(10)  # the provider has not answered yet: nothing is paid
+    await ask(rig, "host-aaaaaaaa")
+    assert await rig.store.fleet.note_made("host-aaaaaaaa", "m-1", now=rig.now) is not None
+    rig.tick(160)
+    await close(rig)
+    assert await sums(rig, "pool") == {"p": {"starting": 160_000 * A100.gpus}}
 
 
 async def test_a_member_that_is_replaced_is_counted_on_each_host(rig: Rig) -> None:

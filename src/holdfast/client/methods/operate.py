@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from holdfast.client.late import LateModule
@@ -18,6 +19,7 @@ from holdfast.client.rest import (
     send,
 )
 from holdfast.client.scripts import Script, gives_list, gives_one, runs, take_answer
+from holdfast.core.ledger.values import LedgerView
 from holdfast.core.records import HostCheckRecord, ProjectRecord, QueueRecord, TokenRecord
 from holdfast.core.settings.resolve import Effective, Value
 from holdfast.wire.sessions.messages import SessionRecord
@@ -134,6 +136,30 @@ class OperateMethods:
         days)."""
         path = path_of("hosts", host, "telemetry")
         return get(path, wire.HostTelemetryView, step=step, seconds=seconds)
+
+    @gives_one
+    def ledger(
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        by: Sequence[str] = (),
+        where: Mapping[str, str] | None = None,
+        unit: str = "gpu",
+        step: str = "hour",
+    ) -> RestCall[LedgerView]:
+        """Return what GPUs or CPU slots were spent on, in milliseconds × devices by name.
+
+        by: of job, owner, project, queue, pool, host, time and label:KEY. where: field → the value
+        that it must have. since: by default a day before `until`, which is now.
+        """
+        times = {
+            name: None if at is None else int(at.timestamp())
+            for name, at in (("since", since), ("until", until))
+        }
+        wanted = [f"{field}={value}" for field, value in (where or {}).items()]
+        path = path_of("ledger")
+        return get(path, LedgerView, by=list(by), where=wanted, unit=unit, step=step, **times)
 
     @gives_list
     def host_checks(self, host: str) -> PageCall[HostCheckRecord]:

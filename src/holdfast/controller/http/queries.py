@@ -183,6 +183,21 @@ class EventsQuery(Query, frozen=True, kw_only=True):
     tail: Annotated[int, Meta(ge=0, le=1000)] = 0
 
 
+class LedgerQuery(Query, frozen=True, kw_only=True):
+    """The sums of the ledger. since, until: Unix seconds; by default the last day. by: what to sum
+    by, may be repeated: job, owner, project, queue, pool, host, time or `label:KEY`. where:
+    `field=value`, may be repeated. step: the length of the stretches of `time`."""
+
+    since: Annotated[int, Meta(ge=0, le=32_503_680_000)] | None = None
+    until: Annotated[int, Meta(ge=0, le=32_503_680_000)] | None = None
+    by: Annotated[tuple[Text, ...], Meta(max_length=8)] = ()
+    where: Annotated[
+        tuple[Annotated[str, Meta(max_length=400, pattern=r"^[^=]+=")], ...], Meta(max_length=16)
+    ] = ()
+    unit: Literal["gpu", "cpu"] = "gpu"
+    step: Literal["minute", "hour", "day"] = "hour"
+
+
 def is_on(flag: str) -> bool:
     """Return whether a `Flag` is "1"."""
     return flag in ("1", "true")

@@ -5,7 +5,7 @@ import functools
 from collections.abc import Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from holdfast.controller.runtime.call_metrics import CallMetrics
@@ -26,7 +26,7 @@ class _StoreGauges(Collector):
         self.gauges: Gauges | None = None
         self.waiting: Mapping[tuple[str, str], int] = {}
 
-    def collect(self) -> list[GaugeMetricFamily]:
+    def collect(self) -> list[GaugeMetricFamily | CounterMetricFamily]:
         found = self.gauges
         if found is None:
             return []
@@ -59,10 +59,18 @@ class _StoreGauges(Collector):
             ("oldest_transaction_seconds", "Age of the database's oldest transaction.",
              found.oldest_transaction_seconds),
         )  # fmt: skip
+        ledger = CounterMetricFamily(
+            "holdfast_ledger_seconds",
+            "Seconds of GPUs and CPU slots by what they were spent on, once their names are settled.",
+            labels=("name", "unit"),
+        )
+        for (unit, name), ms in sorted(found.ledger_ms.items()):
+            ledger.add_metric((name, unit), ms / 1000)
         return [
             jobs,
             hosts,
             deliveries,
+            ledger,
             *(GaugeMetricFamily(f"holdfast_{n}", text, value=v) for n, text, v in plain),
         ]
 

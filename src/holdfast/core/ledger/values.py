@@ -4,6 +4,7 @@ Every millisecond of every GPU and CPU slot that a host offers has exactly one n
 of a lease's milliseconds sum to the lease exactly.
 """
 
+from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
@@ -78,6 +79,17 @@ class LedgerSum(msgspec.Struct, frozen=True, kw_only=True):
     def total_ms(self) -> int:
         """Return the sum of all names."""
         return sum(self.ms.values())
+
+
+class LedgerView(msgspec.Struct, frozen=True, kw_only=True):
+    """The ledger's sums between two times. by: the fields of each sum's key. The ledger is written
+    to a minute or two ago."""
+
+    since: datetime
+    until: datetime
+    unit: Unit
+    by: tuple[str, ...] = ()
+    sums: list[LedgerSum] = []
 
 
 class LostBy(msgspec.Struct, frozen=True, kw_only=True):

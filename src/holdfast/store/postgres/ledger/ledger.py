@@ -1,5 +1,6 @@
 """The ledger's minutes in PostgreSQL: what a span of them follows from, and its one writer."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -105,6 +106,7 @@ class PostgresLedger(LedgerReads):
         deleted = await tx.run("prune_ledger_minutes", before=minutes)
         deleted += await tx.run("prune_ledger_hours", before=hours)
         deleted += await tx.run("prune_host_states", before=minutes)
+        deleted += await tx.run("prune_ledger_ends")
         return deleted + await tx.run("prune_ledger_subjects")
 
 
@@ -260,6 +262,15 @@ async def _find_subjects(tx: Tx, subjects: Sequence[Subject]) -> dict[Subject, i
 
 async def _add(tx: Tx, rows: Sequence[LedgerRow], bounds: Mapping[str, datetime]) -> None:
     ids = await _find_subjects(tx, list(dict.fromkeys(row.subject for row in rows)))
+    totals: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        if row.subject.settled:
+            totals[row.subject.unit, str(row.name)] += row.ms
+    if totals:
+        units, names = zip(*totals, strict=True)
+        await tx.run(
+            "add_ledger_totals", units=list(units), names=list(names), ms=list(totals.values())
+        )
     if rows:
         await tx.run(
             "add_ledger_rows",

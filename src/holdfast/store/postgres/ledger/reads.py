@@ -98,12 +98,6 @@ class LedgerReads(OnSession):
         found = [_make_losses(mine, seconds.get(job_id)) for job_id, mine in jobs.items()]
         return sorted(found, key=lambda each: -sum(lost.lost_ms for lost in each.lost))
 
-    @reads
-    async def read_totals(self, tx: Tx) -> dict[tuple[Unit, LedgerName], int]:
-        """Return the milliseconds of all time that is settled, for metrics."""
-        rows = await tx.rows("read_ledger_totals")
-        return {(row["unit"], LedgerName(row["name"])): row["ms"] for row in rows}
-
     async def _find_parts(
         self, tx: Tx, since: datetime, until: datetime, step: Step | None
     ) -> list[TimePart]:

@@ -82,6 +82,10 @@ from named n left join hosts h on h.id = n.host_id
 where n.ms > 0
 group by 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12;
 
+-- name: prune_ledger_ends
+-- Of jobs that are deleted: nothing can be said of them any more.
+delete from ledger_ends e where not exists (select from jobs j where j.id = e.job_id);
+
 -- name: forget_ledger_ends
 delete from ledger_ends e using unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[]) as g(job_id, rank, epoch)
 where e.job_id = g.job_id and e.rank = g.rank and e.epoch = g.epoch;

@@ -45,7 +45,13 @@ join ledger_subjects s on s.job_id = x.job_id and s.attempt = x.attempt and s.ho
   and md5(s.labels::text) = md5(x.labels::text);
 
 -- name: settle_ledger_subjects
-update ledger_subjects set settled = true where job_id = any(%(jobs)s) and not settled;
+-- What is settled is added to the totals, which never fall.
+with settled as (
+  update ledger_subjects set settled = true where job_id = any(%(jobs)s) and not settled returning id, unit
+)
+insert into ledger_totals (unit, name, ms)
+select s.unit, d.name, sum(d.ms)::bigint from settled s join ledger_days d on d.subject = s.id group by 1, 2 order by 1, 2
+on conflict (unit, name) do update set ms = ledger_totals.ms + excluded.ms;
 
 -- name: prune_ledger_subjects
 delete from ledger_subjects s where s.settled
@@ -106,8 +112,3 @@ with parts as (
 select s.*, coalesce(a.cause, '') as cause, coalesce(j.tasks * j.gpus, 0) as gpus, coalesce(j.tasks * j.cpu_slots, 0) as cpu_slots
 from summed s left join attempts a on a.job_id = s.job_id and a.number = s.attempt left join jobs j on j.id = s.job_id
 order by s.job_id, s.attempt;
-
--- name: read_ledger_totals
--- Of time that nobody's job may still name anew, so that it never falls.
-select s.unit, d.name, sum(d.ms)::bigint as ms
-from ledger_days d join ledger_subjects s on s.id = d.subject where s.settled group by 1, 2;

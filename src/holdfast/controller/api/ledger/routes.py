@@ -1,0 +1,32 @@
+"""What every second of every GPU and CPU slot was spent on, summed as the caller asks."""
+
+from datetime import UTC, datetime, timedelta
+
+from starlette.responses import Response
+
+from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.problems import answer_json
+from holdfast.controller.http.queries import LedgerQuery
+from holdfast.core.ledger.values import LedgerView
+from holdfast.errors import ValidationError
+
+DEFAULT_DAYS = 1.0
+
+
+async def get_ledger(call: ApiCall) -> Response:
+    """Return the ledger's sums between two times, by the fields that the query names."""
+    query = call.query(LedgerQuery)
+    until = await call.store.now() if query.until is None else _read_time(query.until)
+    since = until - timedelta(days=DEFAULT_DAYS) if query.since is None else _read_time(query.since)
+    if since >= until:
+        raise ValidationError("the ledger's time has to begin before it ends", field="since")
+    where = dict(text.split("=", 1) for text in query.where)
+    sums = await call.store.ledger.read_sums(
+        since, until, by=query.by, filters=where, unit=query.unit, step=query.step
+    )
+    view = LedgerView(since=since, until=until, unit=query.unit, by=query.by, sums=sums)
+    return answer_json(view)
+
+
+def _read_time(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
