@@ -44,7 +44,7 @@ def name_row(row: ReportRow, by: tuple[str, ...]) -> tuple[str, ...]:
 def say_moment(text: str) -> str:
     """Write an ISO time without what is zero: 2026-11-20, or 2026-11-20 14:05."""
     try:
-        at = datetime.fromisoformat(text)
+        at = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
         return text
     whole = (at.hour, at.minute) == (0, 0)
@@ -60,7 +60,9 @@ def say_count(hours: float) -> str:
     """Write hours as a figure of a table."""
     if not hours:
         return "-"
-    return f"{hours:,.0f}" if hours >= 1000 else f"{hours:.1f}" if hours >= 0.05 else "<0.1"
+    if hours < 0.005:
+        return "<0.01"
+    return f"{hours:.2f}" if hours < 10 else f"{hours:,.0f}" if hours >= 1000 else f"{hours:.1f}"
 
 
 def say_usd(usd: float | None, row: ReportRow | None = None) -> str:

@@ -13,7 +13,7 @@ from datetime import datetime
 
 import msgspec
 
-from holdfast.core.ledger.values import LedgerName, LedgerSum, Unit
+from holdfast.core.ledger.values import WORKING, LedgerName, LedgerSum, Unit
 from holdfast.core.records import Record
 from holdfast.core.report.losses import LossLine
 from holdfast.core.report.money import HOUR_MS, Prices
@@ -138,6 +138,9 @@ def _close(key: tuple[str, ...], tally: _Tally) -> ReportRow:
     usd = tally.usd
     useful, lost, unmeasured = (usd.get(kind, 0.0) for kind in ("useful", "lost", "unmeasured"))
     kept = tally.held.get(LedgerName.KEPT, 0)
+    beaten = any(tally.held.get(name) for name in WORKING)
+    if not beaten and any(tally.held.get(name) for name in _UNMEASURED):
+        measured = 0  # its start is all that was measured
     return ReportRow(
         key=key,
         hours=sum(tally.held.values()) / HOUR_MS,

@@ -43,6 +43,10 @@ def test_a_job_that_never_beats_has_no_goodput() -> None:
     (row,), _ = _rows(_sum("ada", "p", "h1", unmeasured_busy=3, unmeasured_idle=1))
     assert row.goodput is None
     assert (row.usd, row.unmeasured_usd) == (8.0, 8.0)
+    (started,), _ = _rows(_sum("ada", "p", "h1", unmeasured_busy=3, setting_up=1))
+    assert started.goodput is None, "it began, and never beat"
+    (stuck,), _ = _rows(_sum("ada", "p", "h1", setting_up=1))
+    assert stuck.goodput == 0.0
 
 
 def test_unmeasured_hours_change_no_goodput() -> None:
