@@ -38,6 +38,7 @@ NAMES = (
     "workflow",
     "sessions",
     "grep",
+    "stragglers",
     "supervisor",
     "supervisor-heartbeats",
     "supervisor-crowd",

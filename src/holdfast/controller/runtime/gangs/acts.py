@@ -139,6 +139,7 @@ class Acting:
             "measure": str(slow.measure),
             "ratio": slow.ratio,
             "since_step": slow.since_step,
+            "at_step": slow.at_step,
             "own_seconds": round(slow.seconds, 6),
             "others_seconds": round(slow.others_seconds, 6),
             "step_seconds": round(slow.step_seconds, 6),

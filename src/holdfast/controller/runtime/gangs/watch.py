@@ -2,7 +2,7 @@
 
 - All of it is in memory and may be lost: a replica that was just started needs about thirty steps to find
   a slow rank again. Each replica compares the ranks whose hosts sync with it.
-- A sync only leaves its reports here; they are judged beside it, once a second.
+- A sync only leaves its reports here; they are judged beside it, once a second, by one turn at a time.
 """
 
 import asyncio
@@ -69,12 +69,10 @@ class GangWatch:
     async def judge(self) -> None:
         """Judge what came since the last call, and write what is found."""
         inbox, self._inbox = self._inbox, []
-        touched: dict[str, WatchedGang] = {}
-        for told in inbox:
-            self._sort(told, touched)
         now = self._clock()
-        for gang in touched.values():
-            findings: list[Finding] = gang.judge.judge(now)
+        # In a thread, because a gang of thousands of ranks is tens of milliseconds of comparing.
+        judged = await asyncio.to_thread(self._digest, inbox, now) if inbox else []
+        for gang, findings in judged:
             for finding in findings:
                 await self._acting.take_finding(gang, finding)
             for rank, checksums in gang.take_checksums():
@@ -82,6 +80,15 @@ class GangWatch:
         for gang in list(self._gangs.values()):
             if gang.told:
                 await self._acting.act_on_slow(gang, now)
+
+    def _digest(
+        self, inbox: Sequence[_SyncTold], now: float
+    ) -> list[tuple[WatchedGang, list[Finding]]]:
+        """Give each gang what its ranks told, and return what is found out."""
+        touched: dict[str, WatchedGang] = {}
+        for told in inbox:
+            self._sort(told, touched)
+        return [(gang, gang.judge.judge(now)) for gang in touched.values()]
 
     def _forget(self, gang: WatchedGang) -> None:
         """Forget an attempt that is over, but the disagreement that the next one is to settle."""
