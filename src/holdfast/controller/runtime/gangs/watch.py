@@ -16,6 +16,7 @@ from holdfast.controller.runtime.gangs.acts import Acting, Rank, Unclear, Watche
 from holdfast.controller.runtime.outages import Outages
 from holdfast.core.stragglers.clock import HostClock
 from holdfast.core.stragglers.values import Finding
+from holdfast.core.stragglers.words import say_readings
 from holdfast.errors import Unavailable
 from holdfast.wire.agent import SyncRequest, TaskReport
 
@@ -34,6 +35,7 @@ class _SyncTold(msgspec.Struct, frozen=True):
     sent_at: float
     round_trip: float | None
     tasks: Sequence[TaskReport]
+    strain: str
 
 
 class GangWatch:
@@ -53,7 +55,10 @@ class GangWatch:
         told = [t for t in tasks if t.pace or t.checksums or (t.state == "ended" and self._gangs)]
         if told and len(self._inbox) < MAX_INBOX:
             now = self._clock()
-            self._inbox.append(_SyncTold(host_id, now, request.sent_at, request.round_trip, told))
+            strain = say_readings(request.gpus, request.strain)
+            self._inbox.append(
+                _SyncTold(host_id, now, request.sent_at, request.round_trip, told, strain)
+            )
 
     async def run(self) -> None:
         """Judge what came, for ever."""
@@ -123,7 +128,7 @@ class GangWatch:
             if len(self._gangs) > MAX_GANGS:
                 self._gangs.popitem(last=False)
             touched[key.job_id] = gang
-            gang.ranks[key.rank] = Rank(key.epoch, told.host_id)
+            gang.ranks[key.rank] = Rank(key.epoch, told.host_id, told.strain)
             gang.judge.take(key.rank, task.pace, told.heard_at, sent_at, error)
             if task.checksums:
                 gang.checksums.append((key.rank, task.checksums))
