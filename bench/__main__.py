@@ -39,6 +39,7 @@ NAMES = (
     "workflow",
     "sessions",
     "grep",
+    "stragglers",
     "supervisor",
     "supervisor-heartbeats",
     "supervisor-crowd",

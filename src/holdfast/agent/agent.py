@@ -237,6 +237,7 @@ class Agent:
             self._facts.find_gpus,
             incarnation=self._ties.incarnation,
             folder=self._work_folder,
+            is_idle=lambda: not self._table.count_live(),
         )
         self._ends = TaskEnds(
             self._table,

@@ -126,8 +126,7 @@ class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
     other ranks from now on, 0 outside of any. waits: the rank is in no section, and has been silent
     for so long that another rank's section has to excuse it (EXCUSE-1). tally: what it spent its
     time on, about once a minute; that of an ended task is among its facts. broken: set where the
-    task began below the step of the checkpoint that it was given. pace, checksums: of a rank of a
-    gang, its steps since the last report.
+    task began below the step of its checkpoint. pace, checksums: a gang's rank's since the last one.
     """
 
     key: TaskKey
@@ -156,7 +155,7 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
     shares_peers: the agent reads peers from `SyncAnswer.gangs`; otherwise each order lists them.
     shares_ports: the agent finds one port for all ranks of a gang whose orders name none.
     shares_orders: the agent reads further tasks from `LaunchOrder.also`; otherwise each task needs
-    an order of its own. sent_at: when it was sent, by the host's clock of the reports' ages; and
+    an order of its own. strain: in words, what may slow its tasks down. sent_at: the host's clock;
     round_trip: the shortest time that a sync lately took, without its wait at the controller.
     """
 
@@ -171,6 +170,7 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
     shares_orders: bool = False
     faults: Annotated[list[Hindrance], Meta(max_length=16)] = []
     gpus: Annotated[list[GpuTelemetry], Meta(max_length=1024)] = []
+    strain: ShortText = ""
     sent_at: Instant = 0.0
     round_trip: Elapsed | None = None
 
@@ -420,8 +420,7 @@ class SyncAnswer(AgentMessage, frozen=True, kw_only=True):
     agent ends them (watchdog exit 77). acked: ends that are on record; the agent forgets them.
     refused: ends that were stale; the agent forgets them too. unread: reports of this sync that
     could not be read and were left out, and why. fenced: why this host is in error; no lease is
-    renewed then, so its tasks end with their leases. held_seconds: how long the controller kept the
-    call.
+    renewed then, so its tasks end with their leases. held_seconds: the call's time there.
     """
 
     claim: list[ClaimOrder] = []

@@ -23,7 +23,8 @@ class HealthOrder(AgentMessage, frozen=True, kw_only=True):
 
     mounts: paths to check. script: a shell line of the operator's, run in the agent's environment.
     disk_mb: megabytes to write to measure the disk's speed; 0: not measured. deadline_seconds: time
-    for all of it.
+    for all of it. burn_seconds: how long each device computes one product again and again, where no
+    task is on the host; 0: not at all.
     """
 
     number: str
@@ -32,6 +33,7 @@ class HealthOrder(AgentMessage, frozen=True, kw_only=True):
     script: str | None = None
     disk_mb: Figure = 64.0
     deadline_seconds: Elapsed = 120.0
+    burn_seconds: Elapsed = 0.0
 
 
 class HealthReport(AgentMessage, frozen=True, kw_only=True):

@@ -288,6 +288,14 @@ def beat(
         reporter.tell_checksum(checksum, group)
 
 
+def add_wait(seconds: float) -> None:
+    """Count seconds that this process waited for other ranks, where `section("wait")` cannot stand
+    around the wait, as in a callback of a collective. The next beat tells it."""
+    reporter = _find_reporter()
+    if reporter is not None:
+        reporter.add_wait(seconds)
+
+
 def section(name: str, timeout: float | None = None) -> Section:
     """Return a context manager around work whose beats may stop for longer: an evaluation, a save,
     a download.

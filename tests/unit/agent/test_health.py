@@ -16,6 +16,7 @@ from holdfast.agent.health.checks import HealthChecks, gather, measure
 from holdfast.agent.health.measure import (
     MATMUL_ROUNDS,
     MeasureOrder,
+    burn,
     measure_driver,
     multiply_each,
     time_best,
@@ -105,6 +106,38 @@ def test_a_device_whose_memory_a_task_has_is_not_sick() -> None:
     assert "launch failure" in sick.error
 
 
+@pytest.mark.parametrize(("flips", "wrong"), [((), 0), ((7,), 1), ((0,), 1)])
+def test_a_burn_in_counts_the_products_whose_bits_are_not_those_of_most(
+    monkeypatch: pytest.MonkeyPatch, flips: tuple[int, ...], wrong: int
+) -> None:
+    now = [0.0]
+
+    def multiply() -> bytes:
+        now[0] += 1.0
+        return b"flipped" if int(now[0]) - 1 in flips else b"right"
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    assert burn(multiply, 20.0) == (20, wrong)
+
+
+@pytest.mark.parametrize("idle", [True, False])
+async def test_devices_are_burnt_in_only_while_no_task_is_here(tmp_path: Path, idle: bool) -> None:
+    asked: list[MeasureOrder] = []
+
+    async def note(order: MeasureOrder, seconds: float) -> list[dict[str, Any]]:
+        asked.append(order)
+        return []
+
+    from holdfast.agent.health import checks
+
+    order = HealthOrder(number="periodic-1", kind="periodic", burn_seconds=30.0)
+    controller = Controller(HealthAnswer(order=order))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checks, "measure", note)
+        await run_checks(controller, tmp_path, idle=idle)
+    assert [one.burn_seconds for one in asked] == [30.0 if idle else 0.0]
+
+
 class Controller:
     """Answers with what it is given, then waits for ever."""
 
@@ -128,8 +161,12 @@ async def find_gpus() -> list[Gpu]:
     return [GPU]
 
 
-async def run_checks(controller: Controller, folder: Path, *ends: bool) -> HealthChecks:
-    health = HealthChecks(controller.ask, find_gpus, incarnation="incarnation", folder=folder)
+async def run_checks(
+    controller: Controller, folder: Path, *ends: bool, idle: bool = False
+) -> HealthChecks:
+    health = HealthChecks(
+        controller.ask, find_gpus, incarnation="incarnation", folder=folder, is_idle=lambda: idle
+    )
     for number, failed in enumerate(ends):
         health.note_end(f"job-{number}", 1, failed=failed)
     running = asyncio.create_task(health.run())

@@ -41,8 +41,18 @@ FindGpus = Callable[[], Awaitable[list[Gpu]]]
 class HealthChecks:
     """Runs this host's health checks."""
 
-    def __init__(self, ask: Ask, find_gpus: FindGpus, *, incarnation: str, folder: Path) -> None:
+    def __init__(
+        self,
+        ask: Ask,
+        find_gpus: FindGpus,
+        *,
+        incarnation: str,
+        folder: Path,
+        is_idle: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """is_idle: returns whether no task is on the host, so that its devices may be used."""
         self._ask = ask
+        self._is_idle = is_idle
         self._find_gpus = find_gpus
         self._incarnation = incarnation
         self._folder = folder
@@ -99,6 +109,7 @@ class HealthChecks:
             mounts=order.mounts,
             script=order.script,
             multiply=any(gpu.vendor != "declared" for gpu in gpus),
+            burn_seconds=order.burn_seconds if self._is_idle() else 0.0,
         )
         fragments = await measure(asked, order.deadline_seconds)
         measured = gather(asked, fragments, gpus, seconds=time.monotonic() - began)

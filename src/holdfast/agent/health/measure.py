@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +31,7 @@ class MeasureOrder(msgspec.Struct, frozen=True, kw_only=True):
 
     folder: a folder on the disk that tasks write to. disk_mb: the megabytes to write; 0 to measure
     no disk. mounts: the paths to try. script: the operator's shell script. multiply: True to try a
-    product of matrices on each device.
+    product of matrices on each device. burn_seconds: how long to repeat one for its bits, on each.
     """
 
     folder: str
@@ -38,6 +39,7 @@ class MeasureOrder(msgspec.Struct, frozen=True, kw_only=True):
     mounts: tuple[str, ...] = ()
     script: str | None = None
     multiply: bool = False
+    burn_seconds: float = 0.0
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -144,8 +146,10 @@ def measure_driver(order: MeasureOrder) -> Fragment:
 def measure_devices(order: MeasureOrder) -> Fragment:
     """Multiply a matrix on each device; do nothing if neither torch nor cupy is installed."""
     os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # numbers devices as the drivers do
+    # Else cuBLAS may add up in another order, by the room that it has.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     if importlib.util.find_spec("torch") is not None:
-        return {"devices": _multiply_torch()}
+        return {"devices": _multiply_torch(order.burn_seconds)}
     if importlib.util.find_spec("cupy") is not None:
         return {"devices": _multiply_cupy()}
     return {"devices": []}
@@ -168,7 +172,46 @@ def time_best(multiply: Callable[[], object], synchronize: Callable[[], object])
     return best
 
 
-def _multiply_torch() -> list[DeviceMeasure]:
+def burn(multiply: Callable[[], bytes], seconds: float) -> tuple[int, int]:
+    """Repeat one product for so long; return how often it was computed, and how often its bits
+    were not those of most tries. multiply: computes it from the same numbers, returns a digest."""
+    seen: Counter[bytes] = Counter()
+    until = time.monotonic() + seconds
+    while not seen or time.monotonic() < until:
+        seen[multiply()] += 1
+    rounds = seen.total()
+    return rounds, rounds - seen.most_common(1)[0][1]
+
+
+def _burn_torch(count: int, seconds: float) -> dict[int, tuple[int, int]]:
+    """Repeat a product on each device, all at once, because a device errs most when all of them
+    draw power and are hot."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    import torch
+
+    def burn_one(index: int) -> tuple[int, int]:
+        device = torch.device("cuda", index)
+        dice = torch.Generator().manual_seed(1)
+        matrix = torch.randn(MATMUL_SIZE, MATMUL_SIZE, generator=dice).to(device, torch.float16)
+        product = torch.empty_like(matrix)
+
+        def multiply() -> bytes:
+            for _ in range(MATMUL_ROUNDS):
+                torch.mm(matrix, matrix, out=product)
+            bits = product.view(torch.int16).to(torch.int64)
+            places = torch.arange(1, MATMUL_SIZE + 1, device=device)
+            sums = torch.stack(((bits * places).sum(), (bits.T * places).sum()))
+            return repr(sums.tolist()).encode()
+
+        return burn(multiply, seconds)
+
+    with ThreadPoolExecutor(max(1, count)) as pool:
+        done = {index: pool.submit(burn_one, index) for index in range(count)}
+    return {index: one.result() for index, one in done.items() if one.exception() is None}
+
+
+def _multiply_torch(burn_seconds: float) -> list[DeviceMeasure]:
     import torch
 
     def multiply(index: int) -> float:
@@ -182,7 +225,17 @@ def _multiply_torch() -> list[DeviceMeasure]:
             raise ArithmeticError("the product is not finite")
         return seconds
 
-    return multiply_each(torch.cuda.device_count(), multiply)
+    count = torch.cuda.device_count()
+    found = multiply_each(count, multiply)
+    burnt = _burn_torch(count, burn_seconds) if burn_seconds > 0 else {}
+    return [
+        msgspec.structs.replace(
+            one, burn_rounds=burnt[one.index][0], burn_wrong=burnt[one.index][1]
+        )
+        if one.index in burnt
+        else one
+        for one in found
+    ]
 
 
 def _multiply_cupy() -> list[DeviceMeasure]:

@@ -98,6 +98,10 @@ class SyncExchange:
         """Return the readings of the GPUs that were made last."""
         return self.telemetry.show()
 
+    def say_strain(self) -> str:
+        """Return in words what may slow down this host's processes."""
+        return self.telemetry.strain
+
     async def register(self, held: Collection[TaskKey] = ()) -> None:
         """Register this host, or register it again. held: keys of tasks whose containers may
         still run."""

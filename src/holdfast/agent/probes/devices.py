@@ -22,6 +22,7 @@ class DeviceProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
 class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One device as it is now.
 
+    strain: see `GpuTelemetry`.
     processes: None if the driver lists no processes at all. lost: the driver's words on why the
     device cannot be used any more. xids: the critical Xids in NVML's events since the last read.
     pci, ecc_errors (uncorrectable errors since the driver was loaded): set by a deep read only.
@@ -39,6 +40,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     note: str = ""
     lost: str = ""
     xids: list[int] = []
+    strain: str = ""
     pci: str = ""
     ecc_errors: int | None = None
 
@@ -62,6 +64,7 @@ def show_telemetry(devices: Sequence[Device], age_seconds: float) -> list[GpuTel
             memory_used_bytes=within(device.memory_used_bytes, 0, MAX_MEMORY_BYTES),
             utilisation_percent=within(device.utilisation_percent, 0, 100),
             temperature_celsius=within(device.temperature_celsius, -100, 1000),
+            strain=device.strain[:256],
             age_seconds=max(0.0, min(age_seconds, MAX_SECONDS)),
         )
         for device in {device.index: device for device in devices if not device.lost}.values()

@@ -12,6 +12,15 @@ _UNCORRECTED, _VOLATILE = 1, 0  # NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLAT
 _MAX_EVENTS = 64
 
 
+_CLOCK_OF_SM = 1  # nvmlClockType_t
+# nvmlClocksEventReasons; idle, application clocks and sync boost are no strain.
+_SLOWED_BY = {
+    0x04: "its power cap",
+    0x08: "the hardware",
+    0x20: "its temperature",
+    0x40: "its temperature (hardware)",
+    0x80: "the power supply",
+}
 _OF_THE_CHIP = 0  # NVML_TEMPERATURE_GPU
 
 
@@ -107,6 +116,7 @@ class NvidiaReader:
             processes=self._read_processes(index, handle, sliced=sliced),
             note="MIG" if sliced else "",
             lost="" if memory is not None else self._find_loss(handle),
+            strain=self._read_strain(handle),
             pci=self._read_pci(handle) if deep else "",
             ecc_errors=self._read_ecc(handle) if deep else None,
         )
@@ -130,6 +140,26 @@ class NvidiaReader:
     def _read_temperature(self, handle: Any) -> float | None:
         degrees = self._ask("nvmlDeviceGetTemperature", handle, _OF_THE_CHIP)
         return None if degrees is None else float(degrees)
+
+    def _read_strain(self, handle: Any) -> str:
+        """Return in words what may make the device slow, "" for nothing."""
+        words = []
+        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons", handle)
+        if bits is None:  # a driver before 535
+            bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+        reasons = [word for bit, word in _SLOWED_BY.items() if bits is not None and bits & bit]
+        if reasons:
+            now = self._ask("nvmlDeviceGetClockInfo", handle, _CLOCK_OF_SM)
+            most = self._ask("nvmlDeviceGetMaxClockInfo", handle, _CLOCK_OF_SM)
+            clock = f" at {now} of {most} MHz" if now is not None and most is not None else ""
+            words.append(f"clock held down by {' and '.join(reasons)}{clock}")
+        width = self._ask("nvmlDeviceGetCurrPcieLinkWidth", handle)
+        widest = self._ask("nvmlDeviceGetMaxPcieLinkWidth", handle)
+        if width and widest and width < widest:
+            words.append(f"PCIe link of {width} lanes, of {widest}")
+        if ecc := self._read_ecc(handle):
+            words.append(f"{ecc} uncorrected memory errors")
+        return ", ".join(words)
 
     def _read_pci(self, handle: Any) -> str:
         info = self._ask("nvmlDeviceGetPciInfo", handle)

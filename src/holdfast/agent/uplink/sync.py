@@ -55,6 +55,9 @@ class SyncTaker(Protocol):
     def show_gpus(self) -> list[GpuTelemetry]:
         """Return the readings of the GPUs that were made last."""
 
+    def say_strain(self) -> str:
+        """Return in words what may slow down this host's processes, "" for nothing."""
+
     def take_answer(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
         """Carry out an answer. Return True if any part of it was new."""
 
@@ -167,6 +170,7 @@ class SyncLoop:
             shares_orders=True,
             faults=self._taker.list_faults(),
             gpus=self._taker.show_gpus(),
+            strain=self._taker.say_strain()[:256],
             sent_at=read_boottime(),
             round_trip=min(self._trips, default=None),
         )

@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 
 from holdfast.agent.probes import Probe
 from holdfast.agent.probes.devices import Device, show_telemetry
+from holdfast.agent.watch.strain import HostStrain
 from holdfast.core.gpus import GpuTelemetry
 from holdfast.process.syscalls import read_boottime
 
@@ -19,6 +20,12 @@ class Telemetry:
         self._probe = probe
         self._devices: Sequence[Device] = ()
         self._read_at = 0.0
+        self._strain = HostStrain()
+
+    @property
+    def strain(self) -> str:
+        """Return in words what may slow down this host's processes, "" for nothing."""
+        return self._strain.sentence
 
     def show(self) -> list[GpuTelemetry]:
         """Return every device with the age of its reading."""
@@ -33,11 +40,13 @@ class Telemetry:
         return known and all(each is not None and each <= percent for each in used)
 
     async def run(self) -> None:
-        """Read the devices for ever; only once if this host has none."""
+        """Read the devices for ever (only once if this host has none), and what strains the
+        host."""
+        has_devices = True
         while True:
-            devices = await self._probe.read_devices()
+            devices = await self._probe.read_devices() if has_devices else None
             if devices is not None:
                 self._devices, self._read_at = devices, read_boottime()
-                if not devices:
-                    return
+                has_devices = bool(devices)
+            self._strain.look()
             await asyncio.sleep(INTERVAL_SECONDS)

@@ -105,10 +105,13 @@ async def _make_order(
     suffix = incarnation[:32] if kind == "preflight" else f"{now:%Y%m%dT%H%M%S}"
     spec, _ = await _find_rented(call, host)
     checks = HostChecks() if spec is None else spec.checks
+    burn = (await call.controller.settings.current()).value("burn_in_seconds")
+    seconds = float(burn) if isinstance(burn, int | float) and kind == "periodic" else 0.0
     return wire.HealthOrder(
         number=f"{kind}-{suffix}",
         kind=kind,
         mounts=checks.mounts,
         script=checks.script,
-        deadline_seconds=checks.deadline_seconds,
+        deadline_seconds=checks.deadline_seconds + seconds,
+        burn_seconds=seconds,
     )

@@ -34,7 +34,8 @@ _ORDER = list(CheckVerdict)
 class DeviceMeasure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One GPU as a check found it. matmul_tflops: speed of a small half-precision matrix product;
     None where neither torch nor cupy is installed, or a task has the device's memory. error: why
-    the product failed."""
+    the product failed. burn_rounds, burn_wrong: how often one product was computed for its bits, and
+    how often these differed (the burn-in); None: not tried."""
 
     index: Annotated[int, Meta(ge=0, le=1023)]
     model: ShortText = ""
@@ -42,6 +43,8 @@ class DeviceMeasure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     matmul_tflops: Figure | None = None
     ecc_errors: Large | None = None
     error: LowText = ""
+    burn_rounds: Count | None = None
+    burn_wrong: Count | None = None
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -154,6 +157,13 @@ def _judge_devices(measured: Measured, expected: Expected) -> list[CheckResult]:
         if device.error:
             said = f"GPU {device.index} cannot compute: {device.error[:200]}"
             found.append(_say(f"gpu {device.index}", True, said))
+        if device.burn_rounds:
+            wrong = device.burn_wrong or 0
+            said = (
+                f"GPU {device.index} computed one product differently in {wrong} of "
+                f"{device.burn_rounds} tries"
+            )
+            found.append(_say(f"gpu {device.index} burn-in", wrong > 0, said))
         if device.ecc_errors:
             said = f"GPU {device.index} has {device.ecc_errors} uncorrected memory errors"
             found.append(_say(f"gpu {device.index} ecc", True, said))

@@ -277,6 +277,9 @@ _ALL = (
     Setting("health_check_seconds", "seconds", 3600.0,
             "a host is checked so often, besides before it serves and after tasks failed on it",
             low=1, high=30 * _DAY, may_be_off=True, scope="cluster"),
+    Setting("burn_in_seconds", "seconds", None,
+            "in each of these checks, GPUs of a host without a task repeat one product for so long; bits that "
+            "differ set the host aside", low=1, high=3600, may_be_off=True, scope="cluster"),
     Setting("blame_hosts", "bool", True,
             "quarantine a host whose checks fail, or that fails jobs which then succeed elsewhere", scope="cluster"),
     Setting("workflow_out_dir", "text", "",

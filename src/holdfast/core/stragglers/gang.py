@@ -25,16 +25,34 @@ _TINY = 1e-6
 
 
 class Chunk(msgspec.Struct, frozen=True):
-    """The same steps of all ranks. logs: measure → rank → the logarithm of its seconds a step."""
+    """The same steps of all ranks. logs: measure → rank → the logarithm of its seconds a step.
+    above: how far that is above the faster ranks'. wall: the logarithm of the gang's seconds a
+    step."""
 
     first_step: int
     last_step: int
     logs: Mapping[PaceMeasure, Mapping[int, float]]
+    above: Mapping[PaceMeasure, Mapping[int, float]]
+    wall: float
 
     @property
     def steps(self) -> int:
         """Return how many steps it has."""
         return self.last_step - self.first_step
+
+
+def make_chunk(
+    first_step: int, last_step: int, logs: Mapping[PaceMeasure, Mapping[int, float]]
+) -> Chunk:
+    """Return a chunk with its ranks compared. The others are the faster third, between two ranks
+    the faster one (SLOW-2)."""
+    above = {}
+    for measure, each in logs.items():
+        ordered = sorted(each.values())
+        middle = ordered[(len(ordered) - 1) // 3]
+        above[measure] = {rank: log - middle for rank, log in each.items()}
+    wall = median(logs[PaceMeasure.STEP].values())
+    return Chunk(first_step, last_step, logs, above, wall)
 
 
 class _DatedBlock(msgspec.Struct, frozen=True):
@@ -84,11 +102,18 @@ class GangPace:
         while frontier - self._done >= LEAST_STEPS:
             end = self._find_end(ranks, self._done, frontier)
             logs = self._compare(ranks, self._done, end)
-            chunk = Chunk(self._done, end, logs)
-            self._done = end
+            begun, self._done = self._done, end
+            self._drop_done(end)
             if logs:
+                chunk = make_chunk(begun, end, logs)
                 self.chunks.append(chunk)
                 yield chunk
+
+    def _drop_done(self, end: int) -> None:
+        """Drop the blocks that no further chunk has a part of, but each rank's newest."""
+        for told in self._told.values():
+            while len(told) > 1 and told[0].block.last_step <= end:
+                told.popleft()
 
     def _find_end(self, ranks: Sequence[int], begin: int, frontier: int) -> int:
         """Return the first step from which on every rank's block has ended since `begin`."""
@@ -106,40 +131,47 @@ class GangPace:
     def _compare(
         self, ranks: Sequence[int], begin: int, end: int
     ) -> Mapping[PaceMeasure, Mapping[int, float]]:
-        found: dict[PaceMeasure, dict[int, float]] = {measure: {} for measure in PaceMeasure}
+        """Return what each measure says of these steps, for measures that all ranks have."""
+        owns, steps, cpus = dict[int, float](), dict[int, float](), dict[int, float]()
         arrived: dict[int, tuple[float, float]] = {}
         for rank in ranks:
             weight = 0
-            sums = {PaceMeasure.OWN: 0.0, PaceMeasure.STEP: 0.0, PaceMeasure.CPU: 0.0}
+            own = step = cpu = 0.0
             for told in self._told[rank]:
                 block = told.block
                 share = min(end, block.last_step) - max(begin, _first_step(block))
                 if share <= 0:
                     continue
                 weight += share
-                for measure, seconds in (
-                    (PaceMeasure.STEP, block.seconds),
-                    (PaceMeasure.OWN, block.own_seconds),
-                    (PaceMeasure.CPU, block.cpu_seconds),
-                ):
-                    log = math.nan if seconds is None else math.log(max(seconds, _TINY))
-                    sums[measure] += share * log
+                step += share * _log(block.seconds)
+                own += share * _log(block.own_seconds)
+                cpu += share * _log(block.cpu_seconds)
                 if block.last_step == end:
                     arrived[rank] = (told.at, told.error)
             if 2 * weight < end - begin:
                 return {}
-            for measure, total in sums.items():
-                if not math.isnan(total):
-                    found[measure][rank] = total / weight
-        whole = {measure: logs for measure, logs in found.items() if len(logs) == len(ranks)}
-        late = _find_lateness(arrived, len(ranks))
-        steps = whole.get(PaceMeasure.STEP)
-        if late and steps:
+            steps[rank] = step / weight
+            if own == own:  # not NaN: all of its blocks said it
+                owns[rank] = own / weight
+            if cpu == cpu:
+                cpus[rank] = cpu / weight
+        whole: dict[PaceMeasure, Mapping[int, float]] = {PaceMeasure.STEP: steps}
+        if len(owns) == len(ranks):
+            whole[PaceMeasure.OWN] = owns  # better than processor time and arrivals
+            return whole
+        if len(cpus) == len(ranks):
+            whole[PaceMeasure.CPU] = cpus
+        if late := _find_lateness(arrived, len(ranks)):
             seconds = math.exp(median(steps.values()))
             whole[PaceMeasure.ARRIVAL] = {
                 rank: math.log(max(seconds + late[rank], _TINY)) for rank in late
             }
         return whole
+
+
+def _log(seconds: float | None) -> float:
+    """Return the logarithm, NaN for what is not known."""
+    return math.nan if seconds is None else math.log(seconds if seconds > _TINY else _TINY)
 
 
 def _first_step(block: PaceBlock) -> int:

@@ -13,7 +13,7 @@ SLOW-4  Where the gang is slower than it was and no rank is named, only that is 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from statistics import median
 
 from holdfast.core.stragglers.gang import Chunk, GangPace
@@ -87,15 +87,16 @@ class GangJudge:
 
 def _is_steady(chunks: Sequence[Chunk], slow: SlowRank) -> bool:
     window = _cut_window(chunks, slow.measure, 1)
-    logs = [_compare(chunk.logs[slow.measure]).get(slow.rank) for chunk in window]
+    logs = [chunk.above[slow.measure].get(slow.rank) for chunk in window]
     known = [log for log in logs if log is not None]
     return bool(window) and len(known) == len(window) and median(known) < _STEADY_LOG
 
 
 def _find_slow(chunks: Sequence[Chunk]) -> list[SlowRank]:
+    newest = chunks[-1].above
     for measure in PaceMeasure:
-        if measure is PaceMeasure.CPU and PaceMeasure.OWN in chunks[-1].logs:
-            continue  # the job says it better
+        if measure not in newest or max(newest[measure].values()) < _CHUNK_LOG:
+            continue
         for times, share in _WINDOWS.items():
             window = _cut_window(chunks, measure, times)
             if not window:
@@ -120,24 +121,14 @@ def _cut_window(chunks: Sequence[Chunk], measure: PaceMeasure, times: int) -> li
     return []
 
 
-def _compare(logs: Mapping[int, float]) -> dict[int, float]:
-    """Return how far each rank is above the faster ones (SLOW-2), as a logarithm."""
-    ordered = sorted(logs.values())
-    count = len(ordered)
-    place = (count - 1) // 3  # between two ranks: the faster
-    # Of three or fewer the others are one or two, so the faster half of them counts.
-    middle = ordered[place]
-    return {rank: log - middle for rank, log in logs.items()}
-
-
 def _find_in(
     window: Sequence[Chunk], chunks: Sequence[Chunk], measure: PaceMeasure, share: float
 ) -> list[SlowRank]:
-    newest = _compare(window[-1].logs[measure])
+    newest = window[-1].above[measure]
     suspects = [rank for rank, log in newest.items() if log >= _CHUNK_LOG]
     if not suspects or 2 * len(suspects) > len(newest):
         return []
-    compared = [_compare(chunk.logs[measure]) for chunk in window]
+    compared = [chunk.above[measure] for chunk in window]
     found = []
     for rank in suspects:
         logs = [each[rank] for each in compared if rank in each]
@@ -166,7 +157,7 @@ def _measure_noise(
 ) -> float:
     """Return by how much the median of a window of `length` chunks is uncertain: by the noise of
     chunks, and by how far the `calm` ranks are apart in windows of this length."""
-    compared = [_compare(c.logs[measure]) for c in chunks if measure in c.logs]
+    compared = [chunk.above[measure] for chunk in chunks if measure in chunk.above]
     residuals, medians = list[float](), list[float]()
     for rank in calm:
         logs = [each[rank] for each in compared if rank in each]
@@ -195,7 +186,7 @@ def _describe(
     for chunk in reversed(chunks):
         if measure not in chunk.logs or chunk.last_step > window[0].last_step:
             continue
-        if _compare(chunk.logs[measure]).get(rank, 0.0) < _CHUNK_LOG:
+        if chunk.above[measure].get(rank, 0.0) < _CHUNK_LOG:
             break
         since = chunk.first_step
     return SlowRank(
@@ -216,7 +207,7 @@ def _mean(logs: Iterable[float]) -> float:
 
 def _find_slowed(chunks: Sequence[Chunk]) -> GangSlowed | None:
     """Return that the gang's steps became slower, if so (SLOW-4)."""
-    walls = [median(chunk.logs[PaceMeasure.STEP].values()) for chunk in chunks]
+    walls = [chunk.wall for chunk in chunks]
     steps, count = 0, 0
     for chunk in reversed(chunks):
         steps, count = steps + chunk.steps, count + 1

@@ -8,6 +8,7 @@ from holdfast.core.stragglers.agree import Disagreement
 from holdfast.core.stragglers.values import GangSlowed, PaceMeasure, SlowRank, Steady
 
 _SHOWN = 8
+_HOT = 85.0  # °C: most cards lower their clock soon above
 
 
 def say_slow(slow: SlowRank, host: str) -> str:
@@ -81,16 +82,15 @@ def say_rerun(
     )
 
 
-def say_gpus(gpus: Sequence[GpuTelemetry]) -> str:
-    """Return what was read last of a host's GPUs, as far as a slow one may be seen by it."""
-    words = []
-    for gpu in gpus[:_SHOWN]:
-        said = [
-            "" if gpu.temperature_celsius is None else f"{gpu.temperature_celsius:.0f} °C",
-            "" if gpu.utilisation_percent is None else f"{gpu.utilisation_percent:.0f} % busy",
-        ]
-        words.append(f"GPU {gpu.index} " + ", ".join(filter(None, said)) if any(said) else "")
-    return "its host's devices: " + "; ".join(filter(None, words)) if any(words) else ""
+def say_readings(gpus: Sequence[GpuTelemetry], strain: str) -> str:
+    """Return what was read last of a host that may make its ranks slow; "" where nothing was.
+    strain: of the host itself."""
+    words = [strain] if strain else []
+    words += [f"GPU {gpu.index}: {gpu.strain}" for gpu in gpus if gpu.strain][:_SHOWN]
+    if words:
+        return "on its host " + "; ".join(words)
+    hot = [g for g in gpus if g.temperature_celsius is not None and g.temperature_celsius >= _HOT]
+    return ", ".join(f"GPU {g.index} at {g.temperature_celsius:.0f} °C" for g in hot[:_SHOWN])
 
 
 def _say(seconds: float) -> str:

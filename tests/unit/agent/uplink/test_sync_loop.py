@@ -43,6 +43,9 @@ class Taker:
         """None."""
         return []
 
+    def say_strain(self) -> str:
+        return ""
+
     def show_gpus(self) -> list[GpuTelemetry]:
         """None."""
         return []

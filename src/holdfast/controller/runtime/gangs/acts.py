@@ -17,7 +17,6 @@ from holdfast.core.stragglers.records import Act
 from holdfast.core.stragglers.values import Finding, GangSlowed, SlowRank, Steady
 from holdfast.core.stragglers.words import (
     say_disagreement,
-    say_gpus,
     say_rerun,
     say_slow,
     say_slowed,
@@ -33,10 +32,11 @@ Evidence = dict[str, str | int | float | bool | None]
 
 
 class Rank(msgspec.Struct, frozen=True):
-    """Where a rank runs, and under which epoch."""
+    """Where a rank runs, and under which epoch. strain: what may slow its host down, in words."""
 
     epoch: int
     host_id: str
+    strain: str = ""
 
 
 class Unclear(msgspec.Struct, frozen=True):
@@ -132,16 +132,17 @@ class Acting:
         rank = gang.ranks[slow.rank]
         host = await self._name_host(rank.host_id)
         text = say_slow(slow, host)
-        latest = await self._store.telemetry.read_latest(rank.host_id)
-        if latest is not None and latest.gpus:
-            text += f"; {say_gpus(latest.gpus)}"
+        if rank.strain:
+            text += f"; {rank.strain}"
         evidence: Evidence = {
             "measure": str(slow.measure),
             "ratio": slow.ratio,
             "since_step": slow.since_step,
+            "at_step": slow.at_step,
             "own_seconds": round(slow.seconds, 6),
             "others_seconds": round(slow.others_seconds, 6),
             "step_seconds": round(slow.step_seconds, 6),
+            "strain": rank.strain,
         }
         new = NewSuspect(
             job_id=gang.job_id,

@@ -2,7 +2,7 @@
 
 - All of it is in memory and may be lost: a replica that was just started needs about thirty steps to find
   a slow rank again. Each replica compares the ranks whose hosts sync with it.
-- A sync only leaves its reports here; they are judged beside it, once a second.
+- A sync only leaves its reports here; they are judged beside it, once a second, by one turn at a time.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from holdfast.controller.runtime.gangs.acts import Acting, Rank, Unclear, Watche
 from holdfast.controller.runtime.outages import Outages
 from holdfast.core.stragglers.clock import HostClock
 from holdfast.core.stragglers.values import Finding
+from holdfast.core.stragglers.words import say_readings
 from holdfast.errors import Unavailable
 from holdfast.wire.agent import SyncRequest, TaskReport
 
@@ -34,6 +35,7 @@ class _SyncTold(msgspec.Struct, frozen=True):
     sent_at: float
     round_trip: float | None
     tasks: Sequence[TaskReport]
+    strain: str
 
 
 class GangWatch:
@@ -53,7 +55,10 @@ class GangWatch:
         told = [t for t in tasks if t.pace or t.checksums or (t.state == "ended" and self._gangs)]
         if told and len(self._inbox) < MAX_INBOX:
             now = self._clock()
-            self._inbox.append(_SyncTold(host_id, now, request.sent_at, request.round_trip, told))
+            strain = say_readings(request.gpus, request.strain)
+            self._inbox.append(
+                _SyncTold(host_id, now, request.sent_at, request.round_trip, told, strain)
+            )
 
     async def run(self) -> None:
         """Judge what came, for ever."""
@@ -69,12 +74,10 @@ class GangWatch:
     async def judge(self) -> None:
         """Judge what came since the last call, and write what is found."""
         inbox, self._inbox = self._inbox, []
-        touched: dict[str, WatchedGang] = {}
-        for told in inbox:
-            self._sort(told, touched)
         now = self._clock()
-        for gang in touched.values():
-            findings: list[Finding] = gang.judge.judge(now)
+        # In a thread, because a gang of thousands of ranks is tens of milliseconds of comparing.
+        judged = await asyncio.to_thread(self._digest, inbox, now) if inbox else []
+        for gang, findings in judged:
             for finding in findings:
                 await self._acting.take_finding(gang, finding)
             for rank, checksums in gang.take_checksums():
@@ -82,6 +85,15 @@ class GangWatch:
         for gang in list(self._gangs.values()):
             if gang.told:
                 await self._acting.act_on_slow(gang, now)
+
+    def _digest(
+        self, inbox: Sequence[_SyncTold], now: float
+    ) -> list[tuple[WatchedGang, list[Finding]]]:
+        """Give each gang what its ranks told, and return what is found out."""
+        touched: dict[str, WatchedGang] = {}
+        for told in inbox:
+            self._sort(told, touched)
+        return [(gang, gang.judge.judge(now)) for gang in touched.values()]
 
     def _forget(self, gang: WatchedGang) -> None:
         """Forget an attempt that is over, but the disagreement that the next one is to settle."""
@@ -116,7 +128,7 @@ class GangWatch:
             if len(self._gangs) > MAX_GANGS:
                 self._gangs.popitem(last=False)
             touched[key.job_id] = gang
-            gang.ranks[key.rank] = Rank(key.epoch, told.host_id)
+            gang.ranks[key.rank] = Rank(key.epoch, told.host_id, told.strain)
             gang.judge.take(key.rank, task.pace, told.heard_at, sent_at, error)
             if task.checksums:
                 gang.checksums.append((key.rank, task.checksums))

@@ -1,0 +1,160 @@
+"""How soon a slow rank is named, how often a healthy one is, and what both cost a sync."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from typing import Any
+
+from bench.figures import Figures, Line, percentile, spread
+from bench.scale import Scale, say
+from bench.straggler_traces import Trace, play
+from holdfast.controller.sync.reports import read_sync
+from holdfast.core.ids import TaskKey
+from holdfast.core.stragglers.judge import GangJudge
+from holdfast.core.stragglers.values import PaceBlock
+from holdfast.wire import agent as wire
+
+name = "stragglers"
+budget = (
+    "a rank 1.2 times slow named within 30 steps; at most one false name in 1,000 gang-hours; under "
+    "1 % of a sync"
+)
+
+SOON_STEPS = 30
+RANKS = 8
+HEALTHY = (
+    Trace(steps=7200),
+    Trace(steps=7200, tells="cpu"),
+    Trace(steps=7200, tells="nothing"),
+    Trace(steps=7200, ranks=2),
+    Trace(steps=7200, ranks=2, tells="cpu"),
+    Trace(steps=7200, ranks=3, noise=0.08),
+    Trace(steps=72_000, step_seconds=0.1),
+)
+
+
+def run(scale: Scale) -> Figures:
+    """Simulated gangs, then the decoding of a sync with and without blocks, by turns."""
+    lines = [_find(scale, tells) for tells in ("own", "cpu")]
+    lines += [_count_alarms(scale), *_measure_sync(scale)]
+    notes = (
+        "Each gang has noise of 5 % of a step, drift, hiccups of three times a step, evaluations, "
+        "saves of rank 0, a warm-up, and hosts that sync every 5 s at times of their own.",
+        "The limit of a sync is the decoding of the same request without blocks; the whole of a sync, "
+        "with the store, takes about 270 µs of the controller (`sync`). Judging is beside the sync, in "
+        "a thread.",
+    )
+    return Figures(name=name, lines=tuple(lines), notes=notes)
+
+
+def _find(scale: Scale, tells: str) -> Line:
+    took: list[float] = []
+    for seed in range(scale.pick(400, 2)):
+        trace = Trace(slow=(3,), slow_from=300, steps=420, tells=tells)
+        named = [step for step, found in play(trace, seed).named if found.rank == 3]
+        took.append(float(min(named, default=trace.steps) - trace.slow_from))
+    late = sum(steps > SOON_STEPS for steps in took)
+    say(
+        f"  {tells}: 99 of 100 within {percentile(took, 99):.0f} steps, {late} of {len(took)} later"
+    )
+    return Line(
+        what=f"steps until a rank 1.2 times slow is named, by {tells} time; {len(took) - late} of "
+        f"{len(took)} within {SOON_STEPS}",
+        unit="steps",
+        value=spread(took),
+        budget=f"<= {SOON_STEPS}",
+        met=percentile(took, 95) <= SOON_STEPS,
+    )
+
+
+def _count_alarms(scale: Scale) -> Line:
+    hours, named, slowed = 0.0, 0, 0
+    for number, trace in enumerate(HEALTHY):
+        steps = scale.pick(trace.steps, 300)
+        for seed in range(scale.pick(90, 1)):
+            healthy = Trace(**{**_fields(trace), "steps": steps})
+            found = play(healthy, 10_000 * number + seed)
+            hours += found.seconds / 3600
+            named += len(found.named)
+            slowed += len(found.slowed)
+        say(f"  {hours:,.0f} gang-hours: {named} ranks named, {slowed} gangs said to be slowed")
+    return Line(
+        what=f"healthy ranks named in {hours:,.0f} gang-hours",
+        unit="names in 1,000 h",
+        value=spread([named / hours * 1000]),
+        budget="<= 1",
+        met=named / hours * 1000 <= 1,
+    )
+
+
+def _fields(trace: Trace) -> dict[str, Any]:
+    return {field: getattr(trace, field) for field in trace.__struct_fields__}
+
+
+def _make_sync(blocks: int) -> bytes:
+    """A sync of a host with a rank of a gang on each of eight devices."""
+    pace = [
+        PaceBlock(last_step=5 * n, steps=5, seconds=1.0123, age_seconds=0.5, own_seconds=0.9876)
+        for n in range(1, blocks + 1)
+    ]
+    tasks = [
+        wire.TaskReport(
+            key=TaskKey("06ch2v8wq1m4kz7d9x3t", rank, 3),
+            state="running",
+            pid=4321,
+            beat=wire.BeatReport(step=1234, age_seconds=0.5),
+            pace=pace,
+        )
+        for rank in range(RANKS)
+    ]
+    return wire.encode(wire.SyncRequest(incarnation="incarnation-1", seq=1, tasks=tasks))
+
+
+def _measure_sync(scale: Scale) -> list[Line]:
+    bare, told = _make_sync(0), _make_sync(1)
+    turns = scale.pick(2000, 10)
+    without, with_blocks = list[float](), list[float]()
+    for _ in range(scale.pick(9, 1)):
+        without.append(_time(lambda: read_sync(bare), turns))
+        with_blocks.append(_time(lambda: read_sync(told), turns))
+    judging = [_judge(ranks, scale.pick(60, 5)) for ranks in (8, 64, 1024)]
+    return [
+        Line(
+            what=f"decoding a sync of {RANKS} ranks with a block each",
+            unit="us",
+            value=spread(with_blocks),
+            limit_name="the same without blocks",
+            limit=spread(without),
+            budget="2.7 us more (1 % of a sync)",
+            met=min(with_blocks) - min(without) <= 2.7,
+        ),
+        Line(
+            what="judging a rank's block, in gangs of 8, 64 and 1,024",
+            unit="us",
+            value=spread(judging),
+        ),
+    ]
+
+
+def _time(do: Callable[[], object], turns: int) -> float:
+    began = time.process_time()
+    for _ in range(turns):
+        do()
+    return (time.process_time() - began) / turns * 1e6
+
+
+def _judge(ranks: int, chunks: int) -> float:
+    judge, dice, spent = GangJudge(), random.Random(1), 0.0
+    for number in range(1, chunks + 1):
+        blocks = [
+            [PaceBlock(5 * number, 5, 1.0, 0.1, dice.gauss(0.95, 0.03))] for _ in range(ranks)
+        ]
+        now = 100.0 + number
+        began = time.process_time()
+        for rank in range(ranks):
+            judge.take(rank, blocks[rank], now, now, 0.001)
+        judge.judge(now)
+        spent += time.process_time() - began
+    return spent / (ranks * chunks) * 1e6

@@ -1,0 +1,122 @@
+"""Real DDP over gloo, a rank on each host: the rank whose CPU quota was cut is named; a healthy run names
+none; and a rank that computes wrongly has its host set aside. `make ddp` brings torch."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.records import EventRecord
+from tests.system.cluster import Cluster
+from tests.system.gangs.test_ddp import ROOT, TORCH
+from tests.waits import wait_until
+
+SCRIPT = Path(__file__).parent / "paced_ddp.py"
+FINDINGS = ("task.straggler", "job.corrupt")
+GROUPS = Path("/sys/fs/cgroup")
+QUOTA = 0.1
+"""The share of a processor that each rank has, small enough that it has it on a busy machine, too."""
+CUT = 0.8
+PERIOD = 20_000  # µs: a fraction of a step
+
+HEALTHY_STEPS = 100
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not TORCH.exists(), reason=f"no torch: {TORCH} is not there; run `make ddp`"
+    ),
+]
+
+
+def set_quota(folder: Path, share: float) -> None:
+    if (folder / "cpu.cfs_period_us").exists():
+        (folder / "cpu.cfs_period_us").write_text(str(PERIOD))
+        (folder / "cpu.cfs_quota_us").write_text(str(int(share * PERIOD)))
+    else:
+        (folder / "cpu.max").write_text(f"{int(share * PERIOD)} {PERIOD}")
+
+
+@contextmanager
+def limit(pid: int) -> Iterator[Path]:
+    """Let the process have `QUOTA` of one processor only, by a control group of its own."""
+    old = (GROUPS / "cpu" / "cpu.cfs_period_us").exists()
+    folder = (GROUPS / "cpu" if old else GROUPS) / f"holdfast-test-{pid}"
+    try:
+        folder.mkdir()
+        set_quota(folder, QUOTA)
+        (folder / "cgroup.procs").write_text(str(pid))
+    except OSError as error:
+        pytest.skip(f"no CPU quota can be set here: {error}")
+    try:
+        yield folder
+    finally:
+        for held in (folder / "cgroup.procs").read_text().split():
+            ((folder.parent) / "cgroup.procs").write_text(held)
+        folder.rmdir()
+
+
+def start(cluster: Cluster, hosts: int, *words: str) -> str:
+    for number in range(hosts):
+        cluster.add_host(f"host{number}", cpu_slots=1)
+    cluster.client.set_config({"sync_interval_seconds": 1.0})
+    environment = {"PYTHONPATH": str(ROOT / "src"), "WRONG": str(cluster.folder / "wrong")}
+    return cluster.submit(
+        str(TORCH), str(SCRIPT), *words, tasks=2, env=environment, name="paced", grace_seconds=1
+    )
+
+
+def read_step(cluster: Cluster, job: str) -> int:
+    found = cluster.client.job(job)
+    assert not found.state.terminal, cluster.tell(job)
+    return found.step or 0
+
+
+def find(cluster: Cluster, job: str) -> list[EventRecord]:
+    return [e for e in cluster.client.events(job_id=job) if e.kind in FINDINGS]
+
+
+@pytest.mark.parametrize("words", [["waits"], []], ids=["told by the job", "by processor time"])
+def test_a_rank_whose_quota_was_cut_by_a_fifth_is_named(cluster: Cluster, words: list[str]) -> None:
+    job = start(cluster, 2, "100000", *words)
+    cluster.until(job, "running", seconds=60)
+    wait_until(lambda: read_step(cluster, job) >= 1, 120, what="the ranks to step")
+    with ExitStack() as stack:
+        tasks = sorted(cluster.client.tasks(job), key=lambda task: task.rank)
+        pids = [cluster.hosts[task.host_name or ""].task_pids(job)[0] for task in tasks]
+        _, slow = [stack.enter_context(limit(pid)) for pid in pids]
+        calm = read_step(cluster, job) + HEALTHY_STEPS
+        wait_until(lambda: read_step(cluster, job) >= calm, 240, what="the ranks to step")
+        assert find(cluster, job) == []
+        set_quota(slow, CUT * QUOTA)
+        begun = read_step(cluster, job)
+        wait_until(lambda: find(cluster, job), 240, what="the slow rank to be named")
+    (event,) = find(cluster, job)
+    print(f"cut at about step {begun}, named by step {event.data['at_step']}: {event.message}")
+    assert event.rank == 1
+    assert event.data["measure"] == ("own" if words else "cpu")
+    assert event.data["ratio"] > 1.12
+    assert "takes" in cluster.cli("show", job).stdout.decode()
+    cluster.client.cancel(job, hard=True)
+
+
+def test_a_rank_that_computes_wrongly_has_its_host_set_aside(cluster: Cluster) -> None:
+    """With two ranks there is no majority, and the step is done again by the next attempt."""
+    job = start(cluster, 3, "400", "checksums")
+    cluster.until(job, "running", seconds=60)
+    wait_until(lambda: read_step(cluster, job) >= 10, 120, what="the ranks to step")
+    wrong = cluster.folder / "wrong"
+    wrong.write_text(f"1 {read_step(cluster, job) + 20}")
+    attempt = cluster.until_attempt(job, 1, "ended", seconds=120)
+    assert attempt.cause == "silent_corruption"
+    os.unlink(wrong)
+    wait_until(
+        lambda: [h for h in cluster.client.hosts() if h.state == "quarantined"],
+        180,
+        what="the host of the wrong rank to be set aside",
+    )
+    cluster.client.cancel(job, hard=True)
