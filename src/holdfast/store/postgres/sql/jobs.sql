@@ -249,6 +249,16 @@ select queue, state, count(*) from jobs where state in ('reserved', 'running', '
 union all
 select queue, state, count(*) from jobs where state = 'waiting' group by 1, 2;
 
+-- name: count_live
+-- As above, of those alone that hold room.
+select queue, state, count(*) from jobs where state in ('reserved', 'running', 'draining') group by 1, 2;
+
+-- name: count_behind
+-- How many jobs wait in each of these queues, up to a limit.
+select q.name, (
+  select count(*) from (select from jobs r where r.state = 'queued' and r.queue = q.name limit %(limit)s) queued) as queued
+from unnest(%(queues)s::text[]) as q(name);
+
 -- name: job_exists
 select from jobs where id = %(id)s;
 
