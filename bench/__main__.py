@@ -34,6 +34,7 @@ NAMES = (
     "gangs",
     "gang-restart",
     "fleet-day",
+    "forecast",
     "fleet-cycle",
     "ledger",
     "workflow",

@@ -72,10 +72,10 @@ class ForecastDay(Day):
         if now % self.every or not self.queue:
             return
         outlook = self.look(now)
-        known = foretell_line(outlook)
+        told = foretell_line(outlook)
         fresh = [(i, job) for i, job in enumerate(self.queue) if job not in self._seen]
         for i, job in fresh[:: max(1, len(fresh) // MAX_TOLD)]:
-            forecast = find_forecast(outlook, known, _name(job), i)
+            forecast = find_forecast(outlook, told, _ask(job, now), i)
             if forecast is None:
                 self.silent += 1
             else:

@@ -38,6 +38,7 @@ BUDGETED = {
     "gangs": 2,
     "gang-restart": 1,
     "fleet-day": 0,
+    "forecast": 0,
     "fleet-cycle": 0,
     "ledger": 1,
     "workflow": 1,

@@ -24,11 +24,12 @@ from holdfast.core.arrays.records import ArrayRecord
 from holdfast.core.progress.pace import Estimate, Pace
 from holdfast.core.settings.resolve import parse_duration
 from holdfast.core.states import JobState
-from holdfast.errors import ValidationError
+from holdfast.errors import NotFound, ValidationError
 
 if TYPE_CHECKING:
     from holdfast.client import Client
     from holdfast.core.records import JobRecord
+    from holdfast.wire.api import JobForecast
 
 # Filters about jobs alone: an array that has some such members is not one of them.
 _OF_JOBS = ("cause", "min_retries", "max_retries", "host", "parent", "match", "since")
@@ -131,7 +132,8 @@ def jobs(
         return
     with face.client() as client:
         rows = look(client)
-    face.show(rows, jobs_table(rows, wide=wide) if rows else "no jobs")
+        starts = {} if face.as_json else _find_starts(client, rows)
+    face.show(rows, jobs_table(rows, wide=wide, starts=starts) if rows else "no jobs")
 
 
 def _watch(face: Face, look: Callable[[Client], list[JobRecord | ArrayRecord]], wide: bool) -> None:
@@ -145,7 +147,8 @@ def _watch(face: Face, look: Callable[[Client], list[JobRecord | ArrayRecord]], 
         for job in rows:
             if not isinstance(job, ArrayRecord):
                 paces[job.id] = take_beat(paces.get(job.id, Pace()), job)
-        return jobs_table(rows, wide=wide, paces=paces) if rows else "no jobs"
+        starts = _find_starts(client, rows)
+        return jobs_table(rows, wide=wide, paces=paces, starts=starts) if rows else "no jobs"
 
     watch(face, make)
 
@@ -155,10 +158,12 @@ def jobs_table(
     *,
     wide: bool = False,
     paces: Mapping[str, Pace] | None = None,
+    starts: Mapping[str, str] | None = None,
 ) -> str:
     """Draw the table of `jobs`, with owners where there are several, and rates and times left where
     they are known. No reason is cut: it wraps in its column, or under a narrow table. The parameters
-    of a sweep's member stand before its reason. paces: what earlier looks saw of a job."""
+    of a sweep's member stand before its reason. paces: what earlier looks saw of a job. starts: when
+    queued jobs should start, in words."""
     wide = wide or columns() == sys.maxsize
     owned = wide or len({job.owner for job in rows}) > 1
     estimates = {job.id: _find_estimate(job, paces or {}) for job in rows}
@@ -194,11 +199,37 @@ def jobs_table(
             reason = f"{say_counts(job.counts)}; {reason}"
         elif job.array_index is not None:
             reason = "; ".join(filter(None, (say_parameters(job), reason)))
+        if starts and job.id in starts:
+            reason = "; ".join(filter(None, (starts[job.id], reason)))
         texts = [reason] if wide else textwrap.wrap(reason, wrap)
         first = texts.pop(0) if beside and texts else ""
         out.append((_pad(line, used) + first).rstrip())
         out += [" " * indent + text for text in texts]
     return "\n".join(out)
+
+
+def _find_starts(client: Client, rows: Iterable[JobRecord | ArrayRecord]) -> dict[str, str]:
+    """Return, in words, when the queued jobs among `rows` should start, for those of which it is known."""
+    queued = {row.id for row in rows if row.state is JobState.QUEUED}
+    if not queued:
+        return {}
+    try:
+        found = [each for each in client.forecasts() if each.job_id in queued]
+    except NotFound:  # an older controller
+        return {}
+    return {each.job_id: _say_start(each) for each in found if each.expected_start is not None}
+
+
+def _say_start(forecast: JobForecast) -> str:
+    now = datetime.now(UTC)
+
+    def until(moment: datetime | None) -> str:
+        return "?" if moment is None else span(max(0.0, (moment - now).total_seconds()))
+
+    text = f"starts in about {until(forecast.expected_start)}"
+    if forecast.latest_start != forecast.earliest_start:
+        text += f" ({until(forecast.earliest_start)} to {until(forecast.latest_start)})"
+    return text + (f", {forecast.ahead} ahead" if forecast.ahead else "")
 
 
 def read_since(text: str, now: float) -> float:

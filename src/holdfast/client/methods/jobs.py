@@ -198,6 +198,12 @@ class JobMethods:
         return get(path_of("jobs", job_id, "why"), wire.Why)
 
     @gives_list
+    def forecasts(self) -> PageCall[wire.JobForecast]:
+        """Return the first queued jobs in their order, each with its place in line and when it should
+        start."""
+        return get_pages("/v1/forecasts", wire.JobForecast)
+
+    @gives_list
     def settings(self, job_id: str) -> PageCall[Effective]:
         """Return every setting in force for the job, and its source."""
         return get_pages(path_of("jobs", job_id, "settings"), Effective)

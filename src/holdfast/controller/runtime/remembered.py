@@ -6,12 +6,13 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from datetime import datetime
 
 from holdfast.controller.runtime.background import Background
-from holdfast.core.forecast.outlook import Forecast, Outlook
+from holdfast.core.forecast.outlook import Outlook
 from holdfast.core.placement.possible import Size
 from holdfast.core.placement.types import Kin
 from holdfast.core.spec import JobSpec
 from holdfast.moves.values import TaskOffer
 from holdfast.store.postgres.store import PostgresStore
+from holdfast.wire.api import JobForecast
 
 _SIZES_SECONDS = 2.0
 _OLD_SECONDS = 30.0
@@ -22,6 +23,7 @@ _SPANS_SECONDS = 30.0
 _UNKNOWN_SECONDS = 2.0
 _MAX_KIN = 10_000
 _OUTLOOK_SECONDS = 3.0
+_LINE_SECONDS = 15.0
 Spans = Mapping[Kin, float]
 
 
@@ -114,7 +116,9 @@ class Forecasts:
         self._busy = asyncio.Lock()
         self._outlook: tuple[Outlook, datetime] | None = None
         self._read_at = -math.inf
-        self._line: tuple[Outlook, Mapping[str, Forecast]] | None = None
+        self._busy_line = asyncio.Lock()
+        self._line: list[JobForecast] = []
+        self._told_at = -math.inf
 
     async def find_outlook(
         self, read: Callable[[], Awaitable[Outlook]]
@@ -128,13 +132,14 @@ class Forecasts:
             return self._outlook
 
     async def find_line(
-        self, outlook: Outlook, foretell: Callable[[Outlook], Mapping[str, Forecast]]
-    ) -> Mapping[str, Forecast]:
-        """Return the forecasts of the whole line, made once for each outlook."""
-        async with self._busy:
-            if self._line is None or self._line[0] is not outlook:
-                self._line = outlook, await asyncio.to_thread(foretell, outlook)
-            return self._line[1]
+        self, foretell: Callable[[], Awaitable[list[JobForecast]]]
+    ) -> list[JobForecast]:
+        """Return the forecasts of the first queued jobs, at most `_LINE_SECONDS` old."""
+        async with self._busy_line:
+            if self._clock() - self._told_at >= _LINE_SECONDS:
+                self._line = await foretell()
+                self._told_at = self._clock()
+            return self._line
 
 
 class JobSpecs:

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 from holdfast.controller.why.circumstances import Circumstances, Foreseen
 from holdfast.controller.why.words import line, say_moment, say_span
+from holdfast.core.forecast.outlook import Forecast
 from holdfast.core.records import JobRecord
 from holdfast.wire.api import JobForecast, WhyLine, WouldStart
 
@@ -30,24 +31,23 @@ def explain_forecast(found: Circumstances) -> Iterator[WhyLine]:
     if foreseen is None:
         return
     forecast, view = foreseen.forecast, foreseen.view
-    if forecast is not None and view.expected_start is not None:
+    if forecast is not None:
         basis = _BASIS[forecast.by].format(starts=foreseen.starts)
-        yield line(
-            "forecast",
-            f"it should start in about {say_span(forecast.expected_seconds)}, at "
-            f"{say_moment(view.expected_start)}; {_say_interval(foreseen)} ({basis})",
-        )
+        text = f"in {say_span(forecast.expected_seconds)} at the earliest"
+        if view.expected_start is not None:
+            about, when = say_span(forecast.expected_seconds), say_moment(view.expected_start)
+            text = f"in about {about}, at {when}; {_say_interval(forecast)}"
+        yield line("forecast", f"it should start {text} ({basis})")
     for change in foreseen.changes:
         yield line("would_start", f"it would start now {change.message}", change.hint)
 
 
-def _say_interval(foreseen: Foreseen) -> str:
-    forecast = foreseen.forecast
-    assert forecast is not None
+def _say_interval(forecast: Forecast) -> str:
     earliest = say_span(forecast.earliest_seconds)
     if forecast.latest_seconds is None:
         return f"in {earliest} at the earliest, and how late it may be is not known"
-    return f"4 of 5 such jobs start between {earliest} and {say_span(forecast.latest_seconds)} from now"
+    latest = say_span(forecast.latest_seconds)
+    return f"4 of 5 such jobs start between {earliest} and {latest} from now"
 
 
 def list_changes(foreseen: Foreseen) -> list[WouldStart]:

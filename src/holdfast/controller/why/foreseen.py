@@ -2,7 +2,7 @@
 now. `Forecasts` keeps what was read and planned for some seconds."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 import msgspec
@@ -11,7 +11,7 @@ from holdfast.controller.runtime.context import Controller
 from holdfast.controller.why.circumstances import Foreseen
 from holdfast.controller.why.outlook import read_outlook
 from holdfast.core.forecast.changes import Change, find_changes
-from holdfast.core.forecast.forecast import find_forecast, foretell_line
+from holdfast.core.forecast.forecast import Foretold, find_forecast, foretell_line
 from holdfast.core.forecast.line import MAX_AHEAD, count_ahead, list_rivals, order_line
 from holdfast.core.forecast.outlook import Forecast, Outlook
 from holdfast.core.placement.candidates import as_candidate
@@ -29,12 +29,12 @@ async def foresee_start(controller: Controller, job: JobRecord) -> Foreseen | No
     if job.state is not JobState.QUEUED or job.spec.executor:
         return None
     outlook, now = await controller.forecasts.find_outlook(lambda: read_outlook(controller))
-    queues = await controller.store.settings.list_queues()
+    queues = await controller.store.settings.list_live_queues()
     ahead, more = await _count(controller, outlook, job, queues)
     paused = any(queue.name == job.queue and queue.paused_at is not None for queue in queues)
     others = [queue.name for queue in queues if queue.paused_at is None and queue.name != job.queue]
     forecast, changes = await asyncio.to_thread(
-        _plan, outlook, job, ahead, others[:MAX_QUEUES], paused
+        _plan, outlook, job, ahead, more, others[:MAX_QUEUES], paused
     )
     return Foreseen(
         view=show_forecast(job.id, ahead, more, forecast, now),
@@ -46,14 +46,18 @@ async def foresee_start(controller: Controller, job: JobRecord) -> Foreseen | No
 
 async def foresee_line(controller: Controller) -> list[JobForecast]:
     """Return the forecasts of the first queued jobs, in their order."""
+    return await controller.forecasts.find_line(lambda: _foresee_line(controller))
+
+
+async def _foresee_line(controller: Controller) -> list[JobForecast]:
     outlook, now = await controller.forecasts.find_outlook(lambda: read_outlook(controller))
-    known = await controller.forecasts.find_line(outlook, foretell_line)
+    told = await asyncio.to_thread(foretell_line, outlook)
     line = [job for job in order_line(outlook) if job.member is None]
     rivals = {job.queue: list_rivals(outlook, job.queue) for job in line}
     ahead = dict.fromkeys(rivals, 0)
     found = []
     for job in line:
-        forecast = known.get(job.job_id)
+        forecast = told.known.get(job.job_id)
         found.append(show_forecast(job.job_id, ahead[job.queue], False, forecast, now))
         for queue, those in rivals.items():
             ahead[queue] += those is None or job.queue in those
@@ -79,17 +83,16 @@ async def _count(
 
 
 def _plan(
-    outlook: Outlook, job: JobRecord, ahead: int, queues: Sequence[str], paused: bool
+    outlook: Outlook, job: JobRecord, ahead: int, more: bool, queues: Sequence[str], paused: bool
 ) -> tuple[Forecast | None, list[Change]]:
     """Return the job's forecast, and the changes with which it would start now."""
     own = next((each for each in outlook.line if each.job_id == job.id and not each.member), None)
-    changes = find_changes(outlook, own or as_candidate(job), queues, paused=paused)
+    asked = own or as_candidate(job)
+    changes = find_changes(outlook, asked, queues, paused=paused)
     if paused:
         return None, changes
-    known: Mapping[str, Forecast] = {}
-    if own is not None:
-        known = foretell_line(_cut(outlook, own), stop=job.id)
-    return find_forecast(outlook, known, job.id, ahead), changes
+    told = Foretold() if own is None else foretell_line(_cut(outlook, own), stop=job.id)
+    return find_forecast(outlook, told, asked, ahead, more=more), changes
 
 
 def _cut(outlook: Outlook, job: Candidate) -> Outlook:
@@ -105,7 +108,7 @@ def _cut(outlook: Outlook, job: Candidate) -> Outlook:
 def show_forecast(
     job_id: str, ahead: int, more: bool, forecast: Forecast | None, now: datetime
 ) -> JobForecast:
-    """Return a forecast with times in place of seconds."""
+    """Return a forecast with times in place of seconds. more: only the earliest time is known."""
     if forecast is None:
         return JobForecast(job_id=job_id, ahead=ahead, more=more)
     latest = forecast.latest_seconds
@@ -114,7 +117,7 @@ def show_forecast(
         ahead=ahead,
         more=more,
         by=forecast.by,
-        expected_start=now + timedelta(seconds=forecast.expected_seconds),
+        expected_start=None if more else now + timedelta(seconds=forecast.expected_seconds),
         earliest_start=now + timedelta(seconds=forecast.earliest_seconds),
         latest_start=None if latest is None else now + timedelta(seconds=latest),
     )

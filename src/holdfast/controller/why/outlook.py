@@ -13,6 +13,7 @@ from holdfast.controller.runtime.leading.ends import foresee_ends
 from holdfast.core.fleet.breaker import PROBE_SECONDS, find_allowance, wait_for_offer
 from holdfast.core.fleet.grow import find_bound
 from holdfast.core.fleet.instances import Offer
+from holdfast.core.forecast.line import MAX_AHEAD
 from holdfast.core.forecast.outlook import Outlook, PoolOutlook, StartPace
 from holdfast.core.forecast.spreads import (
     UNKNOWN_SECONDS,
@@ -39,22 +40,24 @@ async def read_outlook(controller: Controller) -> Outlook:
     """Return what admission would see now, and how long everything may take."""
     store = controller.store
     settings = await controller.settings.current()
-    snapshot, past, left, rentals, counts = await asyncio.gather(
+    snapshot, past, left, rentals = await asyncio.gather(
         store.admission.read_line(LIMIT),
         store.forecasts.read_past(),
         store.forecasts.read_left(),
         store.forecasts.read_rentals(),
-        store.jobs.count_jobs(),
     )
     line, running = await foresee_ends(store, controller.spans, snapshot.candidates, settings)
     hold_back = settings.value("hold_back_seconds")
     likes = find_likes(past)
     shown = Counter(job.queue for job in line if job.member is None)
-    queued = sum(count for (_, state), count in counts.items() if state == "queued")
+    cut = {queue for queue, count in shown.items() if count >= LIMIT}
+    behind = 0
+    if cut and rentals:  # pools rent for all jobs that wait
+        behind = await store.forecasts.count_queued(sorted(cut), MAX_AHEAD) - LIMIT * len(cut)
     return Outlook(
         line=tuple(line),
-        behind=max(0, queued - sum(shown.values())),
-        floors=find_floors(line, {queue for queue, count in shown.items() if count >= LIMIT}),
+        behind=max(0, behind),
+        floors=find_floors(line, cut),
         hosts=snapshot.hosts,
         running=tuple(running),
         ends=_find_ends(running, left, likes),

@@ -46,8 +46,8 @@ async def find_circumstances(
         store.hosts.list_hosts(),
         store.jobs.list_tasks_of(ids, first=MAX_RANKS),
         store.now(),
-        store.settings.list_queues(),
-        store.settings.list_projects(),
+        store.settings.list_live_queues(),
+        store.settings.list_live_projects({job.project for job in jobs}),
         store.fleet.list_pools(),
     )
     sizes = tuple(await controller.sizes.refresh()) if queued else ()

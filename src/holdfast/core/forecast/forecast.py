@@ -5,12 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from holdfast.core.forecast.outlook import Forecast, Outlook, StartPace
 from holdfast.core.forecast.replay import Effort, replay
 from holdfast.core.forecast.world import SCENARIOS
+from holdfast.core.placement.types import Candidate
 
 WORK = 150_000
 """What one forecast may cost, in the microseconds of `Effort`."""
+ALONE_WORK = 20_000
 FEWEST = 5
 """Fewest scenarios from which an interval is made."""
 LOW, HIGH = 0.04, 0.96
@@ -22,30 +26,31 @@ LEAST_STARTS = 5
 PACE_LOW, PACE_HIGH = 0.7, 1.5
 
 
-def foretell_line(
-    outlook: Outlook, work: int = WORK, stop: str | None = None
-) -> dict[str, Forecast]:
-    """Return the forecast of each job of the line, by id; a job whose start no replay reached is missing.
+class Foretold(msgspec.Struct, frozen=True):
+    """The forecasts of a line, by job. A job is missing where too few replays reached its start. whole: every
+    replay went on until nothing more would start, so a job that is missing never starts, as far as can be
+    told."""
 
-    stop: the only job that is of interest.
-    """
+    known: Mapping[str, Forecast] = {}
+    whole: bool = True
+
+
+def foretell_line(outlook: Outlook, work: int = WORK, stop: str | None = None) -> Foretold:
+    """Return the forecast of each job of the line. stop: the only job that is of interest."""
     starts: dict[str, list[float]] = {}
-    done, left = 0, work
+    done, left, whole = 0, work, True
     for scenario in range(SCENARIOS):
-        budget = Effort(min(left, work // FEWEST))
-        had = budget.left
-        for job_id, at in replay(outlook, scenario, budget, stop).items():
+        effort = Effort(min(left, work // FEWEST))
+        had = effort.left
+        for job_id, at in replay(outlook, scenario, effort, stop).items():
             starts.setdefault(job_id, []).append(at)
         done += 1
-        left -= had - max(0, budget.left)
+        whole = whole and effort.left > 0
+        left -= had - max(0, effort.left)
         if left < work // FEWEST and done >= FEWEST:
             break
-    found = {}
-    for job_id, times in starts.items():
-        forecast = _sum_up(times, done)
-        if forecast is not None:
-            found[job_id] = forecast
-    return found
+    found = {job_id: _sum_up(times, done) for job_id, times in starts.items()}
+    return Foretold({k: v for k, v in found.items() if v is not None}, whole)
 
 
 def _sum_up(times: Sequence[float], scenarios: int) -> Forecast | None:
@@ -67,37 +72,43 @@ def _pick(ordered: Sequence[float], part: float) -> float:
     return ordered[min(int(part * len(ordered)), len(ordered) - 1)]
 
 
-def foretell_by_pace(ahead: int, pace: StartPace, after_seconds: float = 0.0) -> Forecast | None:
+def foretell_by_pace(ahead: int, pace: StartPace) -> Forecast | None:
     """Return the forecast of a job that starts once `ahead` others have, at the pace of the last starts;
-    None where too few were seen. after_seconds: from when on this pace holds."""
+    None where too few were seen."""
     if pace.starts < LEAST_STARTS or pace.rate <= 0:
         return None
     count = ahead + 1
-    expected = after_seconds + count / pace.rate
+    expected = count / pace.rate
     noise = 1.3 * (1 / math.sqrt(count) + 1 / math.sqrt(pace.starts))
     return Forecast(
         expected_seconds=expected,
-        earliest_seconds=after_seconds
-        + max(0.0, (expected - after_seconds) * max(0.0, PACE_LOW - noise)),
-        latest_seconds=after_seconds + (expected - after_seconds) * (PACE_HIGH + noise),
+        earliest_seconds=expected * max(0.0, PACE_LOW - noise),
+        latest_seconds=expected * (PACE_HIGH + noise),
         by="pace",
     )
 
 
 def find_forecast(
-    outlook: Outlook, known: Mapping[str, Forecast], job_id: str, ahead: int
+    outlook: Outlook, told: Foretold, job: Candidate, ahead: int, *, more: bool = False
 ) -> Forecast | None:
-    """Return the forecast of one job: by the plan where a replay reached it, else by the pace.
+    """Return the forecast of one job: by the plan where replays reached it, else by the pace; None for a job
+    for which no room will ever come, as far as can be told.
 
-    ahead: number of jobs ahead of it.
+    ahead: number of jobs ahead of it; more: these are only the least.
     """
-    if (found := known.get(job_id)) is not None:
+    if (found := told.known.get(job.job_id)) is not None:
         return found
+    if told.whole:  # it is not in the line, or never starts
+        alone = foretell_line(msgspec.structs.replace(outlook, line=(job,)), ALONE_WORK)
+        if alone.whole and job.job_id not in alone.known:
+            return None
     pace = outlook.pace
     if pace.starts < LEAST_STARTS:
-        times = sorted(
-            each.expected_seconds for each in known.values() if each.expected_seconds > 0
-        )
-        if len(times) >= LEAST_STARTS:
-            pace = StartPace(starts=len(times), seconds=times[-1])
-    return foretell_by_pace(ahead, pace)
+        times = [each.expected_seconds for each in told.known.values()]
+        pace = StartPace(starts=len(times), seconds=max(times, default=0.0))
+    forecast = foretell_by_pace(ahead, pace)
+    if forecast is None or not more:
+        return forecast
+    return msgspec.structs.replace(
+        forecast, earliest_seconds=forecast.expected_seconds, latest_seconds=None
+    )

@@ -1,9 +1,10 @@
 import math
 
+import msgspec
 from hypothesis import given
 
 from holdfast.core.forecast.changes import plan_once
-from holdfast.core.forecast.forecast import find_forecast, foretell_by_pace, foretell_line
+from holdfast.core.forecast.forecast import Foretold, find_forecast, foretell_by_pace, foretell_line
 from holdfast.core.forecast.outlook import Outlook, StartPace
 from holdfast.core.forecast.spreads import Spread
 from tests.unit.core.forecast.samples import (
@@ -19,7 +20,7 @@ from tests.unit.core.forecast.samples import (
 @given(outlooks())
 def test_no_forecast_lies_before_now_and_its_times_stand_in_order(outlook: Outlook) -> None:
     """FORECAST-1."""
-    for found in foretell_line(outlook, 20_000).values():
+    for found in foretell_line(outlook, 20_000).known.values():
         latest = math.inf if found.latest_seconds is None else found.latest_seconds
         assert 0.0 <= found.earliest_seconds <= found.expected_seconds <= latest
         assert math.isfinite(found.expected_seconds)
@@ -28,14 +29,14 @@ def test_no_forecast_lies_before_now_and_its_times_stand_in_order(outlook: Outlo
 @given(outlooks())
 def test_a_job_that_the_planner_starts_is_expected_now(outlook: Outlook) -> None:
     """FORECAST-2."""
-    known = foretell_line(outlook, 60_000)
+    known = foretell_line(outlook, 60_000).known
     for placement in plan_once(outlook, outlook.line).placements:
         assert known[placement.job_id].latest_seconds == 0.0
 
 
 def test_a_job_alone_on_free_room_starts_now() -> None:
     outlook = make_outlook(line=(make_job("a"),), hosts=(make_host("h", 1),))
-    found = foretell_line(outlook)["a"]
+    found = foretell_line(outlook).known["a"]
     assert (found.earliest_seconds, found.expected_seconds, found.latest_seconds) == (0, 0, 0)
 
 
@@ -46,7 +47,7 @@ def test_jobs_of_known_length_start_one_after_the_other() -> None:
         running=(make_task("r", "h"),),
         ends={"r": Spread((100.0,))},
     )
-    found = foretell_line(outlook)
+    found = foretell_line(outlook).known
     assert [found[f"j{n}"].expected_seconds for n in range(3)] == [100, 150, 200]
 
 
@@ -63,27 +64,30 @@ def test_a_gang_waits_for_all_of_its_room_and_a_small_job_ends_in_time_before_it
         ends={"r": Spread((100.0,))},
         hold_back_seconds=60.0,
     )
-    found = foretell_line(outlook)
+    found = foretell_line(outlook).known
     assert found["short"].expected_seconds == 0
     assert found["gang"].expected_seconds == 100
     assert found["long"].expected_seconds > 100
 
 
 def test_a_pool_brings_the_host_that_a_job_waits_for() -> None:
-    found = foretell_line(make_outlook(line=(make_job("a"),), pools=(make_pool(),)))["a"]
+    found = foretell_line(make_outlook(line=(make_job("a"),), pools=(make_pool(),))).known["a"]
     assert 100 <= found.expected_seconds <= 110
 
 
 def test_a_pool_that_backs_off_rents_once_that_is_over() -> None:
     pool = make_pool(resumes_seconds=300.0)
-    found = foretell_line(make_outlook(line=(make_job("a"),), pools=(pool,)))["a"]
+    found = foretell_line(make_outlook(line=(make_job("a"),), pools=(pool,))).known["a"]
     assert 400 <= found.expected_seconds <= 410
 
 
 def test_a_job_that_nothing_will_ever_make_room_for_has_no_forecast() -> None:
     outlook = make_outlook(line=(make_job("a", gpus=4),), hosts=(make_host("h", 1),))
-    assert foretell_line(outlook) == {}
-    assert find_forecast(outlook, {}, "a", 0) is None
+    told = foretell_line(outlook)
+    assert (told.known, told.whole) == ({}, True)
+    assert find_forecast(outlook, told, outlook.line[0], 0) is None
+    paced = msgspec.structs.replace(outlook, pace=StartPace(starts=600, seconds=3600.0))
+    assert find_forecast(paced, told, outlook.line[0], 0) is None
 
 
 def test_a_job_deep_in_the_line_is_expected_by_the_pace_of_starts() -> None:
@@ -95,6 +99,14 @@ def test_a_job_deep_in_the_line_is_expected_by_the_pace_of_starts() -> None:
     assert foretell_by_pace(999, StartPace(starts=1, seconds=3600.0)) is None
 
 
+def test_a_job_with_more_jobs_ahead_than_are_counted_has_an_earliest_start_alone() -> None:
+    pace = StartPace(starts=600, seconds=3600.0)
+    outlook = make_outlook(hosts=(make_host("h", 1),), pace=pace)
+    found = find_forecast(outlook, Foretold(), make_job("deep"), 9_999, more=True)
+    assert found is not None
+    assert (found.earliest_seconds, found.latest_seconds) == (60_000.0, None)
+
+
 def test_the_work_of_a_forecast_is_bounded() -> None:
     hosts = tuple(make_host(f"h{n}", 0) for n in range(100))
     running = tuple(make_task(f"r{n}", f"h{n}") for n in range(100))
@@ -104,4 +116,4 @@ def test_the_work_of_a_forecast_is_bounded() -> None:
         running=running,
         ends={f"r{n}": Spread((float(n * 100),)) for n in range(100)},
     )
-    assert len(foretell_line(outlook, 1000)) < 400
+    assert len(foretell_line(outlook, 1000).known) < 400

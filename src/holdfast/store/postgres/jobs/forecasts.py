@@ -73,6 +73,11 @@ class PostgresForecasts(OnSession):
         rows = await self.session.rows("count_ahead", id=job_id, queues=list(queues), limit=limit)
         return {row["name"]: row["ahead"] for row in rows}
 
+    async def count_queued(self, queues: Sequence[str], limit: int) -> int:
+        """Return how many jobs wait in these queues, at most `limit` of each."""
+        rows = await self.session.rows("count_behind", queues=list(queues), limit=limit)
+        return sum(row["queued"] for row in rows)
+
     @reads
     async def read_rentals(self, tx: Tx, *, now: Now = None) -> list[RentedPool]:
         """Return the pools that are not being deleted. Of their hosts only what counts for growth is

@@ -249,6 +249,18 @@ select queue, state, count(*) from jobs where state in ('reserved', 'running', '
 union all
 select queue, state, count(*) from jobs where state = 'waiting' group by 1, 2;
 
+-- name: count_live
+-- As above, of those alone that hold room.
+select queue, state, count(*) from jobs where state in ('reserved', 'running', 'draining') group by 1, 2;
+
+-- name: count_behind
+-- How many jobs wait in each of these queues, up to a limit.
+select q.name, (
+  select count(*) from (
+    select from jobs r where r.state = 'queued' and r.queue = q.name order by r.priority desc, r.place limit %(limit)s
+  ) queued) as queued
+from unnest(%(queues)s::text[]) as q(name);
+
 -- name: job_exists
 select from jobs where id = %(id)s;
 
@@ -266,15 +278,17 @@ order by c.id limit 1000;
 -- ---- Reads for many jobs at once. Each lateral part is one short index scan with a bound for each job.
 
 -- name: read_queue_places
--- Reads at most 10 000 rows for each job and each of the two ranges of the index that lie before it, because a larger
--- number is of no use.
+-- Reads at most 10 000 entries of the index for each job and each of the two ranges of the index that lie before it, because
+-- a larger number is of no use. In the index's order, else PostgreSQL reads the whole table for a range without rows.
 select me.id, least(10000, (
   select count(*) from (
-    select from jobs r where r.state = 'queued' and r.queue = me.queue and r.priority > me.priority limit 10000
+    select from jobs r where r.state = 'queued' and r.queue = me.queue and r.priority > me.priority
+    order by r.priority desc, r.place limit 10000
   ) above) + (
   select count(*) from (
     select from jobs r
-    where r.state = 'queued' and r.queue = me.queue and r.priority = me.priority and r.place < me.place limit 10000
+    where r.state = 'queued' and r.queue = me.queue and r.priority = me.priority and r.place < me.place
+    order by r.place limit 10000
   ) older)) as place
 from jobs me where me.id = any(%(ids)s) and me.state = 'queued';
 
@@ -282,11 +296,13 @@ from jobs me where me.id = any(%(ids)s) and me.state = 'queued';
 -- How many jobs of each of these queues come before a job, as above.
 select q.name, least(%(limit)s, (
   select count(*) from (
-    select from jobs r where r.state = 'queued' and r.queue = q.name and r.priority > me.priority limit %(limit)s
+    select from jobs r where r.state = 'queued' and r.queue = q.name and r.priority > me.priority
+    order by r.priority desc, r.place limit %(limit)s
   ) above) + (
   select count(*) from (
     select from jobs r
-    where r.state = 'queued' and r.queue = q.name and r.priority = me.priority and r.place < me.place limit %(limit)s
+    where r.state = 'queued' and r.queue = q.name and r.priority = me.priority and r.place < me.place
+    order by r.place limit %(limit)s
   ) older)) as ahead
 from jobs me cross join unnest(%(queues)s::text[]) as q(name) where me.id = %(id)s;
 
