@@ -300,7 +300,7 @@ class AgentTask:
             self.saved.first_step = step
 
     def _find_broken(self) -> BrokenResume | None:
-        """Return how the task did not go on from its checkpoint; None where it did (LOSS-2)."""
+        """Return how the task did not go on from its checkpoint; None where it did (UNSAVED-2)."""
         step, given = self.saved.first_step, self.saved.given_step
         if step is None or given is None or step >= given:
             return None
