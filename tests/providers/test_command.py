@@ -52,7 +52,7 @@ async def test_what_is_no_list_is_not_an_empty_one(printed: str) -> None:
 
 
 async def test_a_machine_that_is_taken_away_soon_is_listed_with_the_time() -> None:
-    """NOTICE-2."""
+    """EVICT-2."""
     leaving = {"state": "running", "lost": "preempted", "leaves_at": "2026-11-26T10:00:00+01:00"}
     listed = json.dumps({"machines": [MACHINE | leaving]})
     (machine,) = await make_provider(list=f"echo '{listed}'").list_machines()

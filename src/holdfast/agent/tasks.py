@@ -78,8 +78,7 @@ class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
     the mark of the call that the watch is for, if the task is an executor. output: stream → the
     bytes that it wrote, and those that are lost. notices: sentences for its owner, reported with
     its end. acked: True once the controller has its end. tally: what it spent its time on.
-    given_step: the step of the checkpoint that it was given. first_step: the first step that it
-    told, where it was given one.
+    given_step: the step of the checkpoint that it was given.
     """
 
     watch: dict[str, Any] | None = None
@@ -95,7 +94,6 @@ class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
     acked: bool = False
     tally: TallyClock = TallyClock()
     given_step: int | None = None
-    first_step: int | None = None
 
 
 class AgentTask:
@@ -294,14 +292,9 @@ class AgentTask:
             checksums=self.checksums.take(),
         )
 
-    def note_step(self, step: int | None) -> None:
-        """Keep the first step that the task tells, where it was given a checkpoint of a step."""
-        if self.saved.given_step is not None and self.saved.first_step is None:
-            self.saved.first_step = step
-
     def _find_broken(self) -> BrokenResume | None:
-        """Return how the task did not go on from its checkpoint; None where it did (LOSS-2)."""
-        step, given = self.saved.first_step, self.saved.given_step
+        """Return how the task did not go on from its checkpoint; None where it did (UNSAVED-2)."""
+        step, given = self.saved.tally.tally.first_step, self.saved.given_step
         if step is None or given is None or step >= given:
             return None
         return BrokenResume(step=step, given=given)

@@ -105,7 +105,7 @@ def skipped_event(
 def unused_event(
     host_id: str, key: TaskKey, attempt: int, queue: str, project: str, step: int, given: int
 ) -> NewEvent:
-    """Return the event that reports an attempt that did not go on from its checkpoint (LOSS-2)."""
+    """Return the event that reports an attempt that did not go on from its checkpoint (UNSAVED-2)."""
     return NewEvent(
         kind=UNUSED,
         job_id=key.job_id,

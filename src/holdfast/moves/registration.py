@@ -339,7 +339,7 @@ def stop_work(m: Moves, host_id: str, name: str, cause: Cause, reason: str) -> l
 
 
 def give_notice(m: Moves, host_id: str, name: str, reason: str, seconds: float | None) -> list[str]:
-    """Have the tasks of a host save and go, because its provider takes it away (NOTICE-2). Returns
+    """Have the tasks of a host save and go, because its provider takes it away (EVICT-2). Returns
     the jobs. seconds: how long they have; None: their grace."""
     sentence = f"host {name} goes: {reason}"
     return drain_jobs_for(m, Cause.PREEMPTED, sentence, host_id, stop=False, notice_seconds=seconds)

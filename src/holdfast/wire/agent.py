@@ -109,7 +109,7 @@ class BeatReport(AgentMessage, frozen=True, kw_only=True):
 
 class BrokenResume(AgentMessage, frozen=True, kw_only=True):
     """An attempt that did not go on from the checkpoint that it was given: `step` is the first that
-    its task told, and `given` the checkpoint's (LOSS-2)."""
+    its task told, and `given` the checkpoint's (UNSAVED-2)."""
 
     step: Large
     given: Large

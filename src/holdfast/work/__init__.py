@@ -8,6 +8,6 @@ without Holdfast.
 from holdfast.work import checkpoint
 from holdfast.work.beats import Section, beat, section, track
 from holdfast.work.drain_hook import on_drain
-from holdfast.work.stop_word import Stopping, stopping
+from holdfast.work.stop_word import StopWord, stopping
 
-__all__ = ["Section", "Stopping", "beat", "checkpoint", "on_drain", "section", "stopping", "track"]
+__all__ = ["Section", "StopWord", "beat", "checkpoint", "on_drain", "section", "stopping", "track"]

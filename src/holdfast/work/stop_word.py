@@ -14,7 +14,7 @@ PATIENCE_SECONDS = 0.25
 """How long a look waits for the file, because the signal may come a moment before it."""
 
 
-class Stopping:
+class StopWord:
     """An order to stop. why: the cause, then the sentence about it, as "preempted: preempted by
     job …". seconds_left: the time until the task is killed, as it was when this was read."""
 
@@ -25,7 +25,7 @@ class Stopping:
         self.seconds_left = seconds_left
 
     def __repr__(self) -> str:
-        return f"Stopping(why={self.why!r}, seconds_left={self.seconds_left:.1f})"
+        return f"StopWord(why={self.why!r}, seconds_left={self.seconds_left:.1f})"
 
     @property
     def cause(self) -> str:
@@ -33,7 +33,7 @@ class Stopping:
         return self.why.partition(":")[0]
 
 
-def stopping(wait_seconds: float = PATIENCE_SECONDS) -> Stopping | None:
+def stopping(wait_seconds: float = PATIENCE_SECONDS) -> StopWord | None:
     """Return why this attempt is told to stop and how long it has; None where it is not told to, or
     outside Holdfast. Call it in a function given to `on_drain`, to choose what can still be saved.
 
@@ -51,13 +51,13 @@ def stopping(wait_seconds: float = PATIENCE_SECONDS) -> Stopping | None:
         time.sleep(0.005)
 
 
-def _read(path: str) -> Stopping | None:
+def _read(path: str) -> StopWord | None:
     from json import loads
 
     try:
         with open(path, "rb") as file:
             told = loads(file.read())
         left = told["until"] - time.clock_gettime(time.CLOCK_BOOTTIME)
-        return Stopping(str(told["why"]), max(0.0, left))
+        return StopWord(str(told["why"]), max(0.0, left))
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -408,7 +408,7 @@ async def test_a_drained_gang_whose_retry_is_due_is_queued_with_its_completion(r
 
 
 async def test_a_notice_is_told_with_every_order_until_the_drain_is_another_one(rig: Rig) -> None:
-    """NOTICE-1: it is on record, so a controller that restarts meanwhile keeps it. A person's cancel
+    """EVICT-1: it is on record, so a controller that restarts meanwhile keeps it. A person's cancel
     ends it: the task then has its grace alone."""
     await rig.host()
     job_id, key = await rig.running()

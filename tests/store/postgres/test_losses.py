@@ -1,5 +1,5 @@
 """What a stop would lose, as PostgreSQL tells it: saved checkpoints, and those that attempts did not
-go on from (LOSS-1, LOSS-2)."""
+go on from (UNSAVED-1, UNSAVED-2)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def restart(rig: Rig, key: TaskKey) -> TaskKey:
 
 
 async def test_a_gang_loses_all_since_the_oldest_of_its_ranks_newest_checkpoints(rig: Rig) -> None:
-    """LOSS-1: a rank that never saves, as where only one of them writes for all, does not count."""
+    """UNSAVED-1: a rank that never saves, as where only one of them writes for all, does not count."""
     await rig.host(slots=3)
     _, keys = await rig.running_gang(3)
     assert {(t.saved_seconds, t.saved_step) for t in await read(rig)} == {(None, None)}
@@ -47,7 +47,7 @@ async def test_a_gang_loses_all_since_the_oldest_of_its_ranks_newest_checkpoints
 
 
 async def test_an_attempt_that_did_not_go_on_is_counted_once_and_told(rig: Rig) -> None:
-    """LOSS-2."""
+    """UNSAVED-2."""
     await rig.host(slots=2)
     job_id, key = await rig.running(preempt_min_run_seconds=5.0)
     other, _ = await rig.running()

@@ -1,5 +1,5 @@
 """A job whose place another one takes: it is told, saves, goes at once, and goes on where it was
-(NOTICE-1, LOSS-1, LOSS-2), over real processes and every death in between."""
+(EVICT-1, UNSAVED-1, UNSAVED-2), over real processes and every death in between."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_job_that_is_told_in_time_loses_at_most_one_step_to_each_preemption(
 
 
 def test_a_notice_outlives_the_deaths_of_agent_and_controller(cluster: Cluster) -> None:
-    """NOTICE-1: it is on record, the guardian keeps the time, and what was saved is handed on."""
+    """EVICT-1: it is on record, the guardian keeps the time, and what was saved is handed on."""
     job, queue, folder = begin(cluster, "deaths", WORKS)
     work_on(cluster, folder, 1)
     (folder / "wait").touch()
@@ -144,7 +144,7 @@ def test_a_job_that_ignores_the_word_is_killed_after_its_notice_and_no_sooner(
 
 
 def test_a_job_that_does_not_go_on_from_what_it_saves_is_found_out(shared: Cluster) -> None:
-    """LOSS-2: its host sees that its second attempt begins below the step that the first saved."""
+    """UNSAVED-2: its host sees that its second attempt begins below the step that the first saved."""
     script = """
         import os, sys, time
         import holdfast

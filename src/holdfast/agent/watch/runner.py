@@ -152,7 +152,6 @@ class WatchRunner:
             leave=beat.leave,
         )
         task.count_beat(now)
-        task.note_step(beat.step)
         task.dirty = True
         task.beats.append((now, beat))
         del task.beats[:-_KEPT_BEATS]

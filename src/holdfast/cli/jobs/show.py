@@ -30,6 +30,7 @@ from holdfast.cli.output import (
     span,
 )
 from holdfast.core.placement.ranks import name_ranks, say_names
+from holdfast.core.spec import JobSpec
 from holdfast.errors import NotFound
 
 if TYPE_CHECKING:
@@ -227,7 +228,7 @@ def _job_text(
         ("code", spec.code.describe() if spec.code else ""),
         ("wants", ", ".join(filter(None, wants))),
         ("only on hosts", " ".join(f"{k}={v}" for k, v in spec.host_labels.items())),
-        ("preemptible", "yes" if spec.preemptible else ""),
+        ("preemptible", _say_preemptible(spec)),
         ("parameters", say_parameters(job)),
         ("labels", " ".join(f"{k}={v}" for k, v in job.labels.items())),
         ("secrets", " ".join(spec.secrets)),
@@ -256,6 +257,15 @@ def _say_peak(job: JobView, attempts: Sequence[AttemptRecord]) -> str:
         if any(peaks):
             return f"{size(max(peaks))}{limit}{each}"
     return ""
+
+
+def _say_preemptible(spec: JobSpec) -> str:
+    """Return whether and when another job may take its place, "" where none may."""
+    if not spec.preemptible:
+        return ""
+    least, notice = spec.preempt_min_run_seconds, spec.notice_seconds
+    after = "" if least is None else f", after {span(least)} of running"
+    return f"yes{after}" + ("" if notice is None else f", with {span(notice)} to save")
 
 
 _SOURCES = {"job": "its submission's", "history": "as the last jobs of its name"}

@@ -5,6 +5,8 @@ A decision is carried out action by action, each under the store's guard. A prov
 inside a transaction, and no pool waits for another one's provider, except a moment for its prices
 (PRICE-1).
 
+EVICT-2  A machine that its provider is about to take away gets no more work, and its tasks save
+          and go with the provider's notice (EVICT-1), less the time for the upload.
 CYCLE-3  A pool's hosts are never judged silent by a silence of the controller itself (LEAD-4).
 """
 
@@ -269,7 +271,7 @@ class PoolCycles:
     async def _give_notices(
         self, findings: Findings, hosts: Mapping[str, FleetHost], notes: list[str]
     ) -> None:
-        """Have the tasks of machines that their provider takes away save and go (NOTICE-2)."""
+        """Have the tasks of machines that their provider takes away save and go (EVICT-2)."""
         controller = self._controller
         for host_id, machine in findings.notices.items():
             if hosts[host_id].state is not HostState.ACTIVE:

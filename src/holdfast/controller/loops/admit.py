@@ -273,7 +273,7 @@ class AdmitLoop(Loop):
         controller.poke("drain", "events")
 
     async def _find_notice(self, victim: str, settings: Settings) -> float:
-        """Return how long a job whose place another one takes has to save (NOTICE-1)."""
+        """Return how long a job whose place another one takes has to save (EVICT-1)."""
         queue, spec = await self._controller.specs.find(victim)
         return settings.number("notice_seconds", queue, spec)
 

@@ -156,7 +156,7 @@ async def _excuse(
     controller: Controller, host: HostRecord, request: wire.SyncRequest
 ) -> list[wire.Excused]:
     """Record the sections that tasks report, and the checkpoints that tasks did not go on from
-    (LOSS-2), and return the waiting ranks that sections of others excuse (EXCUSE-1). Most syncs
+    (UNSAVED-2), and return the waiting ranks that sections of others excuse (EXCUSE-1). Most syncs
     carry none of these."""
     members = controller.store.members
     broken = [(t.key, t.broken.step, t.broken.given) for t in request.tasks if t.broken is not None]

@@ -48,7 +48,7 @@ def explain_room_made(found: Circumstances) -> Iterator[WhyLine]:
 
 
 def _say_notice(victim: JobRecord, now: datetime) -> str:
-    """Return how long a job that is being stopped may still take to save (NOTICE-1)."""
+    """Return how long a job that is being stopped may still take to save (EVICT-1)."""
     if victim.drain_since is None or victim.drain_notice_seconds is None:
         return ""
     left = victim.drain_notice_seconds - (now - victim.drain_since).total_seconds()

@@ -65,7 +65,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     reason: the provider's words for its state. lost: why it ended, where the provider says so, in
     Holdfast's words: "preempted", "node_failure", "evicted", "oom_killed", "image_pull_failure",
     "unschedulable", "refused". A machine that still runs and is "preempted" is about to be taken
-    away, at `leaves_at` where the provider says when (NOTICE-2).
+    away, at `leaves_at` where the provider says when (EVICT-2).
     """
 
     ref: str

@@ -35,7 +35,7 @@ class Findings(msgspec.Struct, frozen=True, kw_only=True):
     adopted: the ref of a machine that belongs to the host. seen: the listed machine's state.
     said: the provider's message about a machine that starts. words: `Machine.lost`, where the
     provider takes the machine away. notices: the machine still runs, and the provider is about to
-    take it away (NOTICE-2). lost: why a machine that still costs money will not serve
+    take it away (EVICT-2). lost: why a machine that still costs money will not serve
     again. gone: why the machine is believed gone. missing: hosts whose machine is not listed and
     not yet believed gone. missed: hosts for which the provider made no machine. reap: ref → why
     that machine is to be ended. unknown: for each place that could not be looked at, the reason.

@@ -1,11 +1,11 @@
 """The work that a stop would lose, by which jobs are compared that could make room for another.
 
-LOSS-1  A job loses what it did since its last saved checkpoint: each of its GPUs for as long as
-        that checkpoint has been on record, whole (CKPT-2). A job that never saved loses everything
-        since its attempt began. Without GPUs, its CPU slots count.
-LOSS-2  A saved checkpoint is the job's own word that its next attempt goes on from there. Where
-        `MAX_BROKEN` attempts of a job began below the step that they were given, its word is not
-        taken any more: it is weighed with the median of its project instead.
+UNSAVED-1  A job loses what it did since its last saved checkpoint: each of its GPUs for as long as
+           that checkpoint has been on record, whole (CKPT-2). A job that never saved loses
+           everything since its attempt began. Without GPUs, its CPU slots count.
+UNSAVED-2  A saved checkpoint is the job's own word that its next attempt goes on from there. Where
+           `MAX_BROKEN` attempts of a job began below the step that they were given, its word is
+           not taken any more: it is weighed with the median of its project instead.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +38,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def weigh_jobs(running: Iterable[RunningTask]) -> dict[str, Loss]:
-    """Return job id → what the job would lose (LOSS-1, LOSS-2)."""
+    """Return job id → what the job would lose (UNSAVED-1, UNSAVED-2)."""
     jobs: dict[str, list[RunningTask]] = {}
     for task in running:
         jobs.setdefault(task.job_id, []).append(task)

@@ -44,7 +44,7 @@ def _say_weighed(loss: Loss | None) -> str:
 
 
 def say_loss(loss: Loss) -> str:
-    """Return what a job loses by a stop, and how that is known (LOSS-1, LOSS-2)."""
+    """Return what a job loses by a stop, and how that is known (UNSAVED-1, UNSAVED-2)."""
     lost = f"{say_seconds(loss.gpu_seconds, 'GPU')}"
     if not loss.gpu_seconds:
         lost = say_seconds(loss.cpu_slot_seconds, "CPU slot")

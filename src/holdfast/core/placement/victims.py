@@ -4,7 +4,7 @@ those of them whose stop costs least.
 COST-1  The most important of the jobs that are stopped is as unimportant as possible, because a
         stopped job that is more important than a spared one would stop that one in its turn, and
         both would lose their work. Of the sets that are equal in this, the one is chosen that loses
-        the fewest GPU-seconds (LOSS-1), then the fewest CPU slot seconds, then the one of the
+        the fewest GPU-seconds (UNSAVED-1), then the fewest CPU slot seconds, then the one of the
         fewest, least important and youngest jobs.
 
 Few jobs are searched by trying; many greedily, and those that turn out superfluous are let off.

@@ -1,4 +1,9 @@
-"""The moves of a drain, the one way an attempt is stopped: begun, forced, completed."""
+"""The moves of a drain, the one way an attempt is stopped: begun, forced, completed.
+
+EVICT-1  A job whose place another one takes is told at once, and has its notice to save. It goes
+          as soon as it has; what still runs when the notice is over is killed. The notice is on
+          record with the drain, so that it outlives the controller that gave it.
+"""
 
 from datetime import timedelta
 

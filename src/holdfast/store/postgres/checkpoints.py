@@ -172,7 +172,7 @@ class PostgresCheckpoints(OnSession):
         self, host_id: str, told: Sequence[tuple[TaskKey, int, int]], *, now: Now = None
     ) -> None:
         """Record attempts that did not go on from their checkpoints, once each, with the event
-        task.checkpoint_unused (LOSS-2). told: task, its first step, the step of its checkpoint. A
+        task.checkpoint_unused (UNSAVED-2). told: task, its first step, the step of its checkpoint. A
         stale report changes nothing."""
         told = [each for each in told if is_storable_key(each[0])]
         if told:

@@ -182,7 +182,7 @@ class PostgresHosts(OnSession, HostStore):
         self, tx: Tx, host_id: str, reason: str, seconds: float | None, *, now: Now = None
     ) -> list[str] | None:
         """Drain an active host that its provider takes away, and have its tasks save and go at
-        once (NOTICE-2). seconds: how long they have; None: their grace. Return the jobs that stop;
+        once (EVICT-2). seconds: how long they have; None: their grace. Return the jobs that stop;
         None where the host is not active, because it was told before or gets no work anyway."""
         at = await tx.now(now)
         await tx.value("lock_host", id=host_id)

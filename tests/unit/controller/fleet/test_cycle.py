@@ -298,7 +298,7 @@ async def test_a_preempted_machine_is_told_from_one_that_is_lost(
 async def test_the_tasks_of_a_machine_that_is_about_to_be_taken_away_save_and_go(
     world: World,
 ) -> None:
-    """NOTICE-2: of the provider's two minutes, 30 s are left for the upload."""
+    """EVICT-2: of the provider's two minutes, 30 s are left for the upload."""
     for _ in range(3):
         await world.cycle()
     (host,) = await world.active()

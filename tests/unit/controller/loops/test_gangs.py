@@ -92,7 +92,7 @@ async def test_a_gang_makes_room_for_a_more_important_one(
     sentence = f"preempted by job {winner} of priority 90 (this one has 10)"
     said = [(str(o.cause), o.reason.partition(";")[0], o.hard) for o in orders]
     assert said == [("preempted", sentence, False)] * 2
-    assert {o.grace_seconds for o in orders} == {60.0}, "its notice (NOTICE-1)"
+    assert {o.grace_seconds for o in orders} == {60.0}, "its notice (EVICT-1)"
     assert (await served.job(victim))["state"] == "draining"
     assert await read_metric(served, "holdfast_gangs_draining") == 1
 

@@ -165,7 +165,7 @@ def test_a_machine_that_a_living_rental_holds_is_never_ended(
 
 
 def test_a_machine_that_is_about_to_be_taken_away_is_noticed_and_serves_until_then() -> None:
-    """NOTICE-2."""
+    """EVICT-2."""
     leaving = machine(0, lost="preempted", reason="spot interruption")
     found = read(rental(0), machines=(leaving,))
     assert (found.notices, found.words) == ({"h0": leaving}, {"h0": "preempted"})

@@ -1,5 +1,5 @@
 """The work that a stop loses, and the jobs that are stopped because they lose least (COST-1,
-LOSS-1, LOSS-2)."""
+UNSAVED-1, UNSAVED-2)."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_equal_losses_are_told_apart_by_number_then_importance_then_age() -> Non
 
 
 def test_a_job_whose_checkpoint_was_twice_not_there_is_weighed_with_its_projects_median() -> None:
-    """LOSS-2: it saves every second and never goes on from there, so its word is worth nothing."""
+    """UNSAVED-2: it saves every second and never goes on from there, so its word is worth nothing."""
     liar = runs("liar", saved_seconds=1.0, saved_step=9000, broken=2)
     honest = [runs(f"h{i}", saved_seconds=seconds) for i, seconds in enumerate((60.0, 90.0, 600.0))]
     found = weigh_jobs([liar, *honest, runs("other", project="else", saved_seconds=5.0)])["liar"]

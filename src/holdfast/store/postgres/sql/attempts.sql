@@ -29,7 +29,7 @@ create table attempts (
   told         text,
   step         bigint,
   total        bigint,
-  began_step   bigint, -- the first step of a rank, where that is below the step of the checkpoint that it was given (LOSS-2)
+  began_step   bigint, -- the first step of a rank, where that is below the step of the checkpoint that it was given (UNSAVED-2)
   reserved_at  timestamptz not null,
   started_at   timestamptz,
   ended_at     timestamptz,

@@ -104,7 +104,7 @@ group by o.job_id;
 -- name: read_running
 -- Tasks that hold room, for jobs that were passed over: when each ends at the latest, and whether it may be
 -- preempted. A gang with finished ranks would fail if it were stopped (GANG-5), unless its spec lets it start anew.
--- A job goes on from the oldest of its ranks' newest checkpoints (LOSS-1). The table of checkpoints holds a few rows for
+-- A job goes on from the oldest of its ranks' newest checkpoints (UNSAVED-1). The table of checkpoints holds a few rows for
 -- each rank that saves, and few attempts are broken, so both are read once, and not for each task.
 with live as materialized (
   select distinct job_id from tasks where state in ('reserved', 'running', 'preempting')
