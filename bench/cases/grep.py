@@ -112,7 +112,7 @@ async def _fill(dsn: str, jobs: list[str], size: int, text: Path) -> None:
         with text.open("wb") as sink:
             for job in jobs:
                 data = b"".join(_vary(chance, block, size))
-                if job == min(jobs):
+                if job == jobs[0]:  # the oldest, so the last one to be searched
                     data = data[: -len(NEEDLE) - 1] + NEEDLE.encode() + b"\n"
                 sink.write(data)
                 await _append(store, job, data, size=1 << 21)
@@ -144,7 +144,7 @@ async def _append(
 def _measure(scale: Scale, place: Place, text: Path) -> list[Line]:
     cases = (
         ("a word", NEEDLE, None),
-        ("a pattern without a text", r"\bh[a-d][x-z]$", None),
+        ("a pattern without a text", r"[a-d]\d{4}[x-z]|\bh[a-d][x-z]$", None),
         ("a word that is everywhere", "epoch", 0),
     )
     lines = []

@@ -156,7 +156,7 @@ def logs(
 ) -> None:
     """Print a job's output: its stdout to stdout, its stderr to stderr, byte for byte.
 
-    A gang's output comes line by line, after the rank's number; --rank shows one rank's, byte for
+    A gang's output comes line by line, by time, after the rank's number; --rank shows one rank's, byte for
     byte. An array's comes member by member, each line after the member's index.
 
     Times are not the program's: a time is that at which the controller was given a piece of output,
@@ -223,20 +223,19 @@ def _show_job(
     face: Face, client: Client, job_id: str, which: dict[str, Any], cut: LinesCut
 ) -> None:
     """Print what there is of a job's output."""
-    if cut != LinesCut(None, None, False):
-        asked = {**which, "wait": False}
-        sys.exit(_follow(face, client, client.job(job_id), asked, cut))
-    job = client.job(job_id) if which["rank"] is None else None
+    job = (
+        client.job(job_id) if which["rank"] is None or cut != LinesCut(None, None, False) else None
+    )
+    by_time = job is not None and job.tasks > 1 and which["rank"] is None and not face.as_json
+    if job is not None and (by_time or cut != LinesCut(None, None, False)):
+        sys.exit(_follow(face, client, job, {**which, "wait": False}, cut))
     read = _read(client, job_id, which, _ranks_of(client, job, which))
     if face.as_json:
         face.show_json(
             [{"stream": stream, "rank": rank, "data": data} for rank, stream, data in read]
         )
         return
-    prefixer = RankPrefixer(job.tasks) if job is not None and job.tasks > 1 else None
-    for rank, stream, data in read:
-        write_stream(stream, data if prefixer is None else prefixer.feed(0, rank, stream, data))
-    for stream, data in prefixer.close() if prefixer is not None else ():
+    for _, stream, data in read:
         write_stream(stream, data)
     if which["tail"] is None:
         _tell_dropped(client, client.job(job_id), which)

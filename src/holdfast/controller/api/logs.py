@@ -7,10 +7,12 @@ FOLLOW-2  Nothing is sent twice and no loss is hidden: offsets only grow, and by
 FOLLOW-3  A followed stream ends when the job and its log streams have ended, or ten seconds after
           the job's end. A controller that was down at the job's end counts the ten seconds from its
           own start.
+FOLLOW-4  The streams of one attempt are sent by the time at which their bytes came.
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import datetime
 
 from starlette.responses import Response
 
@@ -21,13 +23,19 @@ from holdfast.controller.http.queries import AttemptQuery, LogsQuery, is_on
 from holdfast.controller.http.sse import StreamAnswer, event_bytes
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.sync.log_reads import HostReads
+from holdfast.core.logs.interleave import interleave
+from holdfast.core.logs.scan import LogPiece
 from holdfast.core.records import JobRecord, LogChunk, LogStreamRecord
+from holdfast.store.postgres.logs.search import LogSpan
 from holdfast.wire.api import LogLine
 
 PAGE_BYTES = 256 * 1024
 POLL_SECONDS = 1.0
 LATE_SECONDS = 10.0
 STREAMS = ("stdout", "stderr")
+KEYS_AT_ONCE = 8192
+"""Chunks of all streams whose times are put in order at once."""
+MIN_KEYS = 16
 
 
 async def list_streams(call: ApiCall) -> Response:
@@ -71,11 +79,28 @@ def _begin(size: int, query: LogsQuery) -> int:
     return query.offset if query.tail is None else max(0, size - query.tail)
 
 
+def _place_of(stream: LogStreamRecord) -> tuple[int, int, str]:
+    return stream.attempt, stream.rank, stream.stream
+
+
+def _split_pages(spans: Sequence[LogSpan]) -> Iterator[list[LogSpan]]:
+    """Split spans into pages of about `PAGE_BYTES`."""
+    page: list[LogSpan] = []
+    size = 0
+    for span in spans:
+        if page and size + span.end - span.start > PAGE_BYTES:
+            yield page
+            page, size = [], 0
+        page.append(span)
+        size += span.end - span.start
+    if page:
+        yield page
+
+
 async def _read_chunks(
-    controller: Controller, stream: LogStreamRecord, offset: int, hosts: HostReads | None = None
+    controller: Controller, stream: LogStreamRecord, offset: int
 ) -> AsyncIterator[LogChunk]:
-    """Yield a stream's chunks from `offset` to its size, a page at a time. hosts: the reads from
-    hosts' disks, used for bytes that the controller did not keep; None to skip these bytes."""
+    """Yield a stream's chunks from `offset` to its size, a page at a time."""
     while offset < stream.size:
         chunks = await controller.store.logs.read_log(
             stream.job_id,
@@ -88,14 +113,8 @@ async def _read_chunks(
         if not chunks:
             break
         for chunk in chunks:
-            if hosts is not None and chunk.offset > offset:
-                async for found in hosts.fetch(stream, offset, chunk.offset):
-                    yield found
             yield chunk
             offset = chunk.offset + len(chunk.data)
-    if hosts is not None and offset < stream.size:
-        async for found in hosts.fetch(stream, offset, stream.size):
-            yield found
 
 
 async def _read_all(
@@ -135,10 +154,9 @@ class Follower:
             self._job = job
             moved = False
             streams = await _list_streams(controller, job.id, self._attempt, self._query)
-            for stream in streams:
-                async for line in self._send_new(stream):
-                    moved = True
-                    yield line
+            async for line in self._send_new(streams):
+                moved = True
+                yield line
             self._first = False
             if not is_on(self._query.follow):
                 yield event_bytes("end", job)
@@ -156,39 +174,67 @@ class Follower:
                 await logs.wait(logs.version, POLL_SECONDS)
                 yield b""  # lets the writer send a keep-alive and notice a closing server
 
-    async def _send_new(self, stream: LogStreamRecord) -> AsyncIterator[bytes]:
-        place = (stream.attempt, stream.rank, stream.stream)
-        if place not in self._offsets:
-            self._offsets[place] = _begin(stream.size, self._query) if self._first else 0
-        begin = self._offsets[place]
-        async for chunk in _read_chunks(self._controller, stream, begin, self._hosts):
-            line = LogLine(
-                attempt=stream.attempt,
-                rank=stream.rank,
-                stream=stream.stream,
-                offset=chunk.offset,
-                data=chunk.data,
-                gap=max(0, chunk.offset - self._offsets[place]),
-                reason=self._why(chunk.offset - self._offsets[place]),
-                at=chunk.at,
-            )
-            self._offsets[place] = chunk.offset + len(chunk.data)
-            yield event_bytes("log", line)
-        lost = stream.size - self._offsets[place]
-        if stream.ended and lost > 0:  # no later byte would tell of them (FOLLOW-2)
-            self._offsets[place] = stream.size
-            yield event_bytes(
-                "log",
-                LogLine(
-                    attempt=stream.attempt,
-                    rank=stream.rank,
-                    stream=stream.stream,
-                    offset=stream.size,
-                    data=b"",
-                    gap=lost,
-                    reason=self._why(lost),
-                ),
-            )
+    async def _send_new(self, streams: Sequence[LogStreamRecord]) -> AsyncIterator[bytes]:
+        """Yield what the reader has not yet been sent of streams, by the time at which it came."""
+        for stream in streams:
+            if _place_of(stream) not in self._offsets:
+                begin = _begin(stream.size, self._query) if self._first else 0
+                self._offsets[_place_of(stream)] = begin
+        store, fresh = self._controller.store.log_search, list(streams)
+        while fresh := [s for s in fresh if self._offsets[_place_of(s)] < s.size]:
+            limit = max(MIN_KEYS, KEYS_AT_ONCE // len(fresh))
+            starts = [self._offsets[_place_of(s)] for s in fresh]
+            keys = interleave(await store.list_keys(fresh, starts, limit=limit), limit)
+            if not keys:
+                break
+            spans = [LogSpan(fresh[number], key.start, key.end) for number, key in keys]
+            for page in _split_pages(spans):
+                for span, found in zip(page, await store.read_spans(page), strict=True):
+                    for piece in found:
+                        async for line in self._send_piece(span.stream, piece):
+                            yield line
+        for stream in streams:
+            async for line in self._send_rest(stream):
+                yield line
+
+    async def _send_piece(self, stream: LogStreamRecord, piece: LogPiece) -> AsyncIterator[bytes]:
+        """Yield a piece, after what the host has of the bytes that are missing before it."""
+        known = self._offsets[_place_of(stream)]
+        if self._hosts is not None and piece.offset > known:
+            async for chunk in self._hosts.fetch(stream, known, piece.offset):
+                yield self._tell(stream, chunk.offset, chunk.data, chunk.at)
+            known = self._offsets[_place_of(stream)]
+        data = piece.data[max(0, known - piece.offset) :]
+        if data:
+            yield self._tell(stream, max(piece.offset, known), data, piece.at)
+
+    async def _send_rest(self, stream: LogStreamRecord) -> AsyncIterator[bytes]:
+        """Yield what the host has of the bytes that are missing at a stream's end, or how many are
+        lost there: no later byte would tell of them (FOLLOW-2)."""
+        known = self._offsets[_place_of(stream)]
+        if self._hosts is not None and known < stream.size:
+            async for chunk in self._hosts.fetch(stream, known, stream.size):
+                yield self._tell(stream, chunk.offset, chunk.data, chunk.at)
+        if stream.ended and self._offsets[_place_of(stream)] < stream.size:
+            yield self._tell(stream, stream.size, b"", None)
+
+    def _tell(
+        self, stream: LogStreamRecord, offset: int, data: bytes, at: datetime | None
+    ) -> bytes:
+        """Return the event of bytes, and note how far the reader is."""
+        gap = max(0, offset - self._offsets[_place_of(stream)])
+        self._offsets[_place_of(stream)] = offset + len(data)
+        line = LogLine(
+            attempt=stream.attempt,
+            rank=stream.rank,
+            stream=stream.stream,
+            offset=offset,
+            data=data,
+            gap=gap,
+            reason=self._why(gap),
+            at=at,
+        )
+        return event_bytes("log", line)
 
     def _why(self, gap: int) -> str:
         return self._hosts.reason if self._hosts is not None and gap > 0 else ""

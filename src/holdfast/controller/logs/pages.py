@@ -1,8 +1,9 @@
 """The pages of a search: spans of streams that are read by one statement and looked at in a thread."""
 
 import asyncio
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, ParamSpec, TypeVar
 
 from holdfast.core.logs.scan import (
     LINE_BYTES,
@@ -15,13 +16,28 @@ from holdfast.core.logs.scan import (
 from holdfast.core.records import LogStreamRecord
 from holdfast.store.postgres.logs.search import LogSpan, PostgresLogSearch
 
-PAGE_BYTES = 512 * 1024
+P = ParamSpec("P")
+T = TypeVar("T")
+PAGE_BYTES = 1 << 20
 MAX_SPANS = 1000
+TURN_SECONDS = 0.25
+READ_AHEAD = 2
+"""Pages that are read while another is, on connections of their own."""
 FIRST_BYTES = 4096
 """As many bytes are read at first for the beginning of a line, or for its end."""
 LONGEST_BYTES = 16 << 20
 """As many bytes are read at most for the end of a line."""
 FoundLines = list[tuple[LogStreamRecord, FoundLine]]
+
+
+async def _in_thread(work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+    """Run work in a thread. A reader that leaves waits for the thread, so that no thread works outside
+    of a turn."""
+    running = asyncio.create_task(asyncio.to_thread(work, *given, **named))
+    try:
+        return await asyncio.shield(running)
+    finally:
+        await asyncio.wait((running,))
 
 
 class PageSpan(NamedTuple):
@@ -72,24 +88,29 @@ class PageReader:
         self._scanners: dict[tuple[str, int, int, str], Scanner] = {}
         self._now: tuple[LogStreamRecord, Scanner] | None = None
 
-    async def read(self, pages: Sequence[Page]) -> FoundLines:
-        """Return what stands in pages. The next page is read while one is looked at."""
+    async def read(self, pages: Sequence[Page]) -> tuple[int, FoundLines]:
+        """Return how many of the pages were looked at in `TURN_SECONDS`, and what stands in them. The
+        next ones are read while one is looked at."""
         found: FoundLines = []
-        coming: asyncio.Task[list[list[LogPiece]]] | None = None
+        clock, done = asyncio.get_running_loop().time, 0
+        ends = clock() + TURN_SECONDS
+        coming: deque[asyncio.Task[list[list[LogPiece]]]] = deque()
         try:
             for number, page in enumerate(pages):
-                pieces = await (coming or asyncio.ensure_future(self._fetch(page)))
-                coming = None
-                if number + 1 < len(pages):
-                    coming = asyncio.ensure_future(self._fetch(pages[number + 1]))
-                found += await self._look(page, pieces)
+                ahead = 1 + READ_AHEAD if clock() < ends else number == 0
+                for later in pages[number + len(coming) : number + ahead]:
+                    coming.append(asyncio.create_task(self._fetch(later)))
+                if not coming:
+                    break
+                found += await self._look(page, await coming.popleft())
+                done = number + 1
                 if self.left <= 0:
                     break
         finally:
-            if coming is not None:
-                coming.cancel()
-                await asyncio.gather(coming, return_exceptions=True)
-        return found
+            for task in coming:
+                task.cancel()
+            await asyncio.gather(*coming, return_exceptions=True)
+        return done, found
 
     async def finish(self) -> FoundLines:
         """Return what stands in lines that have not ended; begin with other streams afterwards."""
@@ -108,7 +129,7 @@ class PageReader:
         at, tries = 0, 0
         while at < len(page) and self.left > 0:
             before = at
-            at, wanted = await asyncio.to_thread(self._look_on, page, pieces, at, found)
+            at, wanted = await _in_thread(self._look_on, page, pieces, at, found)
             tries = 0 if at > before else tries
             if wanted == "end":
                 found += await self._complete()
@@ -180,7 +201,7 @@ class PageReader:
             (pieces,) = await self._fetch([PageSpan(stream, end, end, end + size)])
             if not pieces or pieces[0].offset > end:
                 break
-            await asyncio.to_thread(self._feed, stream, scanner, pieces, found)
+            await _in_thread(self._feed, stream, scanner, pieces, found)
             size = min(8 * size, PAGE_BYTES)
         scanner.left = self.left
         found += [(stream, line) for line in scanner.finish()]

@@ -7,7 +7,7 @@ from holdfast.core.logs.scan import Finder
 from holdfast.core.logs.texts import find_texts
 from holdfast.errors import ValidationError
 
-MAX_INSTRUCTIONS = 2000
+MAX_INSTRUCTIONS = 1000
 """The largest compiled pattern: in the worst case, matching takes time with its size."""
 _WHOLE_TEXT = re.compile(r"(?<!\\)(?:\\\\)*\\[Az]")
 

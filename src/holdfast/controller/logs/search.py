@@ -2,7 +2,7 @@
 
 SEARCH-1  A search ends with its reader: what it does at most, once the reader has gone, is the page
           that it reads and looks at.
-SEARCH-2  A search takes memory for one round of pages and for one line of each stream, however much
+SEARCH-2  A search takes memory for the pages of one turn and for one line of each stream, however much
           there is to search, and time for `SEARCH_SECONDS`; it works in its turns (TURNS-1) alone.
 """
 
@@ -14,7 +14,7 @@ from starlette.responses import Response
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.queries import LogSearchQuery, is_on
 from holdfast.controller.http.sse import StreamAnswer, event_bytes
-from holdfast.controller.logs.pages import FoundLines, Page, PageReader, plan_pages
+from holdfast.controller.logs.pages import FoundLines, PageReader, plan_pages
 from holdfast.controller.logs.pattern import compile_pattern
 from holdfast.controller.runtime.context import Controller
 from holdfast.core.ids import ID_PATTERN
@@ -28,7 +28,6 @@ BATCH_BYTES = 32 << 20
 """Kept bytes of the streams whose chunks are looked up together."""
 BATCH_STREAMS = 500
 SEARCH_SECONDS = 300.0
-PAGES_A_TURN = 4
 
 
 async def search_logs(call: ApiCall) -> Response:
@@ -99,7 +98,7 @@ class LogSearch:
         return self._reader.left <= 0 or self._is_late()
 
     async def _find(self) -> AsyncIterator[FoundLines]:
-        """Yield what each round of pages found; nothing where a round found nothing."""
+        """Yield what each turn found, which may be nothing."""
         async for jobs in self._list_jobs():
             which = self._query
             stream = None if which.stream == "both" else which.stream
@@ -147,9 +146,11 @@ class LogSearch:
         while streams:
             async with self._controller.searches.take(self._caller):
                 found = await self._store.find_chunks(streams, starts, self._texts, self._since)
-            for pages in _split_rounds(plan_pages(found.spans, self._query.context)):
+            pages = plan_pages(found.spans, self._query.context)
+            while pages:
                 async with self._controller.searches.take(self._caller):
-                    lines = await self._reader.read(pages)
+                    done, lines = await self._reader.read(pages)
+                pages = pages[done:]
                 yield lines
             left = [
                 (stream, seen)
@@ -198,9 +199,3 @@ def _split_streams(streams: Sequence[LogStreamRecord]) -> Iterator[list[LogStrea
         size += stream.kept
     if batch:
         yield batch
-
-
-def _split_rounds(pages: Sequence[Page]) -> Iterator[Sequence[Page]]:
-    """Split pages into what one turn reads."""
-    for at in range(0, len(pages), PAGES_A_TURN):
-        yield pages[at : at + PAGES_A_TURN]

@@ -60,32 +60,23 @@ def test_a_job_of_one_is_untouched(stub: Stub) -> None:
     assert stub.run("run", "--", "x").stdout == "no end"
 
 
-def test_logs_of_a_gang_rank_by_rank(stub: Stub) -> None:
+def test_logs_of_a_gang_are_shown_by_time(stub: Stub) -> None:
+    """The server sends them so (FOLLOW-4)."""
     streams = [
         {"job_id": JOB, "attempt": 2, "rank": r, "stream": s, "size": 4, "kept": 4, "ended": True}
         for r in (0, 1)
         for s in ("stdout", "stderr")
     ]
+    serve(
+        stub, line(0, b"a\nb"), line(1, b"c\n"), line(0, b"\n", 3), line(1, b"d", stream="stderr")
+    )
     stub.on(f"GET /v1/jobs/{JOB}", Answer(job_record(tasks=2, attempts=2)))
     stub.on(f"GET /v1/jobs/{JOB}/logs/streams", Answer({"items": streams, "next": None}))
-    stub.on(
-        f"GET /v1/jobs/{JOB}/logs",
-        *(Answer(d, kind="application/octet-stream") for d in (b"a\nb", b"", b"c\n", b"d")),
-    )
     done = stub.run("logs", JOB)
     assert (done.stdout, done.stderr) == ("[0] a\n[1] c\n[0] b\n", "[1] d\n")
-    asked = [
-        request.path.partition("?")[2]
-        for request in stub.requests
-        if request.path.startswith(f"/v1/jobs/{JOB}/logs?")
-    ]
-    assert [("rank=0" in q, "stream=stdout" in q) for q in asked] == [
-        (True, True),
-        (True, False),
-        (False, True),
-        (False, False),
-    ]
-    assert "attempt=2" in next(r.path for r in stub.requests if "streams" in r.path)
+    (asked,) = [r.path for r in stub.requests if r.path.startswith(f"/v1/jobs/{JOB}/logs?")]
+    assert "events=1" in asked
+    assert "rank" not in asked
     stub.on(f"GET /v1/jobs/{JOB}/logs", Answer(b"x", kind="application/octet-stream"))
     shown = json.loads(stub.run("logs", JOB, "--stream", "stdout", "--json").stdout)
     assert [(one["rank"], base64.b64decode(one["data"])) for one in shown] == [(0, b"x"), (1, b"x")]

@@ -4,6 +4,7 @@ end."""
 from __future__ import annotations
 
 import asyncio
+import base64
 
 import pytest
 
@@ -63,3 +64,32 @@ async def test_a_reader_of_a_whole_log_hears_of_the_end_at_once(
         await agent.end(order, exit_code=0)
         while (await stream.next(30))["event"] != "end":
             pass
+
+
+async def test_ranks_are_sent_by_time(
+    served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FOLLOW-4."""
+    job = await served.submit(tasks=3)
+    async with within(20):
+        while not (orders := (await agent.sync(wait=1.0)).launch):
+            pass
+    orders.sort(key=lambda order: order.key.rank)
+    await agent.sync(*[agent.running(order) for order in orders])
+    sent, sizes = [], [0, 0, 0]
+    for n, rank in enumerate([2, 0, 2, 1, 0, 0, 2, 1, 1, 0, 2]):
+        data = b"line %d\n" % n
+        await agent.send_log(orders[rank].key, data, sizes[rank])
+        sizes[rank] += len(data)
+        sent.append((rank, data.decode()))
+    monkeypatch.setattr(logs, "PAGE_BYTES", 20)
+    for most in (8192, 6):
+        monkeypatch.setattr(logs, "KEYS_AT_ONCE", most)
+        monkeypatch.setattr(logs, "MIN_KEYS", 2)
+        seen = []
+        async with Stream(served, f"/v1/jobs/{job['id']}/logs", params={"events": "1"}) as stream:
+            while (event := await stream.next())["event"] != "end":
+                if event["event"] == "log":
+                    line = event["data"]
+                    seen.append((line["rank"], base64.b64decode(line["data"]).decode()))
+        assert seen == sent

@@ -61,7 +61,10 @@ class Chunks:
 async def search(chunks: Chunks, pattern: str, context: int = 0, limit: int = 1000) -> FoundLines:
     compiled = compile_pattern(pattern, ignore_case=False, fixed=False)
     reader = PageReader(chunks, compiled.find, context, limit)  # type: ignore[arg-type]
-    found = await reader.read(plan_pages(chunks.find(compiled.texts), context))
+    planned, found = plan_pages(chunks.find(compiled.texts), context), []
+    while planned and reader.left > 0:
+        done, lines = await reader.read(planned)
+        planned, found = planned[done:], found + lines
     return found + await reader.finish()
 
 
@@ -97,6 +100,7 @@ async def test_reading_few_chunks_finds_what_reading_all_finds(
     chance = random.Random(seed)
     chunks = make_chunks(chance, holes=seed % 2 == 1)
     monkeypatch.setattr(pages, "PAGE_BYTES", chance.choice([50, 300, 1 << 20]))
+    monkeypatch.setattr(pages, "TURN_SECONDS", chance.choice([0, 10]))
     monkeypatch.setattr(pages, "FIRST_BYTES", chance.choice([1, 7, 4096]))
     for pattern in ("needle", "needle.*step$", "^.?needle|lossneed", "[nl]e{2}dle", "ste*p"):
         for context in (0, 2):

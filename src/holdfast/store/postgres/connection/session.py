@@ -57,6 +57,8 @@ given or on the present number of jobs."""
 _BEGIN = (b"begin",)
 _ONE_MOMENT = b"set transaction isolation level repeatable read, read only"
 _COMMIT = b"commit"
+_IN_BINARY = frozenset(("read_log", "read_log_spans"))
+"""Queries whose rows hold many bytes."""
 _encoder = msgspec.json.Encoder()
 _CHECK_LEAD = b"select check_lead(%(lead)s::bigint, %(now)s::timestamptz)"
 LEAD: ContextVar[int | None] = ContextVar("lead", default=None)
@@ -152,7 +154,7 @@ class Tx:
         name, params = step
         if self._clock is not None and params and params.get("now", self) is None:
             params = {**params, "now": self._clock()}
-        return Statement(QUERIES[name], params, name not in _PLANNED_ANEW)
+        return Statement(QUERIES[name], params, name not in _PLANNED_ANEW, name in _IN_BINARY)
 
     async def rows(self, name: str, /, **params: Any) -> Rows:
         """Run the named query and return its rows as dicts."""

@@ -23,6 +23,14 @@ class LogSpan(NamedTuple):
     begins_line: bool = False
 
 
+class ChunkKey(NamedTuple):
+    """When the controller was given a chunk, and its bytes `[start, end)`."""
+
+    at: datetime
+    start: int
+    end: int
+
+
 class FoundChunks(NamedTuple):
     """The chunks that may hold a text. seen: for each stream, the offset up to which it was looked
     at, None where that is its end."""
@@ -92,6 +100,20 @@ class PostgresLogSearch(OnSession):
             if row["may_hold"]:
                 spans.append(LogSpan(streams[number], row["offset"], end, row["begins_line"]))
         return FoundChunks(spans, seen)
+
+    async def list_keys(
+        self, streams: Sequence[LogStreamRecord], starts: Sequence[int], *, limit: int
+    ) -> list[list[ChunkKey]]:
+        """Return the first chunks of each stream that have bytes from its start on, at most `limit`
+        of each."""
+        given = {"starts": list(starts), "longest": log_plan.PIECE_BYTES, "limit": limit}
+        keys: list[list[ChunkKey]] = [[] for _ in streams]
+        for row in await self.session.rows("list_log_keys", **_split(streams), **given):
+            found = keys[row["n"] - 1]
+            # A clock that was set back does not turn a stream's order round.
+            at = max(row["at"], found[-1].at) if found else row["at"]
+            found.append(ChunkKey(at, row["offset"], row["offset"] + row["length"]))
+        return keys
 
     async def read_spans(self, spans: Sequence[LogSpan]) -> list[list[LogPiece]]:
         """Return the chunks that reach into each span, whole and in order."""

@@ -72,6 +72,19 @@ cross join lateral (
 where c.may_hold or c.looked = %(limit)s
 order by s.n, c."offset";
 
+-- name: list_log_keys
+-- Where the chunks from a place on begin and when they came, the first of each of some streams.
+select s.n, c."offset", c.length, c.at
+from unnest(%(jobs)s::text[], %(attempts)s::integer[], %(ranks)s::integer[], %(streams)s::text[], %(starts)s::bigint[])
+  with ordinality as s(job_id, attempt, rank, stream, start, n)
+cross join lateral (
+  select "offset", length, at from log_chunks
+  where job_id = s.job_id and attempt = s.attempt and rank = s.rank and stream = s.stream
+    and "offset" >= s.start - %(longest)s and "offset" + length > s.start
+  order by "offset" limit %(limit)s
+) c
+order by s.n, c."offset";
+
 -- name: read_log_spans
 -- The chunks that reach into spans of streams, each with the number of its span.
 select s.n, c."offset", c.data, c.at
