@@ -12,7 +12,10 @@ from typing import NamedTuple
 
 from holdfast.core.logs.lines import NOISE, cut_line
 
-LAST_LINES = 6
+LAST_LINES = 3
+"""A tool's error takes no more lines at the end of a log; what stands before may be of another
+matter."""
+_BARE_LINES = 6  # of a message of several lines
 MAX_BLOCK_LINES = 24
 
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\):?")
@@ -106,7 +109,7 @@ def find_exception(text: str) -> str | None:
 def find_bare(text: str) -> str:
     """Return an exception among the last lines of a log that holds no traceback, because its tail
     begins behind it; "" where there is none."""
-    lines = "\n".join(text[-4096:].splitlines()[-LAST_LINES:])
+    lines = "\n".join(text[-4096:].splitlines()[-_BARE_LINES:])
     found = None if list_raised(text) else _BARE.search(lines)
     return "" if found is None else lines[found.start() :]
 
