@@ -231,10 +231,12 @@ def test_a_full_disk_of_the_host_is_told_and_the_next_try_is_right(
     (folder / "data").write_bytes(data)
     (home.folder / "tiny").symlink_to(disk.path)
     home.set_queue("tiny")
-    home.add_host("tiny", queues=["tiny"])
+    home.add_host("tiny", queues=["tiny"], labels={"disk": "tiny"})
     disk.fill()
     os.truncate(disk.path / "ballast", (disk.path / "ballast").stat().st_size - (1 << 20))
-    job = home.client.submit(["sha256sum", "data"], workdir=folder, queue="tiny")
+    job = home.client.submit(
+        ["sha256sum", "data"], workdir=folder, queue="tiny", host_labels={"disk": "tiny"}
+    )
 
     def list_reasons() -> list[str]:
         return [attempt.reason or "" for attempt in home.client.attempts(job.id)]

@@ -34,32 +34,26 @@ def test_an_environment_is_made_once_inside_and_the_job_starts_in_its_code(
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/python3").symlink_to(python_image.find_python())
     cluster.set_queue("boxes")
-    cluster.add_host("boxes", queues=["boxes"], environment=engine.environment)
+    cluster.add_host("boxes", queues=["boxes"], cpu_slots=3, environment=engine.environment)
     setup = 'echo made; read word < requirements.txt; echo "$word" > "$VIRTUAL_ENV/word"'
 
-    def run(state: str, line: str = setup, **more: object) -> tuple[str, bytes]:
-        given = {
-            "env": {"PATH": "/lent:/usr/bin:/bin"},
-            "volumes": [f"{tmp_path}/bin:/lent:ro"],
-            "retry": {"max_retries": 0},
-            **more,
-        }
-        job = cluster.client.submit(
+    def submit(line: str = setup, path: str = "/lent:/usr/bin:/bin") -> str:
+        return cluster.client.submit(
             shell='read a < "$VIRTUAL_ENV/word"; read b < requirements.txt; echo "$a $b"; python -V',
             workdir=tmp_path / "code", setup=line, image=python, runtime=engine.kind,
-            queue="boxes", **given,
-        )  # fmt: skip
-        ended = cluster.until(job.id, state, seconds=90)
-        return f"{ended.cause}: {ended.reason}", cluster.output(job.id)
+            queue="boxes", env={"PATH": path}, volumes=[f"{tmp_path}/bin:/lent:ro"],
+            retry={"max_retries": 0},
+        ).id  # fmt: skip
 
-    first, second = run("succeeded")[1], run("succeeded")[1]
-    assert b"made\n" in first
-    assert second.splitlines()[0] == b"one one"
-    assert second.splitlines()[1].startswith(b"Python 3")
-    assert b"made" not in second
-    why, _ = run("failed", "exit 7")
-    assert why.startswith("setup_failed")
-    assert "exit code 7" in why
-    why, _ = run("failed", env={"PATH": "/nowhere"})
-    assert why.startswith("setup_failed")
-    assert "its image has no python3" in why
+    first = submit()
+    cluster.until(first, "succeeded", seconds=90)
+    second, failed, bare = submit(), submit("exit 7"), submit(path="/nowhere")
+    cluster.until(second, "succeeded", seconds=90)
+    assert b"made\n" in cluster.output(first)
+    said = cluster.output(second).splitlines()
+    assert said[0] == b"one one"
+    assert said[1].startswith(b"Python 3")
+    for job, why in ((failed, "exit code 7"), (bare, "its image has no python3")):
+        ended = cluster.until(job, "failed", seconds=90)
+        assert ended.cause == "setup_failed"
+        assert why in ended.reason

@@ -126,9 +126,10 @@ class TaskEnds:
             over_memory_bytes=task.saved.over_memory_bytes,
             rendezvous_port=task.order.master_port if task.order and task.key.rank == 0 else 0,
         )
+        failure = None if facts.succeeded or facts.stopped else read_failure(task)
+        facts = msgspec.structs.replace(facts, setup_error=failure) if failure else facts
         if container is None:
-            failure = None if facts.succeeded or facts.stopped else read_failure(task)
-            return msgspec.structs.replace(facts, setup_error=failure) if failure else facts
+            return facts
         status, unkillable = container
         if status.lost is not None and not status.started_at and task.watch.trip is None:
             asked = None if task.order is None else task.order.runtime
