@@ -47,8 +47,8 @@ from holdfast.core.arrays.records import ArrayRecord, ScheduleRecord, ScheduleRu
 from holdfast.core.bundles.code import CodeRef
 from holdfast.core.data.outputs import OutputFile, OutputsRecord
 from holdfast.core.fleet.actions import CycleSummary, PoolPlan
-from holdfast.core.logs.likeness import ErrorGroup
 from holdfast.core.ledger.values import LedgerView
+from holdfast.core.logs.likeness import ErrorGroup
 from holdfast.core.records import (
     AttemptRecord,
     CheckpointRecord,
