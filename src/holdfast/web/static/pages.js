@@ -65,9 +65,9 @@ function soon() {
 async function hold() {
   for (;;) {
     const stop = new AbortController();
-    const silent = setInterval(() => { if (Date.now() - heardAt > 4000) stop.abort(); }, 1000);
+    const begunAt = Date.now();
+    const silent = setInterval(() => { if (Date.now() - Math.max(heardAt, begunAt) > 4000) stop.abort(); }, 1000);
     try {
-      heardAt = Date.now();
       await listen("/live", stop.signal, (kind, data) => {
         if (kind === "problem") throw new Error(data.detail);
         const message = { names: kind === "open" ? ["all"] : data ? data.names : [] };
@@ -115,6 +115,7 @@ function place(page) {
   }
   const rows = page.querySelector("[data-rows]");
   if (rows && $("rows")) placeRows(rows);
+  else if (rows) location.reload();  // the list was empty
 }
 function swap(here, part) {
   writeTimes(part);
@@ -228,11 +229,12 @@ async function actOnMany(button, chosen) {
   button.textContent = word + "…";
   if (refused.length) complain(refused.length + " of " + jobs.length + " were refused: " + (refused[0].error.detail || refused[0].error));
 }
-if ($("sign-out")) $("sign-out").onclick = async () => {
+document.addEventListener("click", async (event) => {
+  if (event.target.id !== "sign-out") return;
   await fetch("/sign-out", { method: "POST", headers: headers() });
   localStorage.removeItem("holdfast-proof");
   location.replace("/sign-in");
-};
+});
 
 // ---- the output of a job
 const logBox = $("log");
