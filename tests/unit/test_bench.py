@@ -39,7 +39,7 @@ BUDGETED = {
     "gang-restart": 1,
     "fleet-day": 0,
     "fleet-cycle": 0,
-    "ledger": 1,
+    "ledger": 2,
     "workflow": 1,
     "sessions": 7,
     "supervisor": 4,
