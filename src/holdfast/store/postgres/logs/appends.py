@@ -242,7 +242,12 @@ class _Writing:
         goes_on = place.new and not ends
         if plan.size > stream.size:
             stream.last_bytes = stream.find_before(at, kept, plan.size)
-        written: dict[str, Any] = {"size": plan.size, "change": change, "ended": ends, "goes_on": goes_on}
+        written: dict[str, Any] = {
+            "size": plan.size,
+            "change": change,
+            "ended": ends,
+            "goes_on": goes_on,
+        }
         written["last_bytes"] = stream.last_bytes
         self._steps.append(("write_stream", {**stream.where, **written}))
         stream.size, stream.ended = plan.size, (stream.ended or ends) and not goes_on
