@@ -40,7 +40,7 @@ BUDGETED = {
     "fleet-day": 0,
     "forecast": 0,
     "fleet-cycle": 0,
-    "ledger": 1,
+    "ledger": 2,
     "workflow": 1,
     "sessions": 7,
     "grep": 5,

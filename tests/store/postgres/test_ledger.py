@@ -172,6 +172,16 @@ async def test_unleased_time_is_named_by_the_state_of_its_host(rig: Rig) -> None
     assert await sums(rig) == {"": {"unused": 80_000, "unfit": 40_000, "draining": 60_000}}
 
 
+async def test_a_silent_host_is_unfit_where_the_controller_would_have_heard_it(rig: Rig) -> None:
+    await rig.host("h1", gpus=1, slots=0)
+    await close(rig)
+    for minutes, heard in ((3, None), (3, rig.now)):
+        rig.tick(60 * minutes)
+        facts = await rig.store.ledger.read_span(hears_since=heard, now=rig.now)
+        await rig.store.ledger.write_ledger(facts, close_span(facts))
+    assert await sums(rig) == {"": {"unused": 180_000, "unfit": 180_000}}
+
+
 async def test_a_rented_machine_is_starting_from_the_moment_at_which_it_was_made(rig: Rig) -> None:
     await rig.host("h1", slots=1)
     await close(rig)

@@ -21,12 +21,14 @@ _LEASED_FIRST = (LedgerName.UNUSED, LedgerName.DRAINING, LedgerName.UNFIT, Ledge
 
 
 class HostTime(msgspec.Struct, frozen=True, kw_only=True):
-    """A stretch of a host's time in one state, with the devices that it had."""
+    """A stretch of a host's time in one state, with the devices that it had. silent: its agent said
+    nothing meanwhile, so it could take no work."""
 
     state: HostState
     since: int
     until: int
     devices: int
+    silent: bool = False
 
 
 def find_unfit(times: Sequence[HostTime]) -> list[Interval]:
@@ -51,6 +53,8 @@ def name_unleased(
         name = _NAMES.get(time.state)
         if name is None or not time.devices:
             continue
+        if time.silent and name is LedgerName.UNUSED:
+            name = LedgerName.UNFIT
         for part in split_minutes(max(since, time.since), min(until, time.until)):
             of_minute = offered.setdefault(part.since - part.since % MINUTE_MS, {})
             of_minute[name] = of_minute.get(name, 0) + (part.until - part.since) * time.devices

@@ -17,7 +17,8 @@ class LedgerLoop(Loop):
         store = self._controller.store.ledger
         minutes = 0
         for _ in range(MAX_BATCHES):
-            facts = await store.read_span()
+            heard = self._controller.leadership.hears_since
+            facts = await store.read_span(hears_since=heard)
             if facts is None:
                 break
             # In a thread, because a span after an outage may have millions of rows.

@@ -33,6 +33,8 @@ from holdfast.store.postgres.ledger.reads import LedgerReads
 
 MOST_MINUTES = 60
 """Minutes that are closed at once, so that a leader that comes after hours catches up in steps."""
+SILENT_SECONDS = 60.0
+"""A host that was silent for this long before a span, and since, could take no work in it."""
 MOST_BRIEF = 2000
 """Brief jobs of a span that keep rows of their own; more are put together."""
 _PARTS = (("gpu", "gpus"), ("cpu", "cpu_slots"))
@@ -42,19 +44,24 @@ class PostgresLedger(LedgerReads):
     """What every second of every GPU and CPU slot was spent on (LEDGER-1, LEDGER-2)."""
 
     async def read_span(
-        self, most_minutes: int = MOST_MINUTES, *, now: Now = None
+        self,
+        most_minutes: int = MOST_MINUTES,
+        *,
+        hears_since: datetime | None = None,
+        now: Now = None,
     ) -> SpanFacts | None:
         """Return what the next minutes to be closed follow from; None where no minute is over.
 
         A minute is over once no transaction is open that began in it, because that may still write
-        an end or a reservation of it.
+        an end or a reservation of it. hears_since: since when this controller hears hosts; before
+        that, or if it is None, their silence says nothing.
         """
         # First how far minutes are over, then what happened in them: the other way round, what is
         # committed between the two reads would be in neither.
         found = await self.session.transact(lambda tx: _find_span(tx, most_minutes, now))
         if found is None:
             return None
-        return await self.session.transact(lambda tx: _read_span(tx, found))
+        return await self.session.transact(lambda tx: _read_span(tx, found, hears_since))
 
     @transacts
     async def write_ledger(self, tx: Tx, facts: SpanFacts, rows: SpanRows) -> None:
@@ -120,7 +127,7 @@ async def _find_span(tx: Tx, most_minutes: int, now: datetime | None) -> Interva
     return find_span(to_ms(cursor["at"]), to_ms(over), most_minutes)
 
 
-async def _read_span(tx: Tx, found: Interval) -> SpanFacts:
+async def _read_span(tx: Tx, found: Interval, hears_since: datetime | None) -> SpanFacts:
     tx.see_one_moment()
     span = {"since": _at(found.since), "until": _at(found.until)}
     leases = await tx.rows("read_ledger_leases", **span)
@@ -132,7 +139,9 @@ async def _read_span(tx: Tx, found: Interval) -> SpanFacts:
         for row in (*leases, *kept)
         if (row["over_at"] is not None and row["over_at"] < span["until"]) or row.get("gone")
     }
-    times = await tx.rows("read_host_times", **span)
+    before = span["since"] - timedelta(seconds=SILENT_SECONDS)
+    judged = hears_since is not None and hears_since <= before
+    times = await tx.rows("read_host_times", **span, heard_until=before if judged else None)
     return SpanFacts(
         since_ms=found.since,
         until_ms=found.until,
@@ -212,6 +221,7 @@ def _make_hosts(rows: Sequence[Mapping[str, Any]], until_ms: int) -> list[HostSp
                 since=to_ms(row["since"]),
                 until=end,
                 devices=row[column],
+                silent=row["silent"],
             )
             times["gpu" if unit == "gpu" else "cpu"].append(time)
         hosts[row["host_id"]] = HostSpan(

@@ -36,11 +36,14 @@ create trigger hosts_change after update of state, gpus, cpu_slots, pool, name o
 
 -- name: read_host_times
 -- A machine that is being rented offers what its offer says, from the moment at which its provider made it.
+-- silent: whether nothing was heard of it for a minute before the span and since. Only where the leader would have heard.
 select s.host_id, s.host, s.pool, s.state, s.until,
+       coalesce(b.heartbeat_at < %(heard_until)s, false) as silent,
        case when s.state = 'spawning' then greatest(s.since, i.made_at) else s.since end as since,
        case when s.state = 'spawning' then greatest(s.gpus, i.gpus) else s.gpus end as gpus,
        case when s.state = 'spawning' then greatest(s.cpu_slots, i.cpu_slots) else s.cpu_slots end as cpu_slots
 from host_states s left join instances i on i.host_id = s.host_id
+left join heartbeats b on b.host_id = s.host_id and b.incarnation <> ''
 where s.since < %(until)s and (s.until is null or s.until > %(since)s) and s.state <> 'terminated'
   and (s.state <> 'spawning' or i.made_at is not null)
 order by s.host_id, s.since;
