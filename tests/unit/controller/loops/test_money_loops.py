@@ -18,6 +18,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.ledger.tally import Tally
 from holdfast.core.records import EventRecord
 from holdfast.core.states import JobState
+from holdfast.moves.values import TaskBeat
 from tests.store.rig import START, STOPPED, Rig
 
 
@@ -30,6 +31,7 @@ class Leader:
         self.budgets = BudgetsLoop(self.controller)
         self.idle = IdleGpusLoop(self.controller)
         self.told: dict[TaskKey, Tally] = {}
+        self.beats: dict[TaskKey, TaskBeat] = {}
 
     async def set(self, project: str, **changes: Any) -> None:
         await self.rig.store.settings.put_project(project, changes)
@@ -43,7 +45,10 @@ class Leader:
                 ms = {**tally.ms, tally.now: tally.ms.get(tally.now, 0) + 60_000}
                 self.told[key] = msgspec.structs.replace(tally, ms=ms)
             sync = self.rig.make_sync(
-                live=tuple(self.told), started=tuple(self.told), tallies=tuple(self.told.items())
+                live=tuple(self.told),
+                started=tuple(self.told),
+                tallies=tuple(self.told.items()),
+                beats=tuple(self.beats.values()),
             )
             await self.rig.store.leases.sync_hosts([sync])
             await self.run()
@@ -185,6 +190,20 @@ async def test_a_job_at_which_a_person_sits_is_left_alone(
     await leader.pass_minutes(6)
     assert await leader.events("job.idle_gpus") == []
     assert (await leader.rig.job(job_id)).state is JobState.RUNNING
+
+
+async def test_a_job_in_a_section_is_left_alone_and_counts_anew_after_it(leader: Leader) -> None:
+    """HELD-1: an evaluation on the CPU leaves the GPUs idle by intent."""
+    await leader.set("p", idle_gpus_seconds=180)
+    _, key = await leader.start("idle", project="p", gpus=1)
+    leader.beats[key] = TaskBeat(key=key, step=1, total=None, age_seconds=0.0, section="eval")
+    await leader.pass_minutes(6)
+    assert await leader.events("job.idle_gpus") == []
+    leader.beats[key] = msgspec.structs.replace(leader.beats[key], section=None)
+    await leader.pass_minutes(2)
+    assert await leader.events("job.idle_gpus") == []
+    await leader.pass_minutes(2)
+    assert len(await leader.events("job.idle_gpus")) == 1
 
 
 async def test_the_report_adds_up_and_prices_each_host(leader: Leader) -> None:

@@ -81,6 +81,12 @@ def test_a_new_month_releases_the_project_and_tells_again() -> None:
     assert "December 2026" in judge("vision", MonthBudget(usd=2), found.spend, 3.0, LATER).tell
 
 
+def test_a_month_that_begins_with_much_is_told_of_though_the_last_one_was() -> None:
+    before = _judge(500).spend
+    found = judge("vision", MonthBudget(usd=500), before, 450.0, LATER)
+    assert "$450.00 of its $500.00 for December 2026 (90 %)" in found.tell
+
+
 def test_a_raised_budget_releases_the_project_and_is_told_of_again() -> None:
     raised = _judge(510, _judge(510).spend, budget=1000)
     assert (raised.spend.held, raised.spend.told) == ("", 0)

@@ -5,7 +5,7 @@ create table host_prices (
   host          text primary key,
   gpu_hour_usd  double precision, -- of one GPU; null: the cluster's setting holds
   slot_hour_usd double precision, -- of one CPU slot; null: it costs nothing
-  seen_at       timestamptz not null
+  written_at    timestamptz not null
 );
 
 -- name: read_price_grounds
@@ -19,10 +19,10 @@ select host, gpu_hour_usd, slot_hour_usd from host_prices order by host;
 
 -- name: write_host_prices
 -- Only what changed, because this is looked at every minute.
-insert into host_prices (host, gpu_hour_usd, slot_hour_usd, seen_at)
+insert into host_prices (host, gpu_hour_usd, slot_hour_usd, written_at)
 select x.host, x.gpu_hour_usd, x.slot_hour_usd, %(now)s
 from jsonb_to_recordset(%(rows)s::jsonb) as x(host text, gpu_hour_usd double precision, slot_hour_usd double precision)
 on conflict (host) do update
-set gpu_hour_usd = excluded.gpu_hour_usd, slot_hour_usd = excluded.slot_hour_usd, seen_at = excluded.seen_at
+set gpu_hour_usd = excluded.gpu_hour_usd, slot_hour_usd = excluded.slot_hour_usd, written_at = excluded.written_at
 where (host_prices.gpu_hour_usd, host_prices.slot_hour_usd)
   is distinct from (excluded.gpu_hour_usd, excluded.slot_hour_usd);
