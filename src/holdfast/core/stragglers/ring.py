@@ -12,6 +12,7 @@ from statistics import median
 
 import msgspec
 
+from holdfast.core.stragglers.agree import ChecksumRing
 from holdfast.core.stragglers.values import MAX_BLOCKS, PaceBlock
 
 LEAST_STEPS = 5
@@ -150,3 +151,15 @@ class PaceRing:
             msgspec.structs.replace(one.block, age_seconds=round(max(0.0, now - one.at), 4))
             for one in ended
         ]
+
+
+class RankRings:
+    """What the agent keeps of one rank for the comparison with others. waited_ms: as much of the
+    wait that the job told as is counted in its tally."""
+
+    __slots__ = ("checksums", "pace", "waited_ms")
+
+    def __init__(self) -> None:
+        self.pace = PaceRing()
+        self.checksums = ChecksumRing()
+        self.waited_ms = 0
