@@ -58,7 +58,7 @@ code-large: env ## A hundred thousand files and a sparse one of 2 GiB travel wit
 	@HOLDFAST_TESTS_LARGE_CODE=1 $(RUN)/python -m pytest -q tests/system/code -k hundred
 
 ddp: env .venv-torch/.supervised ## PyTorch DDP under torchrun, under Holdfast, and through a bad night; brings its own torch
-	@HOLDFAST_TEST_TORCH=$(CURDIR)/.venv-torch/bin/python $(RUN)/python -m pytest -q tests/system/gangs/test_ddp.py tests/system/supervisor/night/test_ddp_gather.py tests/system/supervisor/night/test_ddp_faults.py
+	@HOLDFAST_TEST_TORCH=$(CURDIR)/.venv-torch/bin/python $(RUN)/python -m pytest -q tests/system/gangs/test_ddp.py tests/system/gangs/test_slow_ranks.py tests/system/supervisor/night/test_ddp_gather.py tests/system/supervisor/night/test_ddp_faults.py
 
 # A torch that is there already, built for CUDA: make gpu GPU_TORCH=/path/to/python
 GPU_TORCH ?=

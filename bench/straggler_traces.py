@@ -95,7 +95,9 @@ def play(trace: Trace, seed: int) -> Outcome:
             skip = evaluates and step % (2 * trace.evaluate_every) == 0
             at = now + abs(gauss(0, 0.002)) + clock[rank]
             told = waited[rank] if trace.tells == "own" else None
-            full = rings[rank].beat(at, step, told, skip=skip)
+            if skip:
+                rings[rank].skip()
+            full = rings[rank].beat(at, step, told)
             if trace.tells != "own" and rings[rank].wants_cpu(at):
                 rings[rank].read_cpu(at, used[rank])
             if full:

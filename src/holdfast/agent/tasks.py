@@ -38,8 +38,7 @@ from holdfast.core.ledger.tally import Tally, TallyClock, name_now
 from holdfast.core.ledger.values import LedgerName
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.states import AgentTaskEvent, AgentTaskState
-from holdfast.core.stragglers.agree import ChecksumRing
-from holdfast.core.stragglers.ring import PaceRing
+from holdfast.core.stragglers.ring import RankRings
 from holdfast.core.transitions import AGENT_TASK, step
 from holdfast.core.watchdogs import TaskWatch
 from holdfast.errors import ValidationError
@@ -128,8 +127,7 @@ class AgentTask:
         self.tally_told_at = now
         self.count_time(now)
         self.beats: list[tuple[float, Beat]] = []  # the last ones and their instants
-        self.pace = PaceRing()
-        self.checksums = ChecksumRing()
+        self.rings = RankRings()
 
     @property
     def gpus(self) -> tuple[int, ...]:
@@ -288,8 +286,8 @@ class AgentTask:
             waits=waits,
             tally=self._tell_tally(now),
             broken=self._find_broken(),
-            pace=self.pace.take(now),
-            checksums=self.checksums.take(),
+            pace=self.rings.pace.take(now),
+            checksums=self.rings.checksums.take(),
         )
 
     def _find_broken(self) -> BrokenResume | None:
@@ -307,11 +305,6 @@ class AgentTask:
         if self._spans_hosts and self.watch.knows_sections:
             left = min(max(0.0, self.watch.excuses_until() - now), _MAX_EXCUSE_SECONDS)
         return left, self.needs_excuse(now)
-
-    @property
-    def in_gang(self) -> bool:
-        """Return True if the task is one of several ranks."""
-        return self.order is not None and self.order.world_size > 1
 
     @property
     def _spans_hosts(self) -> bool:

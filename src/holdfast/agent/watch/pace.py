@@ -32,18 +32,24 @@ def find_sender(told: Sequence[tuple[int, int, bytes]]) -> int:
 
 
 def note_pace(task: AgentTask, beat: Beat, now: float, sender: int) -> None:
-    """Put a rank's beat into its rings."""
+    """Put a beat of a gang's rank into its rings, and count what it waited as waiting."""
+    if task.order is None or task.order.world_size < 2:
+        return
+    rings = task.rings
+    if beat.waited is not None:
+        clock, waited_ms = task.saved.tally, int(beat.waited * 1000)
+        task.saved.tally, rings.waited_ms = clock.wait(waited_ms, rings.waited_ms)
     if beat.checksum is not None and beat.step is not None:
-        task.checksums.add(StepChecksum(beat.step, beat.checksum, beat.group))
+        rings.checksums.add(StepChecksum(beat.step, beat.checksum, beat.group))
     if beat.section is not None or beat.leave:
-        task.pace.skip()
+        rings.pace.skip()
     if beat.step is None:
         return
-    full = task.pace.beat(now, beat.step, beat.waited)
-    if beat.waited is None and task.pace.wants_cpu(now):
-        task.pace.read_cpu(now, read_cpu_seconds(sender))
+    full = rings.pace.beat(now, beat.step, beat.waited)
+    if beat.waited is None and rings.pace.wants_cpu(now):
+        rings.pace.read_cpu(now, read_cpu_seconds(sender))
     if full:
-        task.pace.end()
+        rings.pace.end()
 
 
 def read_cpu_seconds(pid: int) -> float | None:

@@ -124,8 +124,7 @@ class WatchRunner:
             task.counts = beat.counts
             return
         self._apply(task, beat, now)
-        if task.in_gang:
-            note_pace(task, beat, now, sender)
+        note_pace(task, beat, now, sender)
 
     def _find(self, text: str) -> AgentTask | None:
         task = self._keys.pop(text, None)

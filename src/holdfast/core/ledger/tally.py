@@ -92,6 +92,23 @@ class TallyClock(msgspec.Struct, frozen=True, kw_only=True):
         told = msgspec.structs.replace(tally, ms=ms, beaten=True, first_step=first, step=furthest)
         return msgspec.structs.replace(counted, tally=told, mark=ms)
 
+    def wait(self, told_ms: int, counted_ms: int) -> tuple[TallyClock, int]:
+        """Name as much work *waiting for peers* as a rank told since its start beyond `counted_ms`,
+        where so much was counted as work; return how much is named now. A sum that fell is that of
+        another process, and begins anew."""
+        if told_ms < counted_ms:
+            return self, told_ms
+        ms = self.tally.ms
+        moved = min(told_ms - counted_ms, ms.get(LedgerName.KEPT, 0))
+        if moved <= 0:
+            return self, counted_ms
+        named = {**ms, LedgerName.KEPT: ms[LedgerName.KEPT] - moved}
+        named[LedgerName.WAITING] = ms.get(LedgerName.WAITING, 0) + moved
+        tally = msgspec.structs.replace(self.tally, ms=named)
+        mark = {**self.mark, LedgerName.WAITING: named[LedgerName.WAITING]}
+        mark[LedgerName.KEPT] = min(mark.get(LedgerName.KEPT, 0), named[LedgerName.KEPT])
+        return msgspec.structs.replace(self, tally=tally, mark=mark), counted_ms + moved
+
     def stall(self, now_ms: int) -> TallyClock:
         """Name the time since the last beat *stalled*, except what saves took."""
         counted = self.count(now_ms, LedgerName.DRAINING)

@@ -1,7 +1,7 @@
 """Chunks of a gang → which rank is slow by itself, whether it keeps up again, or that all are slower.
 
-SLOW-1  A rank is named where, for `LEAST_STEPS` and in nearly every chunk of them, it took
-        `LEAST_RATIO` of the others' time, and that is beyond the noise: of the chunks, and of the
+SLOW-1  A rank is named where, for `LEAST_STEPS` and in nearly every chunk of them, it took clearly more
+        than the others' time (`_BARS`), and that is beyond the noise: of the chunks, and of the
         ranks among each other.
 SLOW-2  The others are the faster ranks, not the mean, because a slow host slows several of them. Where
         more than half are slow, the ranks do different work, and none is named.
@@ -16,6 +16,8 @@ import math
 from collections.abc import Iterable, Sequence
 from statistics import median
 
+import msgspec
+
 from holdfast.core.stragglers.gang import Chunk, GangPace
 from holdfast.core.stragglers.values import (
     Finding,
@@ -26,11 +28,21 @@ from holdfast.core.stragglers.values import (
     Steady,
 )
 
-LEAST_RATIO = 1.12
 LEAST_STEPS = 20
 LEAST_CHUNKS = 4
-_WINDOWS = {1: 1.0, 3: 0.85, 8: 0.75}
-"""Times the least steps and chunks, for noisier gangs → the share of chunks that must be slow."""
+
+
+class _PaceBar(msgspec.Struct, frozen=True):
+    """What a rank must reach in a window of `times` the least steps and chunks: in the median
+    `ratio` of the others' time, and in this share of chunks clearly more than they."""
+
+    times: int
+    ratio: float
+    share: float
+
+
+_BARS = (_PaceBar(1, 1.14, 1.0), _PaceBar(3, 1.12, 0.85), _PaceBar(8, 1.12, 0.75))
+"""The short window is for a clear case, the others for noisier gangs."""
 _CHUNK_LOG = math.log(1.07)
 _STEADY_LOG = math.log(1.06)
 _BEYOND = 7.0
@@ -97,11 +109,11 @@ def _find_slow(chunks: Sequence[Chunk]) -> list[SlowRank]:
     for measure in PaceMeasure:
         if measure not in newest or max(newest[measure].values()) < _CHUNK_LOG:
             continue
-        for times, share in _WINDOWS.items():
-            window = _cut_window(chunks, measure, times)
+        for bar in _BARS:
+            window = _cut_window(chunks, measure, bar.times)
             if not window:
                 break
-            found = _find_in(window, chunks, measure, share)
+            found = _find_in(window, chunks, measure, bar)
             if found:
                 return found
     return []
@@ -122,7 +134,7 @@ def _cut_window(chunks: Sequence[Chunk], measure: PaceMeasure, times: int) -> li
 
 
 def _find_in(
-    window: Sequence[Chunk], chunks: Sequence[Chunk], measure: PaceMeasure, share: float
+    window: Sequence[Chunk], chunks: Sequence[Chunk], measure: PaceMeasure, bar: _PaceBar
 ) -> list[SlowRank]:
     newest = window[-1].above[measure]
     suspects = [rank for rank, log in newest.items() if log >= _CHUNK_LOG]
@@ -132,9 +144,9 @@ def _find_in(
     found = []
     for rank in suspects:
         logs = [each[rank] for each in compared if rank in each]
-        if len(logs) < len(window) or median(logs) < math.log(LEAST_RATIO):
+        if len(logs) < len(window) or median(logs) < math.log(bar.ratio):
             continue
-        if sum(log >= _CHUNK_LOG for log in logs) < share * len(logs):
+        if sum(log >= _CHUNK_LOG for log in logs) < bar.share * len(logs):
             continue
         found.append((rank, median(logs)))
     if not found:

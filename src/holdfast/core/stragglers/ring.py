@@ -12,6 +12,7 @@ from statistics import median
 
 import msgspec
 
+from holdfast.core.stragglers.agree import ChecksumRing
 from holdfast.core.stragglers.values import MAX_BLOCKS, PaceBlock
 
 LEAST_STEPS = 5
@@ -63,13 +64,10 @@ class PaceRing:
         self._owns: list[float] = []
         self._skipped = False
 
-    def beat(
-        self, at: float, step: int, waited: float | None = None, *, skip: bool = False
-    ) -> bool:
+    def beat(self, at: float, step: int, waited: float | None = None) -> bool:
         """Take a beat at the instant `at`; return True if a block is full, so that `end` is called.
 
         waited: seconds that the rank has waited for others since its start, as far as the job says.
-        skip: a section was open since the last beat.
         """
         before, self._step = self._step, step
         since, self._at = self._at, at
@@ -83,12 +81,9 @@ class PaceRing:
             return False
         count = step - before
         if count == 0:
-            self._skipped = self._skipped or skip
             self._step, self._at, self._waited = before, since, had
             return False
-        if skip or self._skipped:
-            self._skipped = True
-        else:
+        if not self._skipped:
             seconds = (at - since) / count
             self._seconds.append(seconds)
             if waited is not None and had is not None:
@@ -150,3 +145,15 @@ class PaceRing:
             msgspec.structs.replace(one.block, age_seconds=round(max(0.0, now - one.at), 4))
             for one in ended
         ]
+
+
+class RankRings:
+    """What the agent keeps of one rank for the comparison with others. waited_ms: as much of the
+    wait that the job told as is counted in its tally."""
+
+    __slots__ = ("checksums", "pace", "waited_ms")
+
+    def __init__(self) -> None:
+        self.pace = PaceRing()
+        self.checksums = ChecksumRing()
+        self.waited_ms = 0

@@ -66,3 +66,18 @@ def test_of_two_names_the_first_in_precedence_counts(
 ) -> None:
     defaults = {"began": True, "stopping": False, "beaten": False, "sections": (), "idle": False}
     assert name_now(**{**defaults, **given}) is name  # type: ignore[arg-type]  # a table of cases
+
+
+def test_a_wait_that_a_rank_told_is_taken_from_its_work_and_from_no_more_than_that() -> None:
+    clock = TallyClock().count(0, LedgerName.SETTING_UP).count(10, LedgerName.KEPT)
+    clock = clock.beat(110, 1, LedgerName.KEPT)
+    work = clock.tally.ms["kept"]
+    clock, counted = clock.wait(30, 0)
+    assert (counted, clock.tally.ms["kept"], clock.tally.ms["waiting"]) == (30, work - 30, 30)
+    clock, counted = clock.wait(30_000, counted)
+    assert (clock.tally.ms["kept"], clock.tally.ms["waiting"]) == (0, work)
+    clock = clock.beat(310, 2, LedgerName.KEPT)
+    clock, counted = clock.wait(30_000, counted)
+    assert (counted, clock.tally.ms["waiting"]) == (work + 200, work + 200)
+    assert clock.tally.total_ms == 310
+    assert clock.wait(5, counted) == (clock, 5), "another process began to count"

@@ -111,4 +111,4 @@ def test_a_rank_whose_own_time_is_a_small_part_of_the_step_is_not_named() -> Non
 
 def test_ranks_that_do_different_work_are_not_named() -> None:
     """SLOW-2"""
-    assert judge_owns([(1, 1.5, 1.5, 1.5, 1.5)] * 20) == []
+    assert judge_owns([(1, 1, 1.5, 1.5, 1.5)] * 20) == []
