@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from holdfast.client.locate import ControllerPlace
     from holdfast.core.logs.likeness import ErrorGroup
     from holdfast.wire import api as wire
+from holdfast.wire.forecasts.values import JobForecast
     from holdfast.wire.logs import search as log_wire
 else:
     wire = LateModule("holdfast.wire.api")
@@ -198,10 +199,10 @@ class JobMethods:
         return get(path_of("jobs", job_id, "why"), wire.Why)
 
     @gives_list
-    def forecasts(self) -> PageCall[wire.JobForecast]:
+    def forecasts(self) -> PageCall[JobForecast]:
         """Return the first queued jobs in their order, each with its place in line and when it should
         start."""
-        return get_pages("/v1/forecasts", wire.JobForecast)
+        return get_pages("/v1/forecasts", JobForecast)
 
     @gives_list
     def settings(self, job_id: str) -> PageCall[Effective]:

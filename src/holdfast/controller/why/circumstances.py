@@ -25,7 +25,8 @@ from holdfast.core.records import (
 from holdfast.core.settings.resolve import Value
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.stragglers.records import SuspectRecord
-from holdfast.wire.api import JobForecast, JobLimits
+from holdfast.wire.api import JobLimits
+from holdfast.wire.forecasts.values import JobForecast
 
 
 class YoungJob(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,7 +7,8 @@ from holdfast.controller.why.circumstances import Circumstances, Foreseen
 from holdfast.controller.why.words import line, say_moment, say_span
 from holdfast.core.forecast.outlook import Forecast
 from holdfast.core.records import JobRecord
-from holdfast.wire.api import JobForecast, WhyLine, WouldStart
+from holdfast.wire.api import WhyLine
+from holdfast.wire.forecasts.values import JobForecast, WouldStart
 
 _BASIS = {
     "plan": "planned from what runs now and how long it and its likes take",

@@ -18,7 +18,7 @@ from holdfast.core.placement.candidates import as_candidate
 from holdfast.core.placement.types import Candidate
 from holdfast.core.records import JobRecord, QueueRecord
 from holdfast.core.states import JobState
-from holdfast.wire.api import JobForecast
+from holdfast.wire.forecasts.values import JobForecast
 
 MAX_QUEUES = 8
 """The most other queues that are tried for a job."""
