@@ -41,6 +41,8 @@ def explain_forecast(found: Circumstances) -> Iterator[WhyLine]:
         yield line("forecast", f"it should start {text} ({basis})")
     for change in foreseen.changes:
         yield line("would_start", f"it would start now {change.message}", change.hint)
+    for change in foreseen.raises:
+        yield line("would_rent", f"a host would be rented now {change.message}", change.hint)
 
 
 def _say_interval(forecast: Forecast) -> str:
