@@ -78,6 +78,7 @@ from holdfast.wire import workflows as flow
 from holdfast.wire.arrays import ArrayRequest
 from holdfast.wire.data.caches import CachesReport
 from holdfast.wire.data.outputs import OutputsMissing, OutputsStored
+from holdfast.wire.forecasts.values import JobForecast
 from holdfast.wire.schedules import SchedulePause, ScheduleTimes
 from holdfast.wire.sessions import messages as sessions
 
@@ -222,7 +223,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     _get(JOB + "/tasks", jobs.list_tasks, "The tasks of its current attempt.", PageOf(TaskRecord)),
     _get(JOB + "/why", jobs.get_why, "Why it is where it is, and what to do.", api.Why),
     _get("/v1/forecasts", jobs.list_forecasts, "The first queued jobs in their order, and when each should start.",
-         PageOf(api.JobForecast)),
+         PageOf(JobForecast)),
     _get(JOB + "/settings", jobs.list_settings, "Every setting in force for it.", PageOf(Effective)),
     _get(JOB + "/forensics", jobs.list_forensics, "What was gathered before its kills.",
          PageOf(api.ForensicsView), queries.AttemptQuery),

@@ -111,6 +111,7 @@ from holdfast.core.records import GpuPoint, HostRecord, HostTelemetryRecord, Job
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.settings.resolve import Value
 from holdfast.core.spec import JobSpec, Name
+from holdfast.wire.forecasts.values import JobForecast, WouldStart
 
 MAX_BODY_BYTES = 4 * 1024 * 1024
 MAX_BATCH_JOBS = 1000
@@ -443,28 +444,6 @@ class WhyLine(ApiBody, frozen=True, kw_only=True):
     """One reason why a job does not go on, and what to do about it."""
 
     code: str  # waiting_start_time, back_off, queue_paused, max_running, no_host_serves_queue, no_room, behind, draining, running, ended, …
-    message: str
-    hint: str = ""
-
-
-class JobForecast(ApiBody, frozen=True, kw_only=True):
-    """A queued job's place in line, and when it should start. ahead: number of jobs that are considered before
-    it; more: it is at least that many. by: "plan", "pace", or "" where no start is foretold, with null times.
-    Four of five jobs start between both ends of the interval."""
-
-    job_id: str
-    ahead: int
-    more: bool = False
-    by: str = ""
-    expected_start: datetime | None = None
-    earliest_start: datetime | None = None
-    latest_start: datetime | None = None
-
-
-class WouldStart(ApiBody, frozen=True, kw_only=True):
-    """A change with which a queued job would start now: "it would start now", and then the message."""
-
-    what: str  # resume, max_running, quota, tasks, gpus, cpus, memory, host_label, time_limit, queue, priority, price
     message: str
     hint: str = ""
 

@@ -29,7 +29,7 @@ from holdfast.errors import NotFound, ValidationError
 if TYPE_CHECKING:
     from holdfast.client import Client
     from holdfast.core.records import JobRecord
-    from holdfast.wire.api import JobForecast
+    from holdfast.wire.forecasts.values import JobForecast
 
 # Filters about jobs alone: an array that has some such members is not one of them.
 _OF_JOBS = ("cause", "min_retries", "max_retries", "host", "parent", "match", "since")

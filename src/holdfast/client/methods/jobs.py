@@ -42,9 +42,11 @@ if TYPE_CHECKING:
     from holdfast.client.locate import ControllerPlace
     from holdfast.core.logs.likeness import ErrorGroup
     from holdfast.wire import api as wire
+    from holdfast.wire.forecasts import values as forecast_wire
     from holdfast.wire.logs import search as log_wire
 else:
     wire = LateModule("holdfast.wire.api")
+    forecast_wire = LateModule("holdfast.wire.forecasts.values")
 
 
 def make_job(spec: JobSpec | Sequence[str] | None, fields: Mapping[str, Any]) -> Script[JobSpec]:
@@ -198,10 +200,10 @@ class JobMethods:
         return get(path_of("jobs", job_id, "why"), wire.Why)
 
     @gives_list
-    def forecasts(self) -> PageCall[wire.JobForecast]:
+    def forecasts(self) -> PageCall[forecast_wire.JobForecast]:
         """Return the first queued jobs in their order, each with its place in line and when it should
         start."""
-        return get_pages("/v1/forecasts", wire.JobForecast)
+        return get_pages("/v1/forecasts", forecast_wire.JobForecast)
 
     @gives_list
     def settings(self, job_id: str) -> PageCall[Effective]:

@@ -12,7 +12,7 @@ from holdfast.core.placement.types import Kin
 from holdfast.core.spec import JobSpec
 from holdfast.moves.values import TaskOffer
 from holdfast.store.postgres.store import PostgresStore
-from holdfast.wire.api import JobForecast
+from holdfast.wire.forecasts.values import JobForecast
 
 _SIZES_SECONDS = 2.0
 _OLD_SECONDS = 30.0

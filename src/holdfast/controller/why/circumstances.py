@@ -9,8 +9,7 @@ import msgspec
 from holdfast.core.arrays.records import ArrayRecord
 from holdfast.core.endings.decide import Policy
 from holdfast.core.fleet.records import PoolRecord
-from holdfast.core.forecast.changes import Change
-from holdfast.core.forecast.outlook import Forecast
+from holdfast.core.forecast.outlook import Change, Forecast
 from holdfast.core.placement.possible import Size
 from holdfast.core.placement.types import Share
 from holdfast.core.records import (
@@ -25,7 +24,8 @@ from holdfast.core.records import (
 from holdfast.core.settings.resolve import Value
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.stragglers.records import SuspectRecord
-from holdfast.wire.api import JobForecast, JobLimits
+from holdfast.wire.api import JobLimits
+from holdfast.wire.forecasts.values import JobForecast
 
 
 class YoungJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,11 +43,13 @@ class YoungJob(msgspec.Struct, frozen=True, kw_only=True):
 
 class Foreseen(msgspec.Struct, frozen=True, kw_only=True):
     """A queued job's place in line and expected start. starts: how many of the last starts told the pace.
-    changes: what would let it start now, each by itself."""
+    changes: what would let it start now, each by itself. raises: what would have a pool rent a host for it
+    now."""
 
     view: JobForecast
     forecast: Forecast | None
     changes: tuple[Change, ...] = ()
+    raises: tuple[Change, ...] = ()
     starts: int = 0
 
 

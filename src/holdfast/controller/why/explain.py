@@ -62,6 +62,7 @@ def _explain_waiting(found: Circumstances) -> Iterator[WhyLine]:
         yield from waits.explain_turn(found)
     else:
         yield line(job.wait_cause or "held", f"it is held{until}: {job.reason}")
+    yield from forecasts.explain_forecast(found)
     yield from _explain_queue(found)
     yield from retries.explain_quota(found)
     yield from retries.explain_progress(found)

@@ -7,7 +7,8 @@ from holdfast.controller.why.circumstances import Circumstances, Foreseen
 from holdfast.controller.why.words import line, say_moment, say_span
 from holdfast.core.forecast.outlook import Forecast
 from holdfast.core.records import JobRecord
-from holdfast.wire.api import JobForecast, WhyLine, WouldStart
+from holdfast.wire.api import WhyLine
+from holdfast.wire.forecasts.values import JobForecast, WouldStart
 
 _BASIS = {
     "plan": "planned from what runs now and how long it and its likes take",
@@ -40,6 +41,8 @@ def explain_forecast(found: Circumstances) -> Iterator[WhyLine]:
         yield line("forecast", f"it should start {text} ({basis})")
     for change in foreseen.changes:
         yield line("would_start", f"it would start now {change.message}", change.hint)
+    for change in foreseen.raises:
+        yield line("would_rent", f"a host would be rented now {change.message}", change.hint)
 
 
 def _say_interval(forecast: Forecast) -> str:

@@ -10,25 +10,30 @@ import msgspec
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.why.circumstances import Foreseen
 from holdfast.controller.why.outlook import read_outlook
-from holdfast.core.forecast.changes import Change, find_changes
+from holdfast.core.forecast.changes import find_changes
 from holdfast.core.forecast.forecast import Foretold, find_forecast, foretell_line
 from holdfast.core.forecast.line import MAX_AHEAD, count_ahead, list_rivals, order_line
-from holdfast.core.forecast.outlook import Forecast, Outlook
+from holdfast.core.forecast.outlook import Change, Forecast, Outlook
+from holdfast.core.forecast.replay import count_worth
 from holdfast.core.placement.candidates import as_candidate
 from holdfast.core.placement.types import Candidate
 from holdfast.core.records import JobRecord, QueueRecord
 from holdfast.core.states import JobState
-from holdfast.wire.api import JobForecast
+from holdfast.wire.forecasts.values import JobForecast
 
 MAX_QUEUES = 8
 """The most other queues that are tried for a job."""
+MAX_RAISES = 3
 
 
 async def foresee_start(controller: Controller, job: JobRecord) -> Foreseen | None:
     """Return what is foreseen of a job; None for one that is not queued, or is an executor of calls."""
-    if job.state is not JobState.QUEUED or job.spec.executor:
+    comes = _comes_in_time(job)
+    if job.spec.executor or (job.state is not JobState.QUEUED and not comes):
         return None
     outlook, now = await controller.forecasts.find_outlook(lambda: read_outlook(controller))
+    if comes:
+        return await _foresee_later(job, outlook, now)
     queues = await controller.store.settings.list_live_queues()
     ahead, more = await _count(controller, outlook, job, queues)
     paused = any(queue.name == job.queue and queue.paused_at is not None for queue in queues)
@@ -36,12 +41,33 @@ async def foresee_start(controller: Controller, job: JobRecord) -> Foreseen | No
     forecast, changes = await asyncio.to_thread(
         _plan, outlook, job, ahead, more, others[:MAX_QUEUES], paused
     )
+    pools = [pool for pool in outlook.pools if count_worth(as_candidate(job), pool)]
     return Foreseen(
         view=show_forecast(job.id, ahead, more, forecast, now),
         forecast=forecast,
         changes=tuple(changes),
+        raises=tuple(each for pool in pools for each in pool.raises)[:MAX_RAISES],
         starts=outlook.pace.starts,
     )
+
+
+def _comes_in_time(job: JobRecord) -> bool:
+    """Return whether the job is queued at a known time: it waits for its start time or for its retry."""
+    waits = job.wait_cause in ("start_time", "back_off") and job.wait_until is not None
+    return job.state is JobState.WAITING and waits
+
+
+async def _foresee_later(job: JobRecord, outlook: Outlook, now: datetime) -> Foreseen | None:
+    """Return what is foreseen of a job that is queued later."""
+    assert job.wait_until is not None
+    seconds = max(0.0, (job.wait_until - now).total_seconds())
+    later = msgspec.structs.replace(outlook, later=((seconds, as_candidate(job)),))
+    told = await asyncio.to_thread(foretell_line, later, stop=job.id)
+    forecast = told.known.get(job.id)
+    if forecast is None:
+        return None
+    ahead = sum(each.priority >= job.priority and not each.member for each in outlook.line)
+    return Foreseen(view=show_forecast(job.id, ahead, False, forecast, now), forecast=forecast)
 
 
 async def foresee_line(controller: Controller) -> list[JobForecast]:

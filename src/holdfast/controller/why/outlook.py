@@ -15,6 +15,7 @@ from holdfast.core.fleet.grow import find_bound
 from holdfast.core.fleet.instances import Offer
 from holdfast.core.forecast.line import MAX_AHEAD
 from holdfast.core.forecast.outlook import Outlook, PoolOutlook, StartPace
+from holdfast.core.forecast.raises import find_raises
 from holdfast.core.forecast.spreads import (
     UNKNOWN_SECONDS,
     Spread,
@@ -141,10 +142,11 @@ def find_pool(rented: RentedPool, line: Sequence[Candidate]) -> PoolOutlook:
     calm = msgspec.structs.replace(view, quiet_seconds=0.0, outcomes=(), trouble={})
     most, _ = find_bound(calm, rented.at, {})
     failed = sum(bool(outcome.fault) for outcome in view.outcomes)
+    offer = choose_offer(rented, line)
     guess = Spread(tuple(spec.spawn_timeout_seconds * part for part in (0.2, 0.4, 0.6)))
     return PoolOutlook(
         name=spec.name,
-        host=_show_offer(rented, choose_offer(rented, line)),
+        host=_show_offer(rented, offer),
         starting=rented.starting,
         serving=view.serving,
         room=max(0, most - view.starting - view.serving),
@@ -153,6 +155,7 @@ def find_pool(rented: RentedPool, line: Sequence[Candidate]) -> PoolOutlook:
         jobs_per_host=spec.jobs_per_host,
         spawn=spread_of(rented.spawn_seconds) or guess,
         failing=failed / len(view.outcomes) if view.outcomes else 0.0,
+        raises=find_raises(view, offer, rented.at),
     )
 
 

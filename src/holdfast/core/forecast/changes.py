@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from holdfast.core.forecast.line import is_whole, list_ahead
-from holdfast.core.forecast.outlook import Outlook
+from holdfast.core.forecast.outlook import Change, Outlook
 from holdfast.core.placement.plan import MAX_HOLDERS, AdmissionPlan, plan_admission
 from holdfast.core.placement.types import Candidate
 
@@ -20,17 +20,6 @@ MAX_COST = 80_000
 """What all plans for one job may cost together, in microseconds of a usual machine."""
 SPANS = ((14_400, "4h"), (7200, "2h"), (3600, "1h"), (1800, "30m"), (900, "15m"), (300, "5m"))
 _GIB = 1 << 30
-
-
-class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """One change with which the job would start now. what: a word for programs. message: a clause that follows
-    "it would start now". hint: how to make it so."""
-
-    what: str
-    message: str
-    hint: str = ""
-    stops: int = 0
-    """Running jobs that would be stopped for it first."""
 
 
 class _Trials:

@@ -17,6 +17,17 @@ from holdfast.core.forecast.spreads import Spread
 from holdfast.core.placement.types import Candidate, Capacity, QuotaLeft, RunningTask, Share
 
 
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """One change with which a job would start now, or a pool rent a host. what: a word for programs. message: a
+    clause that follows "it would start now". hint: how to make it so. stops: running jobs that would be
+    stopped for it first."""
+
+    what: str
+    message: str
+    hint: str = ""
+    stops: int = 0
+
+
 class PoolOutlook(msgspec.Struct, frozen=True, kw_only=True):
     """A pool, as far as it may bring hosts.
 
@@ -24,7 +35,7 @@ class PoolOutlook(msgspec.Struct, frozen=True, kw_only=True):
     its way, the seconds since its intent. serving: number of hosts that serve. room: how many more it may
     rent. resumes_seconds: time until its pause for the provider, its breaker or its offer's back-off is over.
     cycle_seconds: time between two cycles. spawn: how long hosts took from the intent to serving.
-    failing: the share of spawns that fail, in 0…1.
+    failing: the share of spawns that fail, in 0…1. raises: the bounds with which it would rent one more now.
     """
 
     name: str
@@ -37,6 +48,7 @@ class PoolOutlook(msgspec.Struct, frozen=True, kw_only=True):
     jobs_per_host: float = 3.0
     spawn: Spread
     failing: float = 0.0
+    raises: tuple[Change, ...] = ()
 
 
 class StartPace(msgspec.Struct, frozen=True, kw_only=True):

@@ -170,7 +170,7 @@ class _Replay:
         look = pool.outlook
         if pool.room <= 0:
             return False
-        waiting = sum(_worth(job, look) for job in self.line)
+        waiting = sum(count_worth(job, look) for job in self.line)
         if waiting:
             new = self.outlook.behind + self.outlook.arrivals_per_second * self.at
             waiting += min(MAX_POOL_LINE, int(new))
@@ -287,7 +287,7 @@ class _Replay:
                 self._push(live.ends_at, partial(self._end, victim))
 
 
-def _worth(job: Candidate, pool: PoolOutlook) -> int:
+def count_worth(job: Candidate, pool: PoolOutlook) -> int:
     """Return as how many plain jobs a job counts for the size of a pool; 0 where the pool's hosts do not
     take it."""
     host = pool.host

@@ -62,3 +62,14 @@ async def test_a_job_that_runs_is_foretold_nothing(served: Served) -> None:
     job = await served.submit()
     await agent.take()
     assert (await ask(served, job["id"]))["forecast"] is None
+
+
+async def test_a_job_with_a_start_time_is_foretold_a_start_after_it(served: Served) -> None:
+    agent = FakeAgent(served, gpus=GPUS)
+    await agent.register()
+    at = datetime.now(UTC) + timedelta(hours=1)
+    job = await served.submit(gpus=1, start_at=at.timestamp())
+    why = await ask(served, job["id"])
+    assert why["state"] == "waiting"
+    expected = datetime.fromisoformat(why["forecast"]["expected_start"])
+    assert abs((expected - at).total_seconds()) < 60

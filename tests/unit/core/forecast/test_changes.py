@@ -3,8 +3,8 @@ from typing import Any
 import msgspec
 from hypothesis import given
 
-from holdfast.core.forecast.changes import Change, find_changes, plan_once
-from holdfast.core.forecast.outlook import Outlook
+from holdfast.core.forecast.changes import find_changes, plan_once
+from holdfast.core.forecast.outlook import Change, Outlook
 from holdfast.core.placement.types import Candidate, QuotaLeft
 from tests.unit.core.forecast.samples import make_host, make_job, make_outlook, make_task, outlooks
 

@@ -148,7 +148,7 @@ class PostgresAdmission(OnSession, AdmissionStore):
         self, tx: Tx, limit: int, but: Sequence[str], now: Now, *, whole: bool
     ) -> AdmissionSnapshot:
         revision = await tx.one(
-            "begin_admission", now=now, limits="max_running" in self.environment
+            "begin_admission", now=now, limits="max_running" in self.environment, whole=whole
         )
         if revision is None or not revision["anything_queued"]:
             # Nearly every end of a job leads here, and thousands of hosts need not be read for it.

@@ -19,7 +19,7 @@ select settings_rev, settings, rules from cluster;
 -- The revision, and whether any job can be admitted: one look into the partial index. Only then the queues, and,
 -- where one of them has a limit, the count of live jobs of each: that scan of jobs_live passes over every job that
 -- left it since the last vacuum, which under load takes longer than everything else. `limits`: the environment sets
--- one.
+-- one. `whole`: as if a job were queued.
 select c.settings_rev, c.settings, w.queued as anything_queued, w.blocked as anything_blocked, coalesce(%(now)s::timestamptz, clock_timestamp()) as now,
        case when w.queued then (
          select coalesce(jsonb_agg(jsonb_build_object(
@@ -47,7 +47,7 @@ select c.settings_rev, c.settings, w.queued as anything_queued, w.blocked as any
          or exists (select from projects where settings ?| array['share_gpus', 'share_cpu_slots'])
        end as shared
 from cluster c cross join (
-  select b.blocked, b.blocked or (
+  select b.blocked, %(whole)s::boolean or b.blocked or (
     select j.place from jobs j where j.state = 'queued' order by j.queue, j.priority desc, j.place limit 1) is not null as queued
   from (select exists (select from tasks where state = 'blocked') as blocked) b
 ) w;

@@ -1,0 +1,1 @@
+"""When queued jobs should start, as the API says it."""
