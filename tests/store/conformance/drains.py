@@ -419,6 +419,10 @@ async def test_a_notice_is_told_with_every_order_until_the_drain_is_another_one(
         (order,) = (await rig.sync(live=[key])).preempts
         assert (order.cause, order.notice_seconds) == (Cause.PREEMPTED, 90.0)
     assert (await rig.job(job_id)).drain_notice_seconds == 90.0
+    for seconds, left in ((30.0, 60.0), (70.0, 0.0)):
+        rig.tick(seconds)
+        (task,) = await rig.store.admission.read_running(now=rig.now)
+        assert (task.draining, task.notice_left_seconds) == (True, left)
     (event,) = await events_of(rig, job_id, "job.draining")
     assert event.data["notice_seconds"] == 90.0
     await rig.store.jobs.cancel_job(job_id, "enough", now=rig.now)

@@ -21,7 +21,8 @@ from holdfast.core.placement.room import Chosen, HostRoom, Room, choose_hosts, c
 from holdfast.core.placement.types import Candidate, RunningTask, TaskPlacement
 
 DRAIN_SECONDS = 60.0
-"""The time within which a task that is being stopped is expected to have ended."""
+"""The time within which a task that is being stopped is expected to have ended. With a notice it is
+over when that is, so that a short job that uses its room meanwhile ends by then (EVICT-1)."""
 
 Amount = list[int]
 """[cpu slots, memory bytes, devices]."""
@@ -72,7 +73,8 @@ class Holds:
         """Return in how many seconds, at the latest, the task's room is free again; infinity where
         that is not known."""
         if task.job_id in self._draining:
-            return DRAIN_SECONDS
+            left = task.notice_left_seconds
+            return DRAIN_SECONDS if left is None else min(DRAIN_SECONDS, left)
         return math.inf if task.ends_in_seconds is None else max(0.0, task.ends_in_seconds)
 
     def look_from(
@@ -168,7 +170,7 @@ class Holds:
         going = dict.fromkeys(t.job_id for t in stopping if t.host_id in places)
         if math.isinf(at):
             when = "when work ends there of which nothing tells how long it takes"
-        elif at == DRAIN_SECONDS and going:
+        elif going and any(self.release_at(task) == at for task in stopping):
             be = "has" if len(going) == 1 else "have"
             when = f"when {say_names(going, 3)} {be} stopped there"
         elif any(

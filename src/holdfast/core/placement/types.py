@@ -187,7 +187,8 @@ class RunningTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     devices: number of its GPUs. ran_seconds: how long its attempt has run. time_limit_seconds,
     expected_seconds, kin: as in `Candidate`. ends_in_seconds: time until its end, by its limit or
     as expected; None: not known. foretold: that end is an expectation only. draining: its job is
-    being stopped. stoppable: its attempt has run long enough, and its job would lose only the work
+    being stopped. notice_left_seconds: how long it then still has to save, at most; None where it has
+    its grace alone. stoppable: its attempt has run long enough, and its job would lose only the work
     since its last checkpoint. preemptible: it is stoppable, and its job may be preempted.
     min_run_seconds: how long an attempt of its job runs at least before it may be stopped for
     another, where its spec says so. saved_seconds: how long ago the checkpoint was on record from
@@ -212,6 +213,7 @@ class RunningTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ends_in_seconds: float | None = None
     foretold: bool = False
     draining: bool = False
+    notice_left_seconds: float | None = None
     stoppable: bool = False
     preemptible: bool = False
     min_run_seconds: float | None = None

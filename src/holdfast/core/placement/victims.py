@@ -165,7 +165,7 @@ class _Search:
         ground, by_job = self.ground, self.by_job
         order = sorted(eligible, key=lambda i: (by_job[i][0].priority, self._key(i)))
         order = order[:MAX_VICTIMS]
-        if ground.fits:
+        if ground.fits or not self._make_room(order):
             return ()
         for level in sorted({by_job[victim][0].priority for victim in order}):
             mine = [victim for victim in order if by_job[victim][0].priority <= level]

@@ -532,3 +532,36 @@ def test_ranks_that_lag_are_named() -> None:
     found = explain_job(tasks, state="running", step=100, beat_at=NOW)
     assert "its last known beat was 100 s ago at step 100" in found.summary
     assert "its ranks are at steps 90 to 100, rank 1 is furthest behind" in found.summary
+
+
+async def test_the_minimum_run_time_is_the_jobs_then_the_projects_then_the_clusters(
+    served: Served, agent: FakeAgent
+) -> None:
+    """Whatever the job would lose: none is stopped within it, for a priority or for a share."""
+    await served.call("PATCH", "/v1/config", json={"set": {"preempt_min_run_seconds": 0}})
+    await served.call("PUT", "/v1/projects/p", json={"set": {"preempt_min_run_seconds": 1200}})
+    own = {"preempt_min_run_seconds": 600}
+    firm = await served.submit(cpus=1, priority=10, preemptible=True, **own)
+    old = await served.submit(cpus=1, priority=10, preemptible=True, project="p")
+    free = await served.submit(cpus=2, priority=10, preemptible=True)
+    for job in (firm, old, free):
+        order = await agent.take()
+        await agent.sync(agent.running(order))
+        await served.until(job["id"], "running")
+    winner = await served.submit(cpus=3, priority=90)
+    await until_why(served, winner, "may_make_room")
+    answer = (await served.call("GET", f"/v1/jobs/{winner['id']}/why")).json()
+    said = [line["message"] for line in answer["lines"] if line["code"] == "may_make_room"]
+    assert [text.partition(" of priority")[0] for text in said] == [
+        f"job {firm['id']}",
+        f"job {old['id']}",
+    ]
+    assert [text.partition(", after ")[2] for text in said] == [
+        "10 min of running",
+        "20 min of running",
+    ]
+    assert (await served.job(free["id"]))["state"] == "running", "it would not be enough"
+    small = await served.submit(cpus=2, priority=80)
+    await served.until(free["id"], "draining")
+    assert {(await served.job(job["id"]))["state"] for job in (firm, old)} == {"running"}
+    assert free["id"] in (await until_why(served, small, "room_held_back"))["summary"]["message"]

@@ -469,6 +469,19 @@ def test_room_that_is_made_stays_with_whom_it_was_made_for() -> None:
     assert found.refusals["p"] == "room is held back for it on h: it fits when v1 has stopped there"
 
 
+def test_no_short_job_makes_a_preemptor_wait_longer_than_the_notice() -> None:
+    """EVICT-1: room that is free already is used only by a job that ends within the notice."""
+    going = runs("v1", "h", 2, priority=10, draining=True)
+    running = [msgspec.structs.replace(going, notice_left_seconds=20.0)]
+    jobs = [job("p", 1, 4, priority=60), job("brief", limit=30), job("briefer", limit=20)]
+    found = plan(jobs, [host("h", 2)], running, 10)
+    assert placed(found) == ["briefer"]
+    assert found.refusals["p"] == "room is held back for it on h: it fits when v1 has stopped there"
+    assert not found.preemptions
+    longer = [msgspec.structs.replace(going, notice_left_seconds=900.0)]
+    assert placed(plan(jobs, [host("h", 2)], longer, 10)) == ["brief", "briefer"]
+
+
 def test_two_that_preempt_do_not_count_on_the_same_room() -> None:
     """ADMIT-5: the free GPU is the first one's; the second stops as many as it needs by itself, or
     none."""

@@ -199,6 +199,7 @@ class MemoryAdmission(InMemory, AdmissionStore):
                             min_run_seconds=job.spec.preempt_min_run_seconds,
                             draining=state is JobState.DRAINING
                             and task.state is TaskState.PREEMPTING,
+                            notice_left_seconds=_find_notice_left(job, at),
                             stoppable=_may_go(job, s.tasks[job_id].values())
                             and not job.spec.interactive,
                             preemptible=job.spec.preemptible
@@ -340,6 +341,13 @@ def _put_first(owned: list[MemoryJob], tops: Iterable[list[MemoryJob]]) -> list[
 def order_of(job: MemoryJob) -> tuple[int, int]:
     """Return a queued job's place in the order of admission."""
     return (-job.priority, job.ord)
+
+
+def _find_notice_left(job: MemoryJob, at: datetime) -> float | None:
+    notice, since = job.row.drain_notice_seconds, job.row.drain_since
+    if notice is None or since is None:
+        return None
+    return max(0.0, notice - (at - since).total_seconds())
 
 
 def _may_go(job: MemoryJob, tasks: Iterable[TaskRow]) -> bool:

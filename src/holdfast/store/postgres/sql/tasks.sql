@@ -120,6 +120,8 @@ select t.job_id, t.host_id, j.epoch, j.queue, j.project, j.priority, cardinality
        coalesce(extract(epoch from c.at - t.started_at), 0)::double precision as ran_seconds,
        {span:j},
        j.state = 'draining' and t.state = 'preempting' as draining, -- false where one member stops alone, because its job runs on
+       case when j.drain_notice_seconds is not null and j.drain_since is not null then
+         greatest(0, j.drain_notice_seconds - extract(epoch from c.at - j.drain_since))::double precision end as notice_left_seconds,
        s.stoppable and not coalesce((j.spec->>'interactive')::boolean, false) as stoppable, s.stoppable and j.preemptible as preemptible,
        (j.spec->>'preempt_min_run_seconds')::double precision as min_run_seconds,
        case when k.job_id is not null then greatest(0, extract(epoch from c.at - k.created_at))::double precision end as saved_seconds, k.step as saved_step,
