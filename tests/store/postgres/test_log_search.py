@@ -6,7 +6,9 @@ from datetime import timedelta
 
 import pytest
 
+from holdfast.core.calls.marks import make_mark
 from holdfast.core.records import LogStreamRecord
+from holdfast.moves.values import LogAppend
 from holdfast.store.postgres.logs import search
 from holdfast.store.postgres.logs.search import LogSpan
 from tests.store.rig import Rig
@@ -120,3 +122,27 @@ async def test_which_jobs_and_streams_are_searched(rig: Rig) -> None:
     streams: list[LogStreamRecord] = await found_by.list_searched_streams([second])
     late = await found_by.find_chunks(streams, [0, 0], [], since)
     assert late.spans == []
+
+
+async def test_the_call_that_printed_a_line_is_found(rig: Rig) -> None:
+    await rig.host(slots=2)
+    job_id, key = await rig.running(executor="a family")
+    plain, stranger = await rig.running()
+    one, other = "0" * 19 + "1", "0" * 19 + "2"
+    data = b"loading\n"
+    starts = {}
+    for set_id, index in ((one, 3), (one, 4), (other, 3), (one, 5)):
+        data += make_mark(set_id, index, 1).encode()
+        starts[set_id, index] = len(data)
+        data += b"x\n" * 20_000 if index == 4 else b"error here\n"
+    for task in (key, stranger):
+        append = LogAppend(key=task, stream="stdout", offset=0, data=data, ended=False,
+                           keep_bytes=1 << 20, marked=True)  # fmt: skip
+        await rig.store.logs.append_logs("h1", [append])
+    ours, theirs = await rig.store.log_search.list_searched_streams([job_id, plain])
+    places = [(ours, 0), *((ours, at) for at in starts.values())]
+    places += [(ours, starts[other, 3] - 200), (theirs, len(data))]
+    found = await rig.store.log_search.find_calls(places)
+    assert {n: (mark.set_id, mark.index) for n, mark in found.items()} == {
+        1: (one, 3), 2: (one, 4), 3: (other, 3), 4: (one, 5), 5: (one, 4),
+    }, "none before the first mark, and none in a job that is no executor"  # fmt: skip

@@ -37,7 +37,7 @@ def test_lines_come_with_their_places(stub: Stub) -> None:
     assert done.stdout.splitlines() == [
         f"{JOB}-1-0-stdout-before",
         f"{JOB}:1:0:stdout:NCCL timeout",
-        f"{JOB}:1:17:stderr:Killed \ufffd]0;x\ufffd … (10000000 bytes of this line are not shown)",
+        f"{JOB}:1:17:stderr:Killed \ufffd]0;x\ufffd … (at least 10000000 bytes of this line are not shown)",
     ]
     assert "3.0M are kept, of which 64K were read" in done.stderr
     path = stub.requests[-1].path
@@ -86,3 +86,16 @@ def test_error_lines_of_ranks_that_are_alike_are_one_line(stub: Stub) -> None:
     assert "and 2 more: holdfast logs --errors" in shown.stdout
     stub.on(f"GET /v1/jobs/{JOB}/errors", Answer({"items": [], "next": None}))
     assert "no line tells" in stub.run("logs", "--errors", JOB).stdout
+
+
+def test_the_sizes_of_logs_are_shown(stub: Stub) -> None:
+    streams = [
+        {"job_id": JOB, "attempt": 1, "rank": rank, "stream": "stdout", "size": 40 << 20,
+         "kept": 16 << 20, "ended": rank == 0}
+        for rank in (0, 1)
+    ]  # fmt: skip
+    stub.on(f"GET /v1/jobs/{JOB}/logs/streams", Answer({"items": streams, "next": None}))
+    shown = stub.run("logs", "--sizes", JOB).stdout
+    assert "40M" in shown.replace("40.0M", "40M")
+    assert "are kept, until history_days after" in shown
+    assert len(json.loads(stub.run("logs", "--sizes", JOB, "--json").stdout)) == 2

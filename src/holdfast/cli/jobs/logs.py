@@ -18,7 +18,7 @@ from holdfast.cli.find.jobs import act_on, one_job
 from holdfast.cli.jobs.jobs import read_since
 from holdfast.cli.jobs.ranks_output import Excerpt, RankPrefixer, find_last_lines
 from holdfast.cli.options import COUNT, JOB, POSITIVE
-from holdfast.cli.output import count_of, note, say_state, write_stream
+from holdfast.cli.output import count_of, note, say_state, size, table, write_stream
 from holdfast.cli.watch.progress import StepLine
 from holdfast.core.logs.likeness import say_group
 from holdfast.core.records import JobRecord
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.client import Client
     from holdfast.core.arrays.records import ArrayRecord
     from holdfast.core.logs.likeness import ErrorGroup
+    from holdfast.core.records import LogStreamRecord
 # Jobs run on while their controller is away for long, so only Ctrl-C gives up the following.
 _LINE_BYTES = 4096  # as many are read at first for each line of `-n`
 FOLLOW_RETRY_SECONDS = 24 * 3600.0
@@ -51,12 +52,12 @@ class Gaps:
 
     def tell(self) -> None:
         """Say how many bytes are missing, and which command fetches them."""
-        for stream, size in self._missing.items():
+        for stream, lost in self._missing.items():
             if self._full:
-                missing = f"{count_of(size, 'byte')} of {stream} are missing"
+                missing = f"{count_of(lost, 'byte')} of {stream} are missing"
                 note(f"{missing}: {self._reasons[stream] or 'the host did not say why'}")
             else:
-                tell_missing(self._job_id, size, stream)
+                tell_missing(self._job_id, lost, stream)
 
     @property
     def exit_code(self) -> int:
@@ -142,6 +143,7 @@ def copy_output(
 @click.option(
     "--errors", is_flag=True, help="The error lines of all ranks, alike ones as one line."
 )
+@click.option("--sizes", is_flag=True, help="How much each stream has, and how much is kept.")
 @talks
 def logs(
     face: Face,
@@ -152,6 +154,7 @@ def logs(
     timestamps: bool,
     since: str | None,
     errors: bool,
+    sizes: bool,
     **which: Any,
 ) -> None:
     """Print a job's output: its stdout to stdout, its stderr to stderr, byte for byte.
@@ -191,6 +194,11 @@ def logs(
                 groups = client.errors(job_id, which["attempt"])
                 face.show(groups, errors_text(groups) or "no line tells of an error")
             return
+        if sizes:
+            with one_job(client, job_id) as job_id:
+                streams = client.log_streams(job_id, which["attempt"])
+                face.show(streams, sizes_text(streams) if streams else "it has written nothing")
+            return
         if follow or full:
             with one_job(client, job_id) as job_id:
                 asked = {**which, "full": full, "wait": follow}
@@ -209,6 +217,23 @@ def errors_text(groups: Sequence[ErrorGroup], first: int | None = None) -> str:
     if first is not None and len(groups) > first:
         lines.append(f"and {len(groups) - first} more: holdfast logs --errors")
     return "\n".join(lines)
+
+
+def sizes_text(streams: Sequence[LogStreamRecord]) -> str:
+    """Return a table of streams with their sizes, and the sum of what is kept."""
+    rows = [
+        (
+            str(s.attempt),
+            str(s.rank),
+            s.stream,
+            size(s.size),
+            size(s.kept),
+            "no" if s.ended else "yes",
+        )
+        for s in streams
+    ]
+    kept = f"{size(sum(s.kept for s in streams))} are kept, until history_days after the job's end"
+    return table(("ATTEMPT", "RANK", "STREAM", "WRITTEN", "KEPT", "OPEN"), rows) + f"\n{kept}"
 
 
 class LinesCut(NamedTuple):

@@ -62,7 +62,8 @@ def grep(
     gone.
 
     Without JOB, the logs of all jobs are searched, the newest job first. Each line comes as
-    `JOB:ATTEMPT:RANK:STREAM:text`; lines beside a match (-C) have dashes in place of the colons.
+    `JOB:ATTEMPT:RANK:STREAM:text`, and what a call printed with the call, SET.INDEX, before the
+    text; lines beside a match (-C) have dashes in place of the colons.
     PATTERN is written as RE2 reads it, which is as most programs do, without looking ahead or back.
 
     A text of four characters or more within PATTERN lets the server read only the parts of the logs
@@ -129,11 +130,17 @@ class _Printer:
         if self._stamps and line.at is not None:
             at = line.at.astimezone(UTC)
             head += f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03d}Z{mark}"
+        if line.call:
+            head += f"{line.call}{mark}"
         text = line.text
         if line.match and line.end > line.start:
             found = style(text[line.start : line.end], _RED)
             text = text[: line.start] + found + text[line.end :]
-        cut = f" … ({count_of(line.cut, 'byte')} of this line are not shown)" if line.cut else ""
+        cut = (
+            f" … (at least {count_of(line.cut, 'byte')} of this line are not shown)"
+            if line.cut
+            else ""
+        )
         print_text(f"{style(head, _CYAN)}{text}{cut}")
 
     _beside = False

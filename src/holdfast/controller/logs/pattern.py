@@ -9,6 +9,7 @@ from holdfast.errors import ValidationError
 
 MAX_INSTRUCTIONS = 1000
 """The largest compiled pattern: in the worst case, matching takes time with its size."""
+_MANY_LINES = "(?m)"  # ^ and $ are the ends of a line
 _WHOLE_TEXT = re.compile(r"(?<!\\)(?:\\\\)*\\[Az]")
 
 
@@ -31,10 +32,11 @@ def compile_pattern(pattern: str, *, ignore_case: bool, fixed: bool) -> LogPatte
     if _WHOLE_TEXT.search(written):
         raise _refuse(r"a line begins at ^ and ends at $; \A and \z mean nothing here")
     try:
-        compiled = re2.compile(f"(?m){written}", options)
+        compiled = re2.compile(_MANY_LINES + written, options)
     except re2.error as error:
         text = error.args[0] if error.args else "it cannot be read"
         words = text.decode(errors="replace") if isinstance(text, bytes) else str(text)
+        words = words.replace(_MANY_LINES, "")
         raise _refuse(f"{words}; patterns are written as RE2 reads them") from None
     finally:
         re2.purge()  # the module keeps 128 patterns, each with megabytes of states

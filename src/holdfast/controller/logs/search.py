@@ -17,6 +17,7 @@ from holdfast.controller.http.sse import StreamAnswer, event_bytes
 from holdfast.controller.logs.pages import FoundLines, PageReader, plan_pages
 from holdfast.controller.logs.pattern import compile_pattern
 from holdfast.controller.runtime.context import Controller
+from holdfast.core.calls.marks import CallMark
 from holdfast.core.ids import ID_PATTERN
 from holdfast.core.logs.scan import FoundLine
 from holdfast.core.records import LogStreamRecord
@@ -74,8 +75,19 @@ class LogSearch:
     async def events(self) -> AsyncIterator[bytes]:
         """Yield the lines that match, and at the end what was searched."""
         async for found in self._find():
-            yield b"".join(event_bytes("found", line) for line in _tell(found))
+            yield b"".join([event_bytes("found", line) for line in await self._tell(found)])
         yield event_bytes("end", self._sum_up())
+
+    async def _tell(self, found: FoundLines) -> list[LogFound]:
+        if not found:
+            return []
+        places = [(stream, line.offset) for stream, line in found]
+        async with self._controller.searches.take(self._caller):
+            calls = await self._store.find_calls(places)
+        return [
+            _make_found(stream, line, calls.get(number))
+            for number, (stream, line) in enumerate(found)
+        ]
 
     def _sum_up(self) -> LogSearchEnd:
         reader = self._reader
@@ -163,12 +175,7 @@ class LogSearch:
         yield lines
 
 
-def _tell(found: FoundLines) -> Iterator[LogFound]:
-    for stream, line in found:
-        yield _make_found(stream, line)
-
-
-def _make_found(stream: LogStreamRecord, line: FoundLine) -> LogFound:
+def _make_found(stream: LogStreamRecord, line: FoundLine, mark: CallMark | None) -> LogFound:
     def count(data: bytes) -> int:
         return len(data.decode(errors="replace"))
 
@@ -184,6 +191,7 @@ def _make_found(stream: LogStreamRecord, line: FoundLine) -> LogFound:
         end=count(line.data[: line.end]),
         cut=line.cut,
         at=line.at,
+        call="" if mark is None else f"{mark.set_id}.{mark.index}",
     )
 
 

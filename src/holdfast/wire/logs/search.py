@@ -9,7 +9,8 @@ class LogFound(ApiBody, frozen=True, kw_only=True):
     """A line that matches a search, or that stands beside one (`match` false), in a `found` event.
 
     offset: where the line begins in its stream. cut: bytes of a long line that `text` leaves out.
-    start, end: the first match within `text`, in characters.
+    start, end: the first match within `text`, in characters. call: the call that printed it, as
+    SET.INDEX; empty where no call did.
     """
 
     job: str
@@ -23,6 +24,7 @@ class LogFound(ApiBody, frozen=True, kw_only=True):
     end: int = 0
     cut: int = 0
     at: datetime | None = None
+    call: str = ""
 
 
 class LogSearchEnd(ApiBody, frozen=True, kw_only=True):

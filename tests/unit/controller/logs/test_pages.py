@@ -129,6 +129,7 @@ def test_what_a_pattern_may_not_be() -> None:
         return refused.value.message
 
     assert "missing ]" in refuse("a[")
+    assert refuse("a(").startswith("query.pattern: missing ): a(; patterns")
     assert "invalid perl operator" in refuse(r"(?=ahead)")
     assert r"\A and \z mean nothing" in refuse(r"x|\Afirst")
     assert "too large" in refuse(r"\pL{90}")

@@ -4,12 +4,16 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
+from holdfast.core.calls.marks import CallMark, find_marks
 from holdfast.core.logs import plan as log_plan
 from holdfast.core.logs.grams import hash_text
 from holdfast.core.logs.scan import LogPiece
 from holdfast.core.records import LogStreamRecord
 from holdfast.store.postgres.connection.ports import OnSession
 
+_LONGEST_MARK = 64
+_MARKS_BYTES = 1 << 16
+_SPANS_AT_ONCE = 32
 CHUNKS_AT_ONCE = 4096
 """Most chunks of one stream that one statement looks at."""
 
@@ -114,6 +118,28 @@ class PostgresLogSearch(OnSession):
             at = max(row["at"], found[-1].at) if found else row["at"]
             found.append(ChunkKey(at, row["offset"], row["offset"] + row["length"]))
         return keys
+
+    async def find_calls(
+        self, places: Sequence[tuple[LogStreamRecord, int]]
+    ) -> dict[int, CallMark]:
+        """Return the mark of the call that printed the line at each place (stream, offset), by the
+        place's number; none for a line that no call printed, or whose call is not known."""
+        given = {"starts": [at for _, at in places], "longest": _LONGEST_MARK, "most": _MARKS_BYTES}
+        streams = [stream for stream, _ in places]
+        rows = await self.session.rows("find_last_marks", **_split(streams), **given)
+        spans = [LogSpan(streams[r["n"] - 1], max(0, r["start"]), r["end"]) for r in rows]
+        found: dict[int, CallMark] = {}
+        for at in range(0, len(spans), _SPANS_AT_ONCE):
+            part = spans[at : at + _SPANS_AT_ONCE]
+            for row, span, pieces in zip(
+                rows[at:], part, await self.read_spans(part), strict=False
+            ):
+                first = pieces[0].offset if pieces else 0
+                data = b"".join(piece.data for piece in pieces)[: span.end - first]
+                marks = find_marks(data, fresh=first == 0)
+                if marks:
+                    found[row["n"] - 1] = marks[-1]
+        return found
 
     async def read_spans(self, spans: Sequence[LogSpan]) -> list[list[LogPiece]]:
         """Return the chunks that reach into each span, whole and in order."""

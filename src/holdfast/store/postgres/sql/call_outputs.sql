@@ -45,5 +45,23 @@ from given g cross join lateral (
 ) j
 order by o.job_id, o.attempt, o.stream desc, o.start limit 1000;
 
+-- name: find_last_marks
+-- For each of some places in logs of executors, where the last mark before it is to be looked for: in the rows that begin
+-- last before it. A row ends where its last mark does.
+select o.n, max(case when o."end" <= o.at then o."end" - %(longest)s else greatest(o.start, o.at - %(most)s) end) as start,
+  max(least(o."end", o.at)) as "end"
+from (
+  select g.n, g.at, c.start, c."end"
+  from unnest(%(jobs)s::text[], %(attempts)s::integer[], %(ranks)s::integer[], %(streams)s::text[], %(starts)s::bigint[])
+    with ordinality as g(job_id, attempt, rank, stream, at, n)
+  cross join lateral (
+    select start, "end" from call_outputs
+    where job_id = g.job_id and attempt = g.attempt and rank = g.rank and stream = g.stream and start < g.at
+    order by start desc limit 4
+  ) c
+  where exists (select from jobs j where j.id = g.job_id and j.spec ? 'executor')
+) o
+group by o.n;
+
 -- name: prune_outputs
 delete from call_outputs where job_id = any(%(ids)s);
