@@ -53,6 +53,17 @@ def test_a_line_in_a_jobs_own_log_quarantines_nothing(shared: Cluster) -> None:
     assert shared.client.host("liar").state == "active"
 
 
+def test_a_mistake_in_the_program_is_not_tried_again(shared: Cluster) -> None:
+    """BUDGET-9."""
+    shared.set_queue("typo")
+    shared.add_host("typo", queues=["typo"])
+    retry = {"max_retries": 3, "retry_delay": 0.0}
+    typo = shared.submit(sys.executable, "-c", "optimzer.step()", queue="typo", retry=retry)
+    ended = shared.until(typo, "failed")
+    assert (ended.cause, ended.attempts) == ("program_error", 1)
+    assert "name 'optimzer' is not defined; another attempt would end the same" in ended.reason
+
+
 def test_an_operators_rule_decides_real_ends(shared: Cluster) -> None:
     shared.set_queue("ruled")
     shared.add_host("ruled", queues=["ruled"])

@@ -14,6 +14,7 @@ from holdfast.cli.face import Face, talks
 from holdfast.cli.operate.resource import Columns, draw_columns, resource
 from holdfast.cli.output import facts, note
 from holdfast.client.synchronous import Client
+from holdfast.core.causes import Cause
 from holdfast.core.endings.rules import OperatorRule, drop_rule, parse_rules
 from holdfast.errors import NotFound, ValidationError
 
@@ -206,6 +207,8 @@ def finding_text(found: RulesFinding) -> str:
     charged = {"never": "never retried", "nothing": "requeued at no charge"}.get(
         found.charged_to, f"charged to {found.charged_to}"
     )
+    if found.cause == Cause.PROGRAM_ERROR:
+        charged = "never retried, unless the attempt reported a new step or left a checkpoint"
     also = ["never retried, by the rule"] * found.never_retry + [
         "the next attempt avoids the host"
     ] * found.avoid_host

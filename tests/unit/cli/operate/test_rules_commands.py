@@ -92,6 +92,15 @@ def test_setting(stub: Stub, file: Path) -> None:
     assert "line 2: name: no" in done.stderr
 
 
+def test_trying_says_when_no_retry_follows(stub: Stub) -> None:
+    finding = RulesFinding(
+        cause="program_error", rule="log-name", message="m", charged_to="retries", exit_code=1
+    )
+    stub.on("POST /v1/rules/try", Answer(finding))
+    done = stub.run("rules", "try", "--exit-code", "1")
+    assert "program_error (never retried, unless the attempt reported a new step" in done.stdout
+
+
 def test_trying(stub: Stub, file: Path, tmp_path: Path) -> None:
     finding = RulesFinding(
         cause="nonzero_exit",
