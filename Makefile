@@ -5,7 +5,7 @@ UV     := .uv/bin/uv
 RUN    := .venv/bin
 UVENV  := UV_PROJECT_ENVIRONMENT=$(CURDIR)/.venv
 
-.PHONY: help browser code-large demo demo-fleet demo-pipeline test ddp gpu integrations slurm kubernetes s3 tools lint types imports bench bench-peers curves profile soak clean env anew
+.PHONY: help browser pictures code-large demo demo-fleet demo-pipeline test ddp gpu integrations slurm kubernetes s3 tools lint types imports bench bench-peers curves profile soak clean env anew
 
 help:           ## what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -53,6 +53,10 @@ browser: env    ## the dashboard in a real Chromium, which it installs where roo
 	@command -v $(or $(CHROMIUM),chromium) >/dev/null || apt-get install -y -q chromium >/dev/null
 	@$(UVENV) $(UV) sync --quiet --frozen --all-extras --group browser --python $(PYTHON)
 	@HOLDFAST_TEST_CHROMIUM=$$(command -v $(or $(CHROMIUM),chromium)) $(RUN)/python -m pytest -q tests/unit/controller/web/test_chromium.py
+
+pictures: env   ## the dashboard's pictures of the docs, taken anew
+	@$(UVENV) $(UV) sync --quiet --frozen --all-extras --group browser --python $(PYTHON)
+	@HOLDFAST_TEST_CHROMIUM=$$(command -v $(or $(CHROMIUM),chromium)) $(RUN)/python examples/pictures.py
 
 code-large: env ## A hundred thousand files and a sparse one of 2 GiB travel with a job; ten minutes
 	@HOLDFAST_TESTS_LARGE_CODE=1 $(RUN)/python -m pytest -q tests/system/code -k hundred

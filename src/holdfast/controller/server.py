@@ -25,6 +25,7 @@ import uvicorn
 from holdfast.blobs.interface import BlobStore
 from holdfast.blobs.locate import open_blobs
 from holdfast.controller.app import App
+from holdfast.controller.http.callers import StoredSignIns
 from holdfast.controller.http.certificate import say_validity
 from holdfast.controller.http.protocol import BoundedProtocol
 from holdfast.controller.http.splice import SplicedProtocol
@@ -33,7 +34,6 @@ from holdfast.controller.loops.leader import Leader
 from holdfast.controller.runtime.auth import ensure_admin_token
 from holdfast.controller.runtime.background import keep_going
 from holdfast.controller.runtime.context import Controller
-from holdfast.controller.runtime.sign_ins import StoredSignIns
 from holdfast.core.settings.resolve import layer_from_environment
 from holdfast.core.settings.table import RENAMED
 from holdfast.errors import HoldfastError, Unavailable, ValidationError

@@ -1,13 +1,25 @@
 """The caller of a route for users: by a token, by a browser's sign-in, or from a page inside this
-process."""
+process; and the browsers that are signed in, as the dashboard asks for them."""
 
+import contextlib
 import hmac
+import secrets
 
 from holdfast.controller.http.endpoints import ApiCall
-from holdfast.controller.runtime.auth import hash_secret
+from holdfast.controller.runtime.auth import Guard, hash_secret, make_new_id
 from holdfast.core.records import TokenRecord
-from holdfast.errors import Unauthorized
-from holdfast.web.browsers import PROOF_HEADER, check_origin, find_header, read_cookie
+from holdfast.errors import NotFound, Unauthorized
+from holdfast.store.postgres.sign_ins import SignedIn
+from holdfast.store.postgres.store import PostgresStore
+from holdfast.web.app import NewSignIn
+from holdfast.web.browsers import (
+    MAX_SECRET_CHARS,
+    PROOF_HEADER,
+    SIGN_IN_SECONDS,
+    check_origin,
+    find_header,
+    read_cookie,
+)
 from holdfast.web.reader import CALLER
 
 
@@ -26,12 +38,53 @@ async def find_caller(call: ApiCall) -> TokenRecord:
     if secret is None:
         return await call.controller.guard.find_user(authorization)
     check_origin(call.scope, call.controller.origins)
-    signed_in = await call.controller.guard.find_sign_in(secret)
     proof = find_header(call.scope, PROOF_HEADER) or ""
-    if not hmac.compare_digest(hash_secret(proof), signed_in.proof_hash):
-        raise Unauthorized(
-            "this call came with a browser's cookie and without the proof of the dashboard's own "
-            "pages; send `Authorization: Bearer TOKEN`",
-            code="no_proof",
+    return await StoredSignIns(call.store, call.controller.guard).check(secret, proof)
+
+
+class StoredSignIns:
+    """Sign-ins in the store, remembered by the guard for a moment."""
+
+    def __init__(self, store: PostgresStore, guard: Guard) -> None:
+        self._store, self._guard = store, guard
+
+    async def find(self, secret: str) -> TokenRecord:
+        """Return the token by which a browser acts. Raises Unauthorized."""
+        return (await self._find(secret)).token
+
+    async def check(self, secret: str, proof: str) -> TokenRecord:
+        """As `find`, of a browser that shows its proof too (WEB-2)."""
+        signed_in = await self._find(secret)
+        if not hmac.compare_digest(hash_secret(proof[:MAX_SECRET_CHARS]), signed_in.proof_hash):
+            raise Unauthorized(
+                "this call came with a browser's cookie and without the proof of the dashboard's "
+                "own pages; send `Authorization: Bearer TOKEN`",
+                code="no_proof",
+            )
+        return signed_in.token
+
+    async def sign_in(self, link: str, browser: str, address: str) -> NewSignIn:
+        """Spend a link. Raises Unauthorized where the link is over."""
+        made = NewSignIn(secret=secrets.token_urlsafe(32), proof=secrets.token_urlsafe(32))
+        await self._store.sign_ins.spend_link(
+            hash_secret(link[:MAX_SECRET_CHARS]),
+            make_new_id(),
+            hash_secret(made.secret),
+            hash_secret(made.proof),
+            SIGN_IN_SECONDS,
+            browser=browser,
+            address=address,
         )
-    return signed_in.token
+        return made
+
+    async def sign_out(self, secret: str) -> None:
+        """End a browser's sign-in. The sign-in may be over already."""
+        signed_in = await self._find(secret)
+        with contextlib.suppress(NotFound):
+            await self._store.sign_ins.end_sign_in(signed_in.id)
+        self._guard.forget()
+
+    async def _find(self, secret: str) -> SignedIn:
+        if not secret:
+            raise Unauthorized("this browser is not signed in", code="signed_out")
+        return await self._guard.find_sign_in(secret)
