@@ -221,6 +221,11 @@ class AgentTask:
         if not same or clock.at_ms is None or int(now * 1000) - clock.at_ms >= _TALLY_BEAT_MS:
             self.count_time(now, beats=True)
 
+    def count_save(self, now: float, seconds: float) -> None:
+        """Name the last `seconds` a save, as far as they are counted as what the task does now."""
+        self.count_time(now)
+        self.saved.tally = self.saved.tally.save(int(seconds * 1000))
+
     def count_stall(self, now: float) -> None:
         """Name the silence before a trip a stall, if the task has ever beat."""
         self.count_time(now)

@@ -10,8 +10,9 @@ datagram carries `"section": "eval"`, with `"timeout": 600` where the section ha
 datagram without `section` says that the work is in none. So a lost datagram loses nothing that the
 next one does not bring. `"leave": true` beside `section` ends the section and counts its pass for
 the learned timeout. `"checkpoint": true` says that a checkpoint lies in the folder
-`HOLDFAST_CHECKPOINT_OUT`, and `"counts": {"frames_in": 7}` brings totals since the start for the
-controller's metrics, at most `MAX_COUNTS` of them; such datagrams are no beats.
+`HOLDFAST_CHECKPOINT_OUT`, with the seconds that the save blocked as `"took"`, and
+`"counts": {"frames_in": 7}` brings totals since the start for the controller's metrics, at most
+`MAX_COUNTS` of them; such datagrams are no beats.
 `"waited": 12.5` is how many seconds the process has waited for other ranks since its start, and
 `"checksum": "9f2c"` a fingerprint of what this step computed, which ranks of one `"group"` (none: all
 ranks) must have alike.
@@ -44,6 +45,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     timeout: Annotated[float, Meta(gt=0, le=30 * 86_400)] | None = None
     leave: bool = False
     checkpoint: bool = False
+    took: Annotated[float, Meta(ge=0, le=30 * 86_400)] = 0.0
     counts: Counts = {}
     waited: Elapsed | None = None
     checksum: Checksum | None = None

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import os
 import sys
+from time import monotonic
 
-from holdfast.work.beats import section
 from holdfast.work.line import Line
 
 TYPE_CHECKING = False  # as in `beats`
@@ -53,10 +53,10 @@ def save(
     try:
         if folder:
             name = NAME if number is None or number < 0 else f"{NAME}.{number}"
-            with section(NAME):  # so that the ledger knows what the save took
-                _write(data, folder, name)
-                _remove_older(folder, name)
-            _tell()
+            began = monotonic()
+            _write(data, folder, name)
+            _remove_older(folder, name)
+            _tell(monotonic() - began)
             return True
         if local is not None:
             where = os.path.abspath(os.fspath(local))
@@ -144,13 +144,14 @@ def _remove_older(folder: str, name: str) -> None:
                     pass  # the agent was quicker
 
 
-def _tell() -> None:
+def _tell(took: float) -> None:
     task, address = os.environ.get("HOLDFAST_TASK"), os.environ.get("HOLDFAST_BEAT_SOCKET")
     if task and address:
         from json import dumps
 
         line = Line(address)
-        line.send_patiently(dumps({"task": task, "checkpoint": True}).encode(), PATIENCE_SECONDS)
+        said = {"task": task, "checkpoint": True, "took": round(took, 3)}
+        line.send_patiently(dumps(said).encode(), PATIENCE_SECONDS)
         line.close()
 
 

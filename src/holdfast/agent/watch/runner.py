@@ -118,6 +118,7 @@ class WatchRunner:
             self._note_bad(f"a beat of {beat.task[:64]!r}, which does not run here")
             return
         if beat.checkpoint:
+            task.count_save(now, beat.took)
             self._saved(task)
             return
         if beat.counts:

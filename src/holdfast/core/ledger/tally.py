@@ -109,6 +109,15 @@ class TallyClock(msgspec.Struct, frozen=True, kw_only=True):
         mark[LedgerName.KEPT] = min(mark.get(LedgerName.KEPT, 0), named[LedgerName.KEPT])
         return msgspec.structs.replace(self, tally=tally, mark=mark), counted_ms + moved
 
+    def save(self, took_ms: int) -> TallyClock:
+        """Name the last `took_ms` *checkpointing*, as far as they have the present name."""
+        tally, to = self.tally, LedgerName.CHECKPOINTING
+        took = min(took_ms, tally.ms.get(tally.now, 0))
+        if took <= 0 or tally.now in _NEVER_STALLED:
+            return self
+        ms = {**tally.ms, tally.now: tally.ms[tally.now] - took, to: tally.ms.get(to, 0) + took}
+        return msgspec.structs.replace(self, tally=msgspec.structs.replace(tally, ms=ms))
+
     def stall(self, now_ms: int) -> TallyClock:
         """Name the time since the last beat *stalled*, except what saves took."""
         counted = self.count(now_ms, LedgerName.DRAINING)

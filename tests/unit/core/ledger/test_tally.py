@@ -48,6 +48,13 @@ def test_a_stall_is_the_silence_since_the_last_beat_but_for_saves() -> None:
     assert clock.tally.now == LedgerName.DRAINING
 
 
+def test_a_save_is_taken_from_what_the_task_does_and_never_from_more() -> None:
+    clock = TallyClock().count(0, LedgerName.UNMEASURED_BUSY).beat(10, 1, LedgerName.KEPT)
+    clock = clock.count(60, LedgerName.KEPT)
+    assert clock.save(20).tally.ms == {"loading": 10, "kept": 30, "checkpointing": 20}
+    assert clock.save(2_000).tally.ms == {"loading": 10, "kept": 0, "checkpointing": 50}
+
+
 @pytest.mark.parametrize(
     ("given", "name"),
     [
