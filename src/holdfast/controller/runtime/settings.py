@@ -228,6 +228,11 @@ class Settings:
         held = _is_off(self.projects.get(project, {}))
         return f"project {project}" if held else None
 
+    def sets(self, name: str) -> bool:
+        """Return whether any layer of cluster, environment or a project gives the setting a value."""
+        layers = [*(layer for _, layer in self._below), *self.projects.values()]
+        return any(layer.get(name) is not None for layer in layers)
+
     def find_holders(self) -> list[tuple[str, str | None, str]]:
         """Return every kill switch that is on: (layer, project, reason)."""
         off: list[tuple[str, str | None, Mapping[str, Value]]] = [

@@ -21,6 +21,7 @@ from holdfast.core.records import (
     TaskRecord,
     WaitRecord,
 )
+from holdfast.core.report.idle import IdleGpus, IdlePolicy
 from holdfast.core.settings.resolve import Value
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.stragglers.records import SuspectRecord
@@ -75,7 +76,8 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     turn. watch: the watchdogs' settings for its tasks. limits: the limits that stop it by the
     clock, and how long it should take. environment: what the last attempt's log says of the age of
     an environment that was made long before. suspects: what is known of slow and wrong ranks of its
-    present attempt.
+    present attempt. idle: what is known of its GPUs, where they did nothing at the last looks;
+    idle_policy: what its project does about that.
     """
 
     job: JobRecord
@@ -112,3 +114,5 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
 
     foreseen: Foreseen | None = None
     suspects: tuple[SuspectRecord, ...] = ()
+    idle: IdleGpus | None = None
+    idle_policy: IdlePolicy = IdlePolicy()

@@ -143,6 +143,7 @@ def _explain_running(found: Circumstances) -> Iterator[WhyLine]:
     yield line("running", f"attempt {job.attempts} runs on {where}; {beat}{steps}")
     yield from gangs.explain_members(found)
     yield from gangs.explain_suspects(found)
+    yield from shares.explain_idle(found)
     yield from shares.explain_loan(found)
     yield from retries.explain_progress(found)
     yield from _explain_silence(found)

@@ -5,6 +5,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from holdfast.controller.report.sums import find_idle_policy
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.controller.why.circumstances import Circumstances, YoungJob
@@ -20,6 +21,7 @@ from holdfast.core.placement.preemption import find_winner
 from holdfast.core.placement.shares import Shares
 from holdfast.core.placement.types import Share, find_kin
 from holdfast.core.records import HostRecord, JobRecord, WaitRecord
+from holdfast.core.report.idle import IdleGpus
 from holdfast.core.states import JobState
 from holdfast.core.stragglers.records import SuspectRecord
 from holdfast.moves.rows import DEPENDENCY
@@ -54,6 +56,7 @@ async def find_circumstances(
     places = await store.jobs.queue_places(queued) if queued else {}
     attempts = await store.jobs.get_attempts(newest.values(), members=True) if newest else {}
     ends, lines = await _read_waits(controller, jobs)
+    idle = await _find_idle(controller, jobs)
     suspects = await _read_suspects(controller, jobs)
     starts = await _read_starts(controller, jobs)
     victims = await _find_victims(controller) if queued else {}
@@ -89,11 +92,19 @@ async def find_circumstances(
                 sizes=sizes if is_queued else (),
                 waits=tuple(ends.get(job.id, ())),
                 suspects=tuple(suspects.get(job.id, ())),
+                idle=idle.get(job.id),
                 pools=_list_pools(job, pools) if is_queued else (),
                 **_read_rules(settings, job),
             )
         )
     return found
+
+
+async def _find_idle(controller: Controller, jobs: Sequence[JobRecord]) -> dict[str, IdleGpus]:
+    """Return what is known of the running jobs whose GPUs do nothing."""
+    epochs = {job.id: job.epoch for job in jobs if job.gpus and job.state is JobState.RUNNING}
+    found = await controller.store.money.read_idle_gpus() if epochs else []
+    return {one.job_id: one for one in found if epochs.get(one.job_id) == one.epoch}
 
 
 async def find_environment(controller: Controller, job: JobRecord) -> str | None:
@@ -173,6 +184,7 @@ def _read_rules(settings: Settings, job: JobRecord) -> dict[str, Any]:
         "rate_limit": settings.value("retry_rate_limit"),
         "quota_jobs": settings.value("quota_jobs", job.queue, job.spec),
         "quota_gpus": settings.value("quota_gpus", job.queue, job.spec),
+        "idle_policy": find_idle_policy(settings, job.project),
         "watch": settings.watch(job.queue, job.spec),
         "silence_seconds": settings.silence_seconds,
         "reservation_seconds": settings.number("reservation_seconds"),

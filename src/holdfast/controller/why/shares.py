@@ -1,10 +1,11 @@
-"""The lines of `why` about shares: what a project borrows, and which jobs give back what theirs
-borrowed. Pure."""
+"""The lines of `why` about shares: what a project borrows, which jobs give back what theirs borrowed,
+and which hold GPUs that do nothing. Pure."""
 
 from collections.abc import Iterator
 
 from holdfast.controller.why.circumstances import Circumstances
 from holdfast.controller.why.words import line
+from holdfast.core.report.idle import say_idle
 from holdfast.wire.api import WhyLine
 
 
@@ -33,6 +34,18 @@ def explain_share(found: Circumstances) -> Iterator[WhyLine]:
             "project's share waits for it",
             f"holdfast projects set {job.project} share_{'gpus' if job.gpus else 'cpu_slots'}=N",
         )
+
+
+def explain_idle(found: Circumstances) -> Iterator[WhyLine]:
+    """Explain that a running job was told of, because its GPUs do nothing."""
+    idle = found.idle
+    if idle is None or idle.told_at is None:
+        return
+    yield line(
+        "idle_gpus",
+        say_idle(idle, found.idle_policy),
+        "end it, or mark what needs no GPU as a section; holdfast report --idle",
+    )
 
 
 def explain_loan(found: Circumstances) -> Iterator[WhyLine]:

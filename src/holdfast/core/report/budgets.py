@@ -62,7 +62,7 @@ def judge(
     """Judge what a project has spent in the month of `at` (SPEND-1…3)."""
     month = name_month(at)
     if budget is None:
-        return Judged(spend=Spend(month=month, usd=usd))
+        return Judged(spend=Spend())
     told = before.told if before.month == month else 0
     reached = _find_reached(usd, budget.usd)
     if told > _find_reached(usd / _SURE, budget.usd):

@@ -145,6 +145,9 @@ def say_idle(found: IdleGpus, policy: IdlePolicy, *, drains: bool = False) -> st
     if drains:
         return f"{said}; it is queued again (idle_gpus=drain)"
     if policy.then == "drain":
+        drain_at = find_drain(found, policy)
         left = policy.drain_seconds / 60
+        if drain_at is not None:
+            left = max(0.0, (drain_at - found.seen_at).total_seconds() / 60)
         return f"{said}; unless they work, it is stopped in {left:.0f} min and queued again"
     return said

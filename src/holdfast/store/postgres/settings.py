@@ -153,18 +153,8 @@ class PostgresSettings(OnSession, SettingsStore):
             ("read_projects", None), ("running_of_projects", {"names": None})
         )
         own, use = {row["name"]: row for row in kept}, {row["project"]: row for row in live}
-        nothing = {"running_jobs": 0, "running_gpus": 0, "running_cpu_slots": 0}
-        return [
-            ProjectRecord(
-                name=name,
-                settings=own[name]["settings"] if name in own else {},
-                running=use.get(name, nothing)["running_jobs"],
-                gpus=use.get(name, nothing)["running_gpus"],
-                cpu_slots=use.get(name, nothing)["running_cpu_slots"],
-                created_at=own[name]["created_at"] if name in own else None,
-            )
-            for name in sorted({*own, *use, *names})
-        ]
+        every = sorted({*own, *use, *names})
+        return [_make_project(name, own.get(name, {}), use.get(name, {}), 0) for name in every]
 
     async def get_project(self, name: str) -> ProjectRecord:
         """Return a project; a name that was never used is an empty project."""
@@ -241,21 +231,29 @@ async def _read_projects(tx: Tx, names: Sequence[str] | None) -> list[ProjectRec
     kept, used = await tx.many(("read_projects", None), ("use_of_projects", {"names": names}))
     own = {row["name"]: row for row in kept if names is None or row["name"] in names}
     use = {row["project"]: row for row in used}
+    every = sorted(own.keys() | use.keys() | set(names or ()))
     return [
-        ProjectRecord(
-            name=name,
-            settings=own[name]["settings"] if name in own else {},
-            running=use[name]["running_jobs"] if name in use else 0,
-            gpus=use[name]["running_gpus"] if name in use else 0,
-            cpu_slots=use[name]["running_cpu_slots"] if name in use else 0,
-            unfinished=use[name]["jobs"] if name in use else 0,
-            created_at=own[name]["created_at"] if name in own else None,
-            spent_month=own[name]["spent_month"] if name in own else "",
-            spent_usd=own[name]["spent_usd"] if name in own else 0.0,
-            held=own[name]["held"] if name in own else "",
-        )
-        for name in sorted(own.keys() | use.keys() | set(names or ()))
+        _make_project(name, own.get(name, {}), of := use.get(name, {}), of.get("jobs", 0))
+        for name in every
     ]
+
+
+def _make_project(
+    name: str, own: Mapping[str, Any], use: Mapping[str, Any], unfinished: int
+) -> ProjectRecord:
+    """Return a project. own: its row, empty without one. use: its live jobs, empty without any."""
+    return ProjectRecord(
+        name=name,
+        settings=own.get("settings", {}),
+        running=use.get("running_jobs", 0),
+        gpus=use.get("running_gpus", 0),
+        cpu_slots=use.get("running_cpu_slots", 0),
+        unfinished=unfinished,
+        created_at=own.get("created_at"),
+        spent_month=own.get("spent_month", ""),
+        spent_usd=own.get("spent_usd", 0.0),
+        held=own.get("held", ""),
+    )
 
 
 async def _read_project(tx: Tx, name: str) -> ProjectRecord:

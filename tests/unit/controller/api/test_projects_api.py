@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from holdfast.core.report.budgets import Spend
 from tests.unit.controller.conftest import FakeAgent, Served, gpu
 from tests.waits import within
 
@@ -169,3 +170,15 @@ async def test_what_could_never_start_is_refused_by_a_soft_quota_too(served: Ser
     )
     assert (refused.status_code, refused.json()["code"]) == (403, "quota_exceeded")
     assert "can never start" in refused.json()["detail"]
+
+
+async def test_why_says_that_the_projects_budget_is_spent(served: Served) -> None:
+    """QUOTA-3"""
+    await put(served, "vision", budget_usd_per_month=5, at_budget="hold")
+    job = await served.submit(project="vision")
+    held = Spend(month="2026-11", usd=5.5, told=100, held="project vision has spent its budget")
+    await served.store.money.write_spends({"vision": held})
+    lines = await lines_of(served, job["id"])
+    assert lines["budget"]["message"].startswith("project vision has spent its budget, so it waits")
+    shown = (await served.call("GET", "/v1/projects/vision", "read")).json()
+    assert (shown["spent_usd"], shown["held"]) == (5.5, held.held)

@@ -17,6 +17,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.ids import TaskKey
 from holdfast.core.ledger.tally import Tally
 from holdfast.core.records import EventRecord
+from holdfast.core.report.budgets import Spend
 from holdfast.core.states import JobState
 from holdfast.moves.values import TaskBeat
 from tests.store.rig import START, STOPPED, Rig
@@ -137,6 +138,18 @@ async def test_a_new_month_lets_jobs_start_again(leader: Leader) -> None:
     await leader.run()
     await rig.sync()
     assert await rig.admit() == [waits]
+
+
+async def test_a_project_whose_budget_is_taken_away_is_released(leader: Leader) -> None:
+    rig = leader.rig
+    await leader.set("p", budget_usd_per_month=0.1, at_budget="hold")
+    await leader.start(project="p", gpus=2)
+    await leader.pass_minutes(2)
+    assert (await rig.store.settings.get_project("p")).held
+    await rig.store.settings.put_project("p", {}, ["budget_usd_per_month"])
+    await leader.controller.settings.refresh()
+    await leader.run()
+    assert await rig.store.money.read_spends() == {"p": Spend()}
 
 
 async def test_idle_gpus_are_told_of_and_then_given_back(leader: Leader) -> None:

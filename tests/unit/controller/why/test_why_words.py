@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.controller.why.circumstances import Circumstances
 from holdfast.controller.why.explain import explain
 from holdfast.controller.why.retries import explain_quota
-from holdfast.controller.why.shares import explain_share
+from holdfast.controller.why.shares import explain_idle, explain_share
 from holdfast.core.placement.types import Share
 from holdfast.core.records import ProjectRecord, QueueRecord
+from holdfast.core.report.idle import IdleGpus, IdlePolicy
 from tests.unit.cli.stub import host_record, job_record
 
 NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
@@ -56,6 +58,20 @@ def test_a_spent_budget_says_what_releases_the_job() -> None:
     (line, *_) = explain_quota(around(job_record(state="queued"), project=project))
     assert line.message == f"{held}, so it waits for the next month or for a higher budget"
     assert line.hint == "holdfast projects set p budget_usd_per_month=N, or at_budget=notice"
+
+
+def test_a_job_that_holds_idle_gpus_says_when_it_is_stopped() -> None:
+    told_at = NOW - timedelta(minutes=10)
+    since = NOW - timedelta(minutes=40)
+    idle = IdleGpus(job_id="j", epoch=1, gpus=2, since=since, seen_at=NOW, told_at=told_at)
+    job = job_record(state="running", gpus=2)
+    (line,) = explain_idle(around(job, idle=idle, idle_policy=IdlePolicy(then="drain")))
+    assert line.message == (
+        "it holds 2 GPUs that did nothing for 40 min; unless they work, it is stopped in 20 min and "
+        "queued again"
+    )
+    untold = msgspec.structs.replace(idle, told_at=None)
+    assert list(explain_idle(around(job, idle=untold))) == []
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,12 @@ class BudgetsLoop(Loop):
         controller, store = self._controller, self._controller.store
         settings = await controller.settings.current()
         await store.money.note_prices()
+        before = await store.money.read_spends()
+        if not settings.sets("budget_usd_per_month") and set(before.values()) <= {Spend()}:
+            return {}  # a cluster without budgets reads no month of its ledger
         now = await store.now()
         prices = await read_prices(store, settings)
         spent = await read_spent(store, prices, begin_month(now), now)
-        before = await store.money.read_spends()
         spends: dict[str, Spend] = {}
         events: list[NewEvent] = []
         stops: dict[str, str] = {}
