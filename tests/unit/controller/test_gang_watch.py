@@ -143,6 +143,28 @@ async def test_a_job_that_restarts_for_a_slow_rank_is_placed_on_other_hosts(
     assert first["cause"] == "straggler"
 
 
+async def test_a_slow_rank_of_a_supervised_job_is_replaced_while_the_others_run_on(
+    gang: SpreadGang,
+) -> None:
+    await gang.start(supervised=True, on_straggler="replace", straggler_seconds=0)
+    await gang.tell_steps((1.0, 1.3, 1.0), blocks=8)
+    host, order = gang.orders[1]
+    async with within(20):
+        while not (stops := (await host.sync(host.running(order), wait=0.5)).preempt):
+            pass
+    assert (stops[0].key.rank, stops[0].cause) == (1, "straggler")
+    await host.end(order, stopped=True, signal=15)
+    assert (await gang.served.job(gang.job))["state"] == "running"
+    assert (await gang.list_events("task.replaced", "task.stopping"))[0]["rank"] == 1
+    spare = gang.hosts[-1]
+    async with within(30):
+        while not (new := (await spare.sync(wait=0.5)).launch):
+            others = [(h, o) for rank, (h, o) in gang.orders.items() if rank != 1]
+            for other, running in others:
+                await other.sync(other.running(running))
+    assert new[0].key.rank == 1
+
+
 async def test_a_host_that_is_blamed_for_a_slow_rank_gets_no_other_work(gang: SpreadGang) -> None:
     await gang.start(on_straggler="blame", straggler_seconds=0)
     await gang.tell_steps((1.0, 1.3, 1.0), blocks=8)

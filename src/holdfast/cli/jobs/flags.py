@@ -7,7 +7,9 @@ import click
 
 from holdfast.client.specs import SHORT_NAMES, read_retry
 
-_GANG_PLAIN = ("tasks", "placement", "on_partial", "preemptible")
+_GANG_PLAIN = (
+    "tasks", "placement", "on_partial", "preemptible", "on_straggler", "on_corruption"
+)  # fmt: skip
 _GANG_TIMES = ("min_runtime", "notice", "start_timeout", "recovery_timeout")
 
 PLACE_OPTIONS: tuple[Callable[..., Any], ...] = (
@@ -52,6 +54,14 @@ GANG_OPTIONS: tuple[Callable[..., Any], ...] = (
     click.option(
         "--on-partial", type=click.Choice(["fail", "restart"]),
         help="After a rank's failure beside a finished rank.",
+    ),
+    click.option(
+        "--on-straggler", type=click.Choice(["ignore", "tell", "blame", "replace", "restart"]),
+        help="When a rank is slow by itself. [default: tell]",
+    ),
+    click.option(
+        "--on-corruption", type=click.Choice(["ignore", "tell", "restart"]),
+        help="When ranks' checksums differ. [default: restart]",
     ),
     _PREEMPTIBLE,
     *_TIMEOUTS,

@@ -79,6 +79,9 @@ class SubmitFields(TypedDict, total=False):
     host_labels: Mapping[str, Any]
     supervised: bool
     on_partial: Literal["fail", "restart"]
+    on_straggler: Literal["ignore", "tell", "blame", "replace", "restart"] | None
+    straggler_seconds: Duration | None
+    on_corruption: Literal["ignore", "tell", "restart"] | None
     preemptible: bool
     min_runtime: Duration | None
     preempt_min_run_seconds: Duration | None
