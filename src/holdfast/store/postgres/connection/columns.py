@@ -82,7 +82,7 @@ COLUMNS: Mapping[str, Mapping[str, tuple[str, Writer]]] = {
                next_at timestamptz, exit_code integer, reason text, trigger_rank integer,
                members jsonb, step bigint, total bigint, started_at timestamptz,
                ended_at timestamptz
-        none:  began_step bigint, parent integer, epoch bigint, retry_count integer, host text, host_ids text[],
+        none:  parent integer, epoch bigint, retry_count integer, host text, host_ids text[],
                road text, reserved_at timestamptz
     """),
 }
