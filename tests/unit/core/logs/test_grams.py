@@ -115,6 +115,8 @@ def test_the_texts_of_usual_patterns() -> None:
     assert texts("(RuntimeError|ValueError): [a-z]+ is NaN") == [b"runtimeerror: ", b"valueerror: "]
     assert texts(r"step=[012]5\b") == [b"step=05", b"step=15", b"step=25"]
     assert texts(r"(?:ab)+cde") == [b"cde"]
+    assert texts("xyz(abcdef)*") == texts("(?:abcdef){0,2}xyz") == [b"xyz"]
+    assert texts("(abcdef)?x") == []
     assert texts(r"größe", False) == ["größe".encode()]
     assert texts(r"größe", True) == []
     assert texts(r"ab") == texts(r"\d{5}") == texts("(?i)error") == texts("abcd?|x") == []

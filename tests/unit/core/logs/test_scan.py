@@ -33,8 +33,8 @@ def scan(
     pieces = [
         LogPiece(a, data[a:b], AT + timedelta(seconds=a)) for a, b in itertools.pairwise(edges)
     ]
-    half = len(pieces) // 2
-    found = [line for part in (pieces[:half], pieces[half:]) for line in scanner.feed(part)]
+    turns = [[piece] for piece in pieces[:-2]] + [pieces[-2:]]
+    found = [line for turn in turns for line in scanner.feed(turn)]
     return found + scanner.finish()
 
 
