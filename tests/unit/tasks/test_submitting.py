@@ -14,6 +14,8 @@ import pytest
 
 import holdfast
 from holdfast.client import Client
+from holdfast.client.locate import ControllerPlace
+from holdfast.core.bundles.code import CodeRef
 from holdfast.core.calls.values import CallState, FunctionSpec
 from holdfast.errors import Conflict, NotFound, ValidationError
 from holdfast.tasks import CallCancelled, CallFailed, TaskFunction, patience
@@ -42,6 +44,8 @@ class Controller:
         self.sets: dict[str, list[str]] = {}
         self.counts: dict[str, int | None] = {}
         self.specs: dict[str, FunctionSpec] = {}
+        self.folders: list[tuple[str, str]] = []
+        self.place = ControllerPlace(url="http://c", token=None, source="a test")
         self.requests: list[int] = []
         self.asked = 0
         self.held: set[int] = set()
@@ -62,6 +66,10 @@ class Controller:
     ) -> None:
         self.sets[set_id], self.specs[set_id], self.counts[set_id] = list(args), spec, count
         self.requests.append(len(args))
+
+    def send_code(self, folder: str, *, project: str) -> CodeRef:
+        self.folders.append((folder, project))
+        return CodeRef(digest="a" * 64)
 
     def append_calls(
         self,
@@ -160,6 +168,30 @@ def test_a_call_is_submitted_and_its_result_taken(controller: Controller) -> Non
     )
     assert spec.retry is not None
     assert spec.retry.max_retries == 2
+
+
+def test_a_folder_is_sent_once_and_its_code_handed_on_by_the_calls_that_it_runs(
+    controller: Controller, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    brought = double.options(workdir=tmp_path, project="film")
+    handles = [brought.submit(1), brought.submit(2)]
+    list(brought.map([3]))
+    assert controller.folders == [(str(tmp_path), "film")]
+    sent = CodeRef(digest="a" * 64)
+    assert {spec.code for spec in controller.specs.values()} == {sent}
+    assert handles[0].set_id == handles[1].set_id
+    own = CodeRef(digest="b" * 64)
+    monkeypatch.setenv("HOLDFAST_APP", "tests")
+    monkeypatch.setenv("HOLDFAST_APP_CODE", json.dumps({"digest": own.digest}))
+    enter(Hosted(1).context)
+    try:
+        nested = brought.options().submit(4)
+        elsewhere = brought.options(app="other").submit(5)
+    finally:
+        enter(None)
+    assert controller.specs[nested.set_id].code == own
+    assert controller.specs[elsewhere.set_id].code is None
+    assert len(controller.folders) == 1
 
 
 def test_calls_of_one_function_share_a_set_until_it_is_closed(controller: Controller) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from holdfast.client.workflows.build import Workflow
 from holdfast.client.workflows.files import build_workflow, read_references, read_workflow
+from holdfast.core.bundles.code import CodeRef
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.retry import RetryFields
 from holdfast.core.workflows.values import MAX_EDGES, WorkflowSpec
@@ -40,6 +42,34 @@ def variant(image: int, strength: float = 1.0) -> int:
 @Task
 def sheet(images: list[int], title: str = "") -> str:
     return title
+
+
+class Sender:
+    """A client that keeps what is sent and submitted."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, str]] = []
+
+    def send_code(self, folder: str, *, project: str) -> CodeRef:
+        self.sent.append((folder, project))
+        return CodeRef(digest=f"{len(self.sent)}" * 64)
+
+    def submit_workflow(self, spec: WorkflowSpec, run_id: str | None) -> Any:
+        self.spec = spec
+        return SimpleNamespace(id="r")
+
+
+def test_the_folders_of_nodes_go_along_each_of_them_once(tmp_path: Path) -> None:
+    wf, client = Workflow("sheet"), Sender()
+    first = wf.add(decode, "a.png", options={"workdir": tmp_path})
+    wf.map(variant, first.out, options={"workdir": tmp_path})
+    wf.job("train", argv=["true"], workdir=tmp_path / "more")
+    wf.add(sheet, [1])
+    wf.submit(cast(Any, client))
+    assert client.sent == [(str(tmp_path), "default"), (str(tmp_path / "more"), "default")]
+    works = [node.call or node.job for node in client.spec.nodes]
+    codes = [work.spec.code for work in works if work is not None]
+    assert [code and code.digest[0] for code in codes] == ["1", "1", "2", None]
 
 
 def test_outputs_become_references_and_order() -> None:
