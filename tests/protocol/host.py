@@ -75,6 +75,7 @@ class Request:
     ended: tuple[tuple[TaskKey, TaskFacts], ...] = ()
     claimed: tuple[tuple[TaskKey, int], ...] = ()
     leaving: bool = False
+    earlier: tuple[str, ...] = ()
 
 
 @dataclass
@@ -117,6 +118,7 @@ class Host:
     buried: set[TaskKey] = field(default_factory=set)  # the agent's memory only
     claims: dict[TaskKey, Claim] = field(default_factory=dict)  # the agent's memory only
     tombstones: set[TaskKey] = field(default_factory=set)  # the guardian's
+    announced: list[str] = field(default_factory=list)  # on its disk
 
     @property
     def incarnation(self) -> str:
@@ -263,11 +265,17 @@ class Host:
 
     # ---- the agent: state up
 
+    def announce(self) -> tuple[str, ...]:
+        """Note that this incarnation is announced; return those that were before, newest first."""
+        if self.announced[:1] != [self.incarnation]:
+            self.announced = [self.incarnation, *self.announced][:17]
+        return tuple(self.announced[1:])
+
     def make_request(self, now: float) -> Request:
         self.seq += 1
         who = (self.id, self.incarnation, self.agent, self.seq, self.clock(now))
         if not self.registered:
-            return Request(*who, register=True)
+            return Request(*who, register=True, earlier=self.announce())
         live = tuple(p.key for p in self.processes.values() if p.live)
         ended = [(p.key, p.facts) for p in self.processes.values() if p.facts is not None]
         leaving = self.closing and (self.hasty or not live)

@@ -44,6 +44,21 @@ async def test_a_registration_that_comes_late_frees_nothing(rig: Rig) -> None:
     assert (await rig.sync("h1", ended=[(key, OK)])).succeeded == (job_id,)
 
 
+async def test_an_incarnation_that_the_store_never_heard_of_frees_nothing_when_it_comes_late(
+    rig: Rig,
+) -> None:
+    """LEASE-3: its registration lay in a frozen controller's buffer while the host was started once
+    more, and the host says which incarnations came before its present one."""
+    await rig.host("h1")
+    register = rig.store.hosts.register_host
+    facts = HostFacts(name="name-h1")
+    await register("h1", None, "inc-00001", facts, announced=["inc-unheard"], now=rig.tick(1))
+    job_id, key = await rig.running()
+    with pytest.raises(Stale):
+        await register("h1", None, "inc-unheard", facts, now=rig.tick(1))
+    assert [t.key for t in await rig.store.jobs.list_tasks(job_id)] == [key]
+
+
 async def test_a_gang_whose_host_dies_before_it_was_told_does_not_stay_reserved(rig: Rig) -> None:
     """A reservation that ran out with some of it taken is drained; the silent rank has
     no lease to lapse."""

@@ -343,7 +343,12 @@ class World:
         try:
             self.run(
                 self.store.hosts.register_host(
-                    host.id, key, request.incarnation, facts, now=self.now()
+                    host.id,
+                    key,
+                    request.incarnation,
+                    facts,
+                    announced=request.earlier,
+                    now=self.now(),
                 )
             )
         except Stale:

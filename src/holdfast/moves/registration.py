@@ -158,9 +158,16 @@ def pick_host(host: str, found: Sequence[tuple[str, bool]]) -> str:
 
 
 def follow_incarnation(
-    host: str, present: str | None, earlier: Sequence[str], incarnation: str
+    host: str,
+    present: str | None,
+    earlier: Sequence[str],
+    incarnation: str,
+    announced: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """Return the host's earlier incarnations, newest first, once `incarnation` is the present one.
+
+    announced: incarnations that the host says it announced before, also in vain; one of those whose
+    registration still lies in a frozen controller's buffer is over too.
 
     LEASE-3 takes a new incarnation as evidence that the one before is gone. A registration from a
     frozen controller's buffer, or from a copied state folder, comes from an incarnation that is
@@ -170,13 +177,22 @@ def follow_incarnation(
         Stale: `incarnation` was followed by another one.
     """
     if not present or present == incarnation:  # "": its agent has not called yet
-        return tuple(earlier)
+        return _gather_incarnations(earlier, announced, incarnation)
     if incarnation in earlier:
         raise Stale(
             f"a newer incarnation of host {host} has registered; this one is over",
             code="stale_incarnation",
         )
-    return (present, *earlier)[:MAX_EARLIER_INCARNATIONS]
+    return _gather_incarnations((present, *earlier), announced, incarnation)
+
+
+def _gather_incarnations(
+    earlier: Sequence[str], announced: Sequence[str], present: str
+) -> tuple[str, ...]:
+    """Return all incarnations that are over, each once, the newest first."""
+    found = dict.fromkeys((*announced, *earlier))
+    found.pop(present, None)
+    return tuple(found)[:MAX_EARLIER_INCARNATIONS]
 
 
 def move_state(host: str, before: HostState, event: str) -> HostState:

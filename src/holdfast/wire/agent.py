@@ -79,7 +79,9 @@ class RegisterRequest(AgentMessage, frozen=True, kw_only=True):
     with the same claim gets a key again, so a lost answer costs no new token.
     faults: as in SyncRequest. held: tasks of earlier incarnations whose containers may still run;
     they keep their leases, as on a silent host. intent: the id of the host for which a pool rented
-    this machine; "" where no pool rented it.
+    this machine; "" where no pool rented it. earlier: incarnations that this host announced before,
+    newest first, also those that were never answered, so that their late registrations free nothing
+    (LEASE-3).
     """
 
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
@@ -88,6 +90,7 @@ class RegisterRequest(AgentMessage, frozen=True, kw_only=True):
     intent: Annotated[str, Meta(max_length=128)] = ""
     faults: Annotated[list[Hindrance], Meta(max_length=16)] = []
     held: Annotated[list[TaskKey], Meta(max_length=4096)] = []
+    earlier: Annotated[list[Annotated[str, Meta(max_length=64)]], Meta(max_length=16)] = []
 
 
 class RegisterAnswer(AgentMessage, frozen=True, kw_only=True):

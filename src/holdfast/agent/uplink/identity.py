@@ -6,6 +6,8 @@ JOIN-1  Before a join token is used a random claim is written to disk and sent w
 JOIN-2  An incarnation is announced once. An agent that was restarted under the same guardian reads
         in its file that this was done and only syncs, because the controller could take a second
         announcement for a host that lost its tasks.
+        Before that, it is written down as announced, so that the next incarnation can say which
+        ones came before it, also those whose registration was never answered (LEASE-3).
 JOIN-3  A key belongs to the mark of its state folder (`agent.config.read_mark`). A copied folder has
         another mark, so the host of the copy joins as a new host, because with the key it would
         replace the original.
@@ -27,6 +29,7 @@ from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.errors import HoldfastError, Unauthorized, Unavailable
 from holdfast.http.addresses import split_urls
+from holdfast.moves.registration import MAX_EARLIER_INCARNATIONS
 from holdfast.process.files import read_private, write_atomic
 from holdfast.wire.agent import HostFacts, RegisterRequest
 from holdfast.wire.bearer import is_token, make_job_token
@@ -47,7 +50,8 @@ class HostIdentity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """The identity that a host keeps in its file.
 
     url: the address of the controller that it joined. incarnation: the guardian's incarnation that
-    was announced last. mark: the mark of the state folder in which the file was written (JOIN-3).
+    was announced last. announced: the incarnations whose registration was sent, newest first. mark:
+    the mark of the state folder in which the file was written (JOIN-3).
     claim: the random text that is sent with a join token (JOIN-1). token_hash: the SHA-256 of the
     join token that the key came from, so that a newer token is noticed.
     """
@@ -56,6 +60,7 @@ class HostIdentity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     host_id: str = ""
     host_key: str = ""
     incarnation: str = ""
+    announced: tuple[str, ...] = ()
     mark: str = ""
     claim: str = ""
     token_hash: str = ""
@@ -183,6 +188,7 @@ class Registrar:
     ) -> None:
         token = self.identity.host_key if with_key else self._read_token()
         claim = "" if with_key else self._make_claim(token)
+        self._note_announced()
         answer = await self._calls.register(
             RegisterRequest(
                 incarnation=self._incarnation,
@@ -191,6 +197,7 @@ class Registrar:
                 intent=self._intent,
                 faults=faults,
                 held=held,
+                earlier=list(self.identity.announced[1:]),
             ),
             token,
         )
@@ -210,6 +217,14 @@ class Registrar:
         self._calls.token = key
         self._keep()
         log.info(f"registered as host {answer.host_id}")
+
+    def _note_announced(self) -> None:
+        """Write down that this incarnation is about to be announced (JOIN-2)."""
+        known = self.identity.announced
+        if known[:1] != (self._incarnation,):
+            announced = (self._incarnation, *known)[: MAX_EARLIER_INCARNATIONS + 1]
+            self.identity = msgspec.structs.replace(self.identity, announced=announced)
+            self._keep()
 
     def _make_claim(self, token: str) -> str:
         """Return the claim of a token: the same one until the exchange is over (JOIN-1)."""

@@ -74,6 +74,7 @@ async def register(call: ApiCall) -> Response:
             request.facts,
             faults=_read_faults(request.faults),
             held=request.held,
+            announced=request.earlier,
         )
         answer = wire.RegisterAnswer(host_id=host.id, sync_interval_seconds=interval)
     else:

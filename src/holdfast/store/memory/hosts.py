@@ -28,6 +28,7 @@ class MemoryHosts(InMemory, HostStore):
         *,
         faults: Sequence[Hindrance] = (),
         held: Collection[TaskKey] = (),
+        announced: Sequence[str] = (),
         now: Now = None,
     ) -> HostRecord:
         s, at = self.state, self.state.at(now)
@@ -37,7 +38,9 @@ class MemoryHosts(InMemory, HostStore):
         present, known = (
             (None, ()) if before is None else (before.incarnation, before.earlier_incarnations)
         )
-        earlier = registration.follow_incarnation(facts.name, present, known, incarnation)
+        earlier = registration.follow_incarnation(
+            facts.name, present, known, incarnation, announced
+        )
         state = registration.register_state(
             None if before is None else before.state, None, repeated=present == incarnation
         )

@@ -304,12 +304,14 @@ class HostStore(Protocol):
         *,
         faults: Sequence[Hindrance] = (),
         held: Collection[TaskKey] = (),
+        announced: Sequence[str] = (),
         now: Now = None,
     ) -> HostRecord:
         """Create a host (key_hash given) or register it again; there is no preflight, so it is
         active at once. A new incarnation frees the old one's tasks at once, lost="new_incarnation"
         (LEASE-3), except those in `held`, whose containers may still run: they keep their leases
         until those lapse, or until the host registers again without them. faults: as in `HostSync`.
+        announced: earlier incarnations of the host, as it says, newest first.
 
         Raises:
             NotFound: no key_hash, and no such host.

@@ -43,6 +43,7 @@ class PostgresHosts(OnSession, HostStore):
         *,
         faults: Sequence[Hindrance] = (),
         held: Collection[TaskKey] = (),
+        announced: Sequence[str] = (),
         now: Now = None,
     ) -> HostRecord:
         at = await tx.now(now)
@@ -51,7 +52,7 @@ class PostgresHosts(OnSession, HostStore):
         if row is None and key_hash is None:
             raise registration.no_host(host_id)
         known = () if row is None else row["earlier_incarnations"]
-        earlier = registration.follow_incarnation(facts.name, before, known, incarnation)
+        earlier = registration.follow_incarnation(facts.name, before, known, incarnation, announced)
         rented = await lock_rented(tx, host_id)
         state = registration.register_state(
             None if row is None else HostState(row["state"]), rented, repeated=before == incarnation

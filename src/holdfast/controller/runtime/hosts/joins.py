@@ -49,7 +49,12 @@ class Joins:
             kept = self._answers.get((digest, claim))
             if kept is not None:
                 await store.hosts.register_host(
-                    kept[1], None, request.incarnation, request.facts, faults=request.faults
+                    kept[1],
+                    None,
+                    request.incarnation,
+                    request.facts,
+                    faults=request.faults,
+                    announced=request.earlier,
                 )
                 return kept[1], kept[2]
             token = await store.tokens.find_token(digest, also_over=True)
@@ -70,7 +75,12 @@ class Joins:
                 raise _refuse(token, request, _say_why_over(token))
             key = make_secret("k")
             host = await store.hosts.register_host(
-                host_id, hash_secret(key), request.incarnation, request.facts, faults=request.faults
+                host_id,
+                hash_secret(key),
+                request.incarnation,
+                request.facts,
+                faults=request.faults,
+                announced=request.earlier,
             )
             self._answers[digest, claim] = (now + REMEMBER_SECONDS, host.id, key)
             return host.id, key
