@@ -30,11 +30,12 @@ _ENDS: Mapping[str, tuple[str, str]] = {
     "gpu_fault": ("GPU fault", "GPU faults"),
     "oom_killed": ("kill for memory", "kills for memory"),
     "nonzero_exit": ("failed exit", "failed exits"),
+    "program_error": ("mistake of the program", "mistakes of the program"),
     "time_limit": ("time limit", "time limits"),
     "preempted": ("preemption", "preemptions"),
     "host_drained": ("drain of its host", "drains of its hosts"),
     "scaled_down": ("host that was given back", "hosts that were given back"),
-    "agent_transient": ("lost host", "lost hosts"),
+    "agent_transient": ("failed host or service", "failed hosts or services"),
 }
 _MENDS: Mapping[LedgerName, tuple[str, str]] = {
     LedgerName.UNFIT: (
