@@ -230,11 +230,21 @@ async def test_thousands_of_brief_jobs_are_put_together(rig: Rig, monkeypatch: A
 async def test_old_minutes_and_hours_are_deleted_and_the_days_keep_the_sum(rig: Rig) -> None:
     await rig.host("h1", gpus=1, slots=0)
     await close(rig)
-    rig.tick(4 * 86_400)
+    for _ in range(2):
+        _, key = await rig.running(gpus=1, labels={"team": "red"})
+        rig.tick(7)
+        await rig.sync(ended=[(key, OK)])
+    rig.tick(4 * 86_400 - 14)
     await close(rig, most=1440)
     before = await sums(rig)
+    assert len(await sums(rig, "job")) == 3
     assert await rig.store.ledger.prune_ledger(1.0, 2.0, now=rig.now) > 1440
-    assert await sums(rig) == before == {"": {"unused": 4 * 86_400_000}}
+    assert await sums(rig) == before
+    assert sum(before[""].values()) == 4 * 86_400_000
+    assert await sums(rig, "job", "label:team") == {  # the day's jobs are no longer told apart
+        ("", ""): {"unused": 4 * 86_400_000 - 14_000},
+        ("", "red"): {"unmeasured_busy": 14_000},
+    }
     since = START + timedelta(days=3, hours=3, minutes=30)
     (late,) = await rig.store.ledger.read_sums(since, rig.now, by=[])
     assert late.ms == {LedgerName.UNUSED: int((rig.now - since).total_seconds() * 1000)}

@@ -97,7 +97,8 @@ class PostgresLedger(LedgerReads):
         self, tx: Tx, minutes_days: float, hours_days: float, *, now: Now = None
     ) -> int:
         """Delete minutes and hours that are older than these days, and what no row names any more.
-        Return how many were deleted. Days stay for ever."""
+        Return how many were deleted. Days stay for ever; where the hours are deleted, they are of
+        projects, owners, queues, labels and hosts, and no longer of single jobs."""
         at = await tx.now(now)
         minutes = (at - timedelta(days=minutes_days)).replace(minute=0, second=0, microsecond=0)
         hours = (at - timedelta(days=hours_days)).replace(hour=0, minute=0, second=0, microsecond=0)
@@ -112,6 +113,8 @@ class PostgresLedger(LedgerReads):
         await tx.run("note_ledger_pruned", minutes=minutes, hours=hours)
         deleted = await tx.run("prune_ledger_minutes", before=minutes)
         deleted += await tx.run("prune_ledger_hours", before=hours)
+        await tx.run("fold_ledger_subjects", before=hours)
+        await tx.run("fold_ledger_days", before=hours)
         deleted += await tx.run("prune_host_states", before=minutes)
         deleted += await tx.run("prune_ledger_ends")
         return deleted + await tx.run("prune_ledger_subjects")

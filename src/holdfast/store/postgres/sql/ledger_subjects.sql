@@ -53,6 +53,15 @@ insert into ledger_totals (unit, name, ms)
 select s.unit, d.name, sum(d.ms)::bigint from settled s join ledger_days d on d.subject = s.id group by 1, 2 order by 1, 2
 on conflict (unit, name) do update set ms = ledger_totals.ms + excluded.ms;
 
+-- name: fold_ledger_subjects
+-- Subjects without a job, for days that are older than the hours: what is kept for ever must not grow with each job.
+insert into ledger_subjects (unit, host_id, host, pool, project, owner, queue, labels, settled)
+select s.unit, s.host_id, max(s.host), s.pool, s.project, s.owner, s.queue, s.labels, true
+from ledger_subjects s
+where s.settled and s.job_id <> '' and exists (select from ledger_days d where d.subject = s.id and d.at < %(before)s)
+group by s.unit, s.host_id, s.pool, s.project, s.owner, s.queue, s.labels
+on conflict do nothing;
+
 -- name: prune_ledger_subjects
 delete from ledger_subjects s where s.settled
   and not exists (select from ledger_minutes m where m.subject = s.id)
