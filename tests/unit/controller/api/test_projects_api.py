@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from holdfast.core.report.budgets import Spend
 from tests.unit.controller.conftest import FakeAgent, Served, gpu
 from tests.waits import within
 
@@ -172,13 +171,16 @@ async def test_what_could_never_start_is_refused_by_a_soft_quota_too(served: Ser
     assert "can never start" in refused.json()["detail"]
 
 
-async def test_why_says_that_the_projects_budget_is_spent(served: Served) -> None:
-    """QUOTA-3"""
-    await put(served, "vision", budget_usd_per_month=5, at_budget="hold")
+async def test_a_budget_of_nothing_holds_at_once_and_why_says_so(served: Served) -> None:
+    """QUOTA-3: the leader judges a changed budget without waiting for its minute."""
+    await put(served, "vision", budget_usd_per_month=0, at_budget="hold")
+    async with within(10):
+        while not (await served.call("GET", "/v1/projects/vision", "read")).json()["held"]:
+            await asyncio.sleep(0.02)
     job = await served.submit(project="vision")
-    held = Spend(month="2026-11", usd=5.5, told=100, held="project vision has spent its budget")
-    await served.store.money.write_spends({"vision": held})
     lines = await lines_of(served, job["id"])
-    assert lines["budget"]["message"].startswith("project vision has spent its budget, so it waits")
-    shown = (await served.call("GET", "/v1/projects/vision", "read")).json()
-    assert (shown["spent_usd"], shown["held"]) == (5.5, held.held)
+    assert lines["budget"]["message"].startswith("project vision has spent its budget of $0.00")
+    await put(served, "vision", at_budget="notice")
+    async with within(10):
+        while "budget" in await lines_of(served, job["id"]):
+            await asyncio.sleep(0.02)
