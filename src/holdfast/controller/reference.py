@@ -144,6 +144,7 @@ _LABELS = {
     "holdfast_hosts": "`state`",
     "holdfast_jobs_ended_total": "`outcome`, `cause`",
     "holdfast_drains_begun_total": "`cause`",
+    "holdfast_suspects_total": "`kind`",
     "holdfast_gangs_completed_total": "`outcome`",
     "holdfast_members_replaced_total": "`cause`",
     "holdfast_retry_scheduled_total": "`cause`",

@@ -69,6 +69,7 @@ from holdfast.core.report.rows import HoursReport
 from holdfast.core.schedules import ScheduleSpec
 from holdfast.core.settings.resolve import Effective
 from holdfast.core.spec import JobSpec
+from holdfast.core.stragglers.records import SuspectRecord
 from holdfast.core.webhooks.values import DeliveryRecord, WebhookRecord
 from holdfast.core.workflows.records import NodeRecord, RunRecord
 from holdfast.wire import agent, api, bundles, calls, health
@@ -221,6 +222,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     _get(JOB + "/policy", retries.get_policy, "Its retry policy, and where each field comes from.",
          api.PolicyView),
     _get(JOB + "/tasks", jobs.list_tasks, "The tasks of its current attempt.", PageOf(TaskRecord)),
+    _get(JOB + "/suspects", jobs.list_suspects, "Slow and wrong ranks of all its attempts, with the evidence.",
+         PageOf(SuspectRecord)),
     _get(JOB + "/why", jobs.get_why, "Why it is where it is, and what to do.", api.Why),
     _get("/v1/forecasts", jobs.list_forecasts, "The first queued jobs in their order, and when each should start.",
          PageOf(JobForecast)),

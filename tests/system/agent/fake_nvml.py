@@ -119,6 +119,33 @@ def nvmlDeviceGetTemperature(handle: int, sensor: int) -> int:
     return degrees
 
 
+def nvmlDeviceGetCurrentClocksEventReasons(handle: int) -> int:
+    bits: int = _ask(handle, "clock_reasons")
+    return bits
+
+
+def nvmlDeviceGetClockInfo(handle: int, clock: int) -> int:
+    assert clock == 1
+    mhz: int = _ask(handle, "clock")
+    return mhz
+
+
+def nvmlDeviceGetMaxClockInfo(handle: int, clock: int) -> int:
+    assert clock == 1
+    mhz: int = _ask(handle, "clock_max")
+    return mhz
+
+
+def nvmlDeviceGetCurrPcieLinkWidth(handle: int) -> int:
+    lanes: int = _ask(handle, "lanes")
+    return lanes
+
+
+def nvmlDeviceGetMaxPcieLinkWidth(handle: int) -> int:
+    lanes: int = _ask(handle, "lanes_max")
+    return lanes
+
+
 def nvmlDeviceGetMigMode(handle: int) -> Any:
     return _ask(handle, "mig")
 

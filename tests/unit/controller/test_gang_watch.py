@@ -105,6 +105,10 @@ async def test_a_slow_rank_is_told_with_its_evidence_until_it_keeps_up_again(
         f"rank 1 on {gang.host_of(1)} takes 1.30 times as long as the others by itself"
     )
     assert "straggler" in await gang.why()
+    (kept,) = (await gang.served.call("GET", f"/v1/jobs/{gang.job}/suspects")).json()["items"]
+    assert (kept["rank"], kept["kind"], kept["host"]) == (1, "slow", gang.host_of(1))
+    page = (await gang.served.call("GET", "/metrics")).text
+    assert 'holdfast_suspects_total{kind="slow"} 1.0' in page
     await gang.tell_steps((1.0, 1.0, 1.0), blocks=8)
     assert len(await gang.list_events("task.steady")) == 1
     assert "straggler" not in await gang.why()

@@ -34,6 +34,7 @@ from holdfast.client.specs import keyed, merge_spec
 from holdfast.core.records import AttemptRecord, EventRecord, JobRecord, LogStreamRecord, TaskRecord
 from holdfast.core.settings.resolve import Effective
 from holdfast.core.spec import JobSpec, check_spec
+from holdfast.core.stragglers.records import SuspectRecord
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -193,6 +194,11 @@ class JobMethods:
     def tasks(self, job_id: str) -> PageCall[TaskRecord]:
         """Return the tasks of the attempt that is running now."""
         return get_pages(path_of("jobs", job_id, "tasks"), TaskRecord)
+
+    @gives_list
+    def suspects(self, job_id: str) -> PageCall[SuspectRecord]:
+        """Return the slow and wrong ranks of all attempts of a gang, with the evidence."""
+        return get_pages(path_of("jobs", job_id, "suspects"), SuspectRecord)
 
     @gives_one
     def why(self, job_id: str) -> RestCall[wire.Why]:

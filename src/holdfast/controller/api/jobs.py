@@ -380,6 +380,12 @@ async def list_tasks(call: ApiCall) -> Response:
     return answer_page(await call.store.jobs.list_tasks(job.id))
 
 
+async def list_suspects(call: ApiCall) -> Response:
+    """List the slow and wrong ranks of the job's attempts."""
+    job = await find_job(call)
+    return answer_page(await call.store.suspects.list_suspects([job.id]))
+
+
 async def list_settings(call: ApiCall) -> Response:
     """List every setting in force for the job, and its source."""
     job = await find_job(call)

@@ -105,7 +105,7 @@ class Controller:
         self.layouts = GangLayouts()
         self.calls = ReportedCalls(store, self.settings, self.metrics, self.outages, clock)
         self.telemetry = GpuReadings(store, clock, self.outages)
-        acting = Acting(store, self.specs, self.settings, clock, self.poke)
+        acting = Acting(store, self.specs, self.settings, clock, self.poke, self.metrics.suspects)
         self.gangs = GangWatch(acting, clock, self.outages)
         self.refusals = Refusals()
         self.searches = Turns()

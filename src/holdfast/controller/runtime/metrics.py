@@ -154,6 +154,11 @@ class Metrics:
         self.drains_begun = counter(
             "holdfast_drains_begun", "Attempts that began to be stopped, by the cause.", ("cause",)
         )
+        self.suspects = counter(
+            "holdfast_suspects",
+            "Ranks named as slow or wrong, and gangs that slowed, by kind.",
+            ("kind",),
+        )
         self.drains_completed = counter(
             "holdfast_gangs_completed",
             "Drains completed, by what became of the attempt.",

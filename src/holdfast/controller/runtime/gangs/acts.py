@@ -4,6 +4,7 @@ import logging
 from collections.abc import Callable, Sequence
 
 import msgspec
+from prometheus_client import Counter
 
 from holdfast.controller.runtime.remembered import JobSpecs
 from holdfast.controller.runtime.settings import SettingsCache
@@ -87,12 +88,14 @@ class Acting:
         settings: SettingsCache,
         clock: Callable[[], float],
         poke: Poke,
+        found: Counter,
     ) -> None:
         self._store = store
         self._specs = specs
         self._settings = settings
         self._clock = clock
         self._poke = poke
+        self._found = found
 
     # ---- slow ranks
 
@@ -245,6 +248,8 @@ class Acting:
         if done is not None:
             about = {"job": gang.job_id, "epoch": new.epoch, "rank": new.rank}
             log.warning("%s", new.message, extra=about)
+            if not new.act or new.kind == "corrupt":
+                self._found.labels(new.kind).inc()
             self._poke("events", *(("drain", "members") if done else ()))
             if done:
                 self._poke(*{f"host:{rank.host_id}" for rank in gang.ranks.values()})
