@@ -39,6 +39,7 @@ NAMES = (
     "ledger",
     "workflow",
     "sessions",
+    "pages",
     "grep",
     "stragglers",
     "supervisor",
