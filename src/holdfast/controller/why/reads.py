@@ -56,8 +56,7 @@ async def find_circumstances(
     places = await store.jobs.queue_places(queued) if queued else {}
     attempts = await store.jobs.get_attempts(newest.values(), members=True) if newest else {}
     ends, lines = await _read_waits(controller, jobs)
-    idle = await _find_idle(controller, jobs)
-    suspects = await _read_suspects(controller, jobs)
+    idle, suspects = await _find_idle(controller, jobs), await _read_suspects(controller, jobs)
     starts = await _read_starts(controller, jobs)
     victims = await _find_victims(controller) if queued else {}
     winners = await _read_winners(controller, jobs)
@@ -68,8 +67,7 @@ async def find_circumstances(
     queue_of, project_of = {q.name: q for q in queues}, {p.name: p for p in projects}
     found, all_hosts, stops = [], tuple(hosts), await find_limits(controller, settings, jobs)
     for job, limits in zip(jobs, stops, strict=True):
-        is_queued, start = job.state is JobState.QUEUED, starts.get(job.id)
-        limit = None if start is None else (start, settings.number(start, job.queue, job.spec))
+        is_queued = job.state is JobState.QUEUED
         found.append(
             Circumstances(
                 job=job,
@@ -87,7 +85,7 @@ async def find_circumstances(
                 winner=winners.get(job.id),
                 young=tuple(y for y in young if _yields(y, job, held)) if is_queued else (),
                 **_read_share(job, shares.get(job.project), held, running, all_hosts),
-                start_limit=limit,
+                start_limit=_find_start_limit(settings, job, starts.get(job.id)),
                 array=lines.get(job.array_id or ""),
                 sizes=sizes if is_queued else (),
                 waits=tuple(ends.get(job.id, ())),
@@ -98,6 +96,12 @@ async def find_circumstances(
             )
         )
     return found
+
+
+def _find_start_limit(
+    settings: Settings, job: JobRecord, name: str | None
+) -> tuple[str, float] | None:
+    return None if name is None else (name, settings.number(name, job.queue, job.spec))
 
 
 async def _find_idle(controller: Controller, jobs: Sequence[JobRecord]) -> dict[str, IdleGpus]:
