@@ -62,6 +62,9 @@ def test_a_connection_goes_to_the_tasks_port_with_its_half_close(shared: Cluster
     data = b"abc" * 1_000_000
     with shared.client.forward_port(job, PORT) as forward:
         assert ask(forward.port, data) == b"1:" + data.upper()
+        wait_until(
+            lambda: not list_open(shared, job), 10, what="the connection to be over on record"
+        )
 
 
 def test_the_databases_port_is_not_reached(shared: Cluster, job: str) -> None:

@@ -106,6 +106,7 @@ class ForwardedConnection(asyncio.Protocol):
         self._moved = moved
         self._transport: asyncio.Transport | None = None
         self._done = False
+        self._read_over = self._written_over = False
         wire.hear = self._hear
         wire.over = lambda code: self._end()
         wire.ready = self._go_on
@@ -128,7 +129,8 @@ class ForwardedConnection(asyncio.Protocol):
     def eof_received(self) -> bool:
         """Tell the user that the task sends no more; the event loop calls this."""
         self._wire.send(frame(CLOSE, bytes((STDOUT,))))
-        return True  # the other way stays open
+        self._read_over = True
+        return not self._written_over  # the other way stays open, where it is not over yet
 
     def pause_writing(self) -> None:
         """Hold the user up, because the task reads slowly; the event loop calls this."""
@@ -162,6 +164,9 @@ class ForwardedConnection(asyncio.Protocol):
             self._transport.write(memoryview(data)[1:])
         elif data[0] == CLOSE and self._transport.can_write_eof():
             self._transport.write_eof()
+            self._written_over = True
+            if self._read_over:  # no event would come any more
+                self._transport.close()
 
     def _end(self) -> None:
         if self._done:

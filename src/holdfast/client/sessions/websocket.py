@@ -130,6 +130,7 @@ class WebSocket:
     def abort(self) -> None:
         """Break the connection off without telling the controller."""
         self._closed = True
+        self.shut()  # a thread that reads would keep the connection open
         self._wire.close()
 
 
