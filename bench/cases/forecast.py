@@ -12,11 +12,13 @@ import msgspec
 
 from bench.figures import Figures, Line, spread
 from bench.forecast_day import ForecastDay, Told, decide_and_tell
+from bench.mixed_day import MixedDay
 from bench.scale import Scale, say
 
 name = "forecast"
 budget = "median error under 25 % of the wait; the interval holds 80 % of the starts"
 SEEDS = (1, 2, 3)
+MIXED_SEEDS = (1, 3)
 BOUND_ERROR, BOUND_HELD = 25.0, 80.0
 KEEP = "HOLDFAST_BENCH_FORECASTS"
 """The environment's name for a file that each forecast is written to, beside its start."""
@@ -59,11 +61,38 @@ def run(scale: Scale) -> Figures:
             ),
             Line(what=f"a day of {hosts} hosts, foretold", unit="s", value=spread(costs)),
         ]
+    lines += _run_mixed(scale, notes)
     _keep(kept)
     notes.append(
         "the day starts jobs every 30 s, so forecasts count up to the next of these moments"
     )
     return Figures(name=name, lines=lines, notes=notes)
+
+
+def _run_mixed(scale: Scale, notes: list[str]) -> list[Line]:
+    """Live through days of a small cluster with jobs of many sizes and two priorities, where few ends decide
+    over a start, and large jobs come that go first."""
+    hours = scale.pick(11.0, 1.5)
+    judged = []
+    for seed in MIXED_SEEDS[: scale.pick(2, 1)]:
+        told = MixedDay(seed, hours).run()
+        judged.append(judge(told))
+        error, held = judged[-1]
+        said = f"{len(told)} starts foretold, error {error:.0f} %, held {held:.0f} %"
+        say(f"  64 GPUs, mixed, day {seed}: {said}")
+        notes.append(f"64 GPUs, mixed, day {seed}: {said}")
+    return [
+        Line(
+            what=f"{what}, 64 GPUs, mixed",
+            unit="%",
+            value=spread([each[i] for each in judged]),
+            limit_name="bound",
+            limit=spread([bound]),
+        )
+        for i, (what, bound) in enumerate(
+            (("error of the wait, median", BOUND_ERROR), ("starts within the interval", BOUND_HELD))
+        )
+    ]
 
 
 def judge(told: Sequence[Told]) -> tuple[float, float]:

@@ -97,3 +97,14 @@ async def test_live_queues_and_projects_are_those_of_the_full_lists_without_what
         ("default", 1, 0),
         ("new", 0, 0),
     ]
+
+
+async def test_arrivals_are_those_of_higher_priority_that_started_lately(rig: Rig) -> None:
+    await rig.host()
+    urgent, _ = await rig.running(priority=90)
+    await rig.running()
+    await rig.submit(priority=90, gpus=8)
+    rig.tick(100)
+    found = await rig.store.forecasts.read_arrivals(50, 3600.0, now=rig.now)
+    assert [(age, job.job_id) for age, job in found] == [(100.0, urgent)]
+    assert await rig.store.forecasts.read_arrivals(50, 60.0, now=rig.now) == []

@@ -14,7 +14,7 @@ from holdfast.core.fleet.breaker import PROBE_SECONDS, find_allowance, wait_for_
 from holdfast.core.fleet.grow import find_bound
 from holdfast.core.fleet.instances import Offer
 from holdfast.core.forecast.line import MAX_AHEAD
-from holdfast.core.forecast.outlook import Outlook, PoolOutlook, StartPace
+from holdfast.core.forecast.outlook import Arrival, Outlook, PoolOutlook, StartPace
 from holdfast.core.forecast.raises import find_raises
 from holdfast.core.forecast.spreads import (
     UNKNOWN_SECONDS,
@@ -31,6 +31,10 @@ LIMIT = 500
 PACE_WINDOWS = (900.0, 3600.0, 6 * 3600.0, 86_400.0)
 """Seconds. The pace is that of the shortest of these within which enough jobs started."""
 ENOUGH_STARTS = 20
+ARRIVALS_SECONDS = 6 * 3600.0
+"""The time within which jobs came that a replay lets come again."""
+LEAST_WINDOW = 600.0
+MAX_PRIORITY = 100
 MAX_MEMORY = 1 << 50
 """The memory of an offer that does not say how much it has."""
 
@@ -51,6 +55,10 @@ async def read_outlook(controller: Controller) -> Outlook:
     hold_back = settings.value("hold_back_seconds")
     likes = find_likes(past)
     shown = Counter(job.queue for job in line if job.member is None)
+    window = min(
+        ARRIVALS_SECONDS, max([p.age_seconds for p in past if p.what == "start"], default=0.0)
+    )
+    arrivals = await _read_arrivals(controller, line, window, likes)
     cut = {queue for queue, count in shown.items() if count >= LIMIT}
     behind = 0
     if cut and rentals:  # pools rent for all jobs that wait
@@ -66,11 +74,26 @@ async def read_outlook(controller: Controller) -> Outlook:
         span=_find_any(past) or Spread((UNKNOWN_SECONDS,)),
         pools=tuple(find_pool(rented, line) for rented in rentals if rented.view.paused is None),
         pace=find_pace([p.age_seconds for p in past if p.what == "start"]),
+        arrivals=arrivals,
+        arrivals_seconds=window,
         headroom=snapshot.headroom,
         quotas=snapshot.quotas,
         shares=snapshot.shares,
         hold_back_seconds=None if hold_back is None else float(hold_back),
         lowest_preemptible=snapshot.lowest_preemptible if settings.value("preemption") else None,
+    )
+
+
+async def _read_arrivals(
+    controller: Controller, line: Sequence[Candidate], window: float, likes: Likes
+) -> tuple[Arrival, ...]:
+    """Return the jobs of the last `window` seconds that would come before the least important of the line."""
+    lowest = min((job.priority for job in line), default=MAX_PRIORITY)
+    if window < LEAST_WINDOW or lowest >= MAX_PRIORITY:
+        return ()
+    found = await controller.store.forecasts.read_arrivals(lowest, window)
+    return tuple(
+        Arrival(age_seconds=age, job=job, span=_find_span(job, likes)) for age, job in found
     )
 
 

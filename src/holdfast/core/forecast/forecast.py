@@ -18,9 +18,12 @@ ALONE_WORK = 20_000
 FEWEST = 5
 """Fewest scenarios from which an interval is made."""
 LOW, HIGH = 0.04, 0.96
-MARGIN_EARLY, MARGIN_LATE = 0.05, 0.1
-"""What an interval is widened by, in parts of the expectation, because a replay knows nothing of jobs that
-are yet to come, that run again, or that run otherwise than their likes. Taken from `bench forecast`."""
+EARLIER, LATER, MARGIN_SECONDS = 0.8, 1.3, 60.0
+"""What an interval is widened by, because a replay knows nothing of most jobs that are yet to come, that run
+again, or that run otherwise than their likes. Taken from `bench forecast`."""
+FEW = 3.0
+"""An interval of n replays is wider by this part of n: the extremes of a few replays hold less than four of
+five starts."""
 LEAST_STARTS = 5
 """Fewest starts that tell a pace."""
 PACE_LOW, PACE_HIGH = 0.7, 1.5
@@ -59,11 +62,16 @@ def _sum_up(times: Sequence[float], scenarios: int) -> Forecast | None:
     expected = _pick(ordered, 0.5)
     if not math.isfinite(expected):
         return None
-    earliest, latest = _pick(ordered, LOW), _pick(ordered, HIGH)
+    few = 1.0 + FEW / scenarios
+    earliest = expected - few * (expected - _pick(ordered, LOW))
+    latest = expected + few * (_pick(ordered, HIGH) - expected)
+    if ordered[-1] > 0.0:  # else every replay starts it at once
+        earliest = EARLIER * earliest - MARGIN_SECONDS
+        latest = LATER * latest + MARGIN_SECONDS
     return Forecast(
         expected_seconds=expected,
-        earliest_seconds=max(0.0, earliest - MARGIN_EARLY * expected),
-        latest_seconds=latest + MARGIN_LATE * expected if math.isfinite(latest) else None,
+        earliest_seconds=max(0.0, earliest),
+        latest_seconds=latest if math.isfinite(latest) else None,
         by="plan",
     )
 

@@ -63,6 +63,14 @@ class StartPace(msgspec.Struct, frozen=True, kw_only=True):
         return self.starts / self.seconds if self.seconds > 0 else 0.0
 
 
+class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that was queued `age_seconds` ago, and how long it runs: jobs like it come again."""
+
+    age_seconds: float
+    job: Candidate
+    span: Spread
+
+
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     """What admission would see now, and how long everything may take.
 
@@ -86,6 +94,9 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     span: Spread
     pools: tuple[PoolOutlook, ...] = ()
     pace: StartPace = StartPace()
+    arrivals: tuple[Arrival, ...] = ()
+    """Jobs that came within the last `arrivals_seconds`, of which some may come before jobs of the line."""
+    arrivals_seconds: float = 0.0
     arrivals_per_second: float = 0.0
     headroom: Mapping[str, int] = {}
     quotas: Mapping[str, QuotaLeft] = {}

@@ -16,7 +16,8 @@ from functools import partial
 
 import msgspec
 
-from holdfast.core.forecast.outlook import Outlook, PoolOutlook
+from holdfast.core.forecast.outlook import Arrival, Outlook, PoolOutlook
+from holdfast.core.forecast.spreads import Spread
 from holdfast.core.forecast.world import World, gather_lives, part_of
 from holdfast.core.placement.labels import carries
 from holdfast.core.placement.plan import AdmissionPlan, plan_admission
@@ -96,12 +97,36 @@ class _Replay:
             self._push(live.ends_at, partial(self._end, live.job.job_id))
         for at, job in outlook.later:
             self._push(at, partial(self._queue, job, front=False))
+        self._likes: dict[str, Spread] = {}
+        self._repeat_arrivals()
         self.pools = [_Pool(pool, scenario) for pool in outlook.pools]
         for pool in self.pools:
             for age in pool.outlook.starting:
                 self._bring(pool, age)
             first = part_of(pool.outlook.name, scenario) * pool.outlook.cycle_seconds
             self._push(max(first, pool.outlook.resumes_seconds), partial(self._grow, pool))
+
+    def _repeat_arrivals(self) -> None:
+        """Let the jobs that came lately come again, over and over: each scenario begins the repetition at
+        another moment. Jobs that come behind all of the line change nothing."""
+        window = self.outlook.arrivals_seconds
+        lowest = min((job.priority for job in self.line), default=0)
+        if window <= 0:
+            return
+        phase = window * part_of("arrivals", self.scenario)
+        for arrival in self.outlook.arrivals:
+            if arrival.job.priority > lowest:
+                at = (phase - arrival.age_seconds) % window
+                self._push(at, partial(self._arrive, arrival, 0))
+
+    def _arrive(self, arrival: Arrival, times: int) -> bool:
+        """Queue a job like one that came lately, and let it come again after the window."""
+        job_id = f"{arrival.job.job_id}~{times}"
+        job = msgspec.structs.replace(arrival.job, job_id=job_id, waited_seconds=-self.at)
+        self._likes[job_id] = arrival.span
+        again = self.at + self.outlook.arrivals_seconds
+        self._push(again, partial(self._arrive, arrival, times + 1))
+        return self._queue(job, front=False)
 
     def _push(self, at: float, event: Event) -> None:
         self._count += 1
@@ -261,13 +286,14 @@ class _Replay:
             at = self._find_moment(taken, size)
             seat = placement.tasks[0].rank if placement.member else None
             job = jobs[placement.job_id, seat]
-            spread = self.outlook.spans.get(job.job_id, self.outlook.span)
+            spread = self.outlook.spans.get(job.job_id) or self._likes.get(job.job_id)
+            spread = spread or self.outlook.span
             ends = at + spread.draw(part_of(job.job_id, self.scenario))
             self.world.start(job, placement, at, ends)
             key = job.job_id if seat is None else f"{job.job_id}/{seat}"
             self._push(ends, partial(self._end, key))
             gone.add((job.job_id, seat))
-            if seat is None:
+            if seat is None and job.job_id not in self._likes:
                 self.started.setdefault(job.job_id, at)
         self.line = [job for job in self.line if (job.job_id, job.member) not in gone]
         return len(gone)

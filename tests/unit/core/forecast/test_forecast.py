@@ -5,7 +5,7 @@ from hypothesis import given
 
 from holdfast.core.forecast.changes import plan_once
 from holdfast.core.forecast.forecast import Foretold, find_forecast, foretell_by_pace, foretell_line
-from holdfast.core.forecast.outlook import Outlook, StartPace
+from holdfast.core.forecast.outlook import Arrival, Outlook, StartPace
 from holdfast.core.forecast.spreads import Spread
 from tests.unit.core.forecast.samples import (
     make_host,
@@ -117,3 +117,22 @@ def test_the_work_of_a_forecast_is_bounded() -> None:
         ends={f"r{n}": Spread((float(n * 100),)) for n in range(100)},
     )
     assert len(foretell_line(outlook, 1000).known) < 400
+
+
+def test_jobs_of_higher_priority_that_came_lately_come_again() -> None:
+    again = Arrival(age_seconds=60.0, job=make_job("urgent", priority=90), span=Spread((500.0,)))
+    outlook = make_outlook(
+        line=(make_job("a"),),
+        hosts=(make_host("h", 0),),
+        running=(make_task("r", "h"),),
+        ends={"r": Spread((100.0,))},
+    )
+    often = msgspec.structs.replace(outlook, arrivals=(again,), arrivals_seconds=100.0)
+    alone = foretell_line(outlook).known["a"]
+    assert alone.expected_seconds == 100
+    assert "a" not in foretell_line(often, 50_000).known
+    rare = msgspec.structs.replace(often, arrivals_seconds=1000.0)
+    found = foretell_line(rare).known["a"]
+    assert found.expected_seconds == 100
+    assert found.latest_seconds is not None
+    assert found.latest_seconds > 600

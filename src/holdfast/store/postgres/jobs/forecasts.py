@@ -7,6 +7,7 @@ import msgspec
 
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.fleet.snapshot import FleetHost, OfferTrouble, PoolView, SpawnOutcome
+from holdfast.core.placement.types import Candidate
 from holdfast.core.progress.pace import SeenStep, estimate, read_pace
 from holdfast.core.states import HostState, InstanceState
 from holdfast.moves.values import StoreValue
@@ -72,6 +73,17 @@ class PostgresForecasts(OnSession):
         the same and an earlier place; at most `limit` of each are counted."""
         rows = await self.session.rows("count_ahead", id=job_id, queues=list(queues), limit=limit)
         return {row["name"]: row["ahead"] for row in rows}
+
+    @reads
+    async def read_arrivals(
+        self, tx: Tx, priority: int, seconds: float, *, now: Now = None
+    ) -> list[tuple[float, Candidate]]:
+        """Return jobs of a higher priority that were queued within the last `seconds` and have started, each with
+        the seconds since; at most 200."""
+        rows = await tx.rows(
+            "read_arrivals", priority=priority, seconds=seconds, now=await tx.now(now)
+        )
+        return [(row.pop("age_seconds"), msgspec.convert(row, Candidate)) for row in rows]
 
     async def count_queued(self, queues: Sequence[str], limit: int) -> int:
         """Return how many jobs wait in these queues, at most `limit` of each."""

@@ -103,3 +103,18 @@ union all
  where j.ended_at is not null and j.started_at is not null and not j.spec ? 'executor'
  order by j.ended_at desc
  limit 500);
+
+-- name: read_arrivals
+-- Jobs of a higher priority than this one that were queued lately, of those that started last: jobs like them come before
+-- the ones that wait.
+select {candidate:j}, extract(epoch from %(now)s::timestamptz - j.queued_at)::double precision as age_seconds
+from (
+  select distinct e.job_id from (select kind, job_ids from event_batches order by n desc limit 400) b
+  cross join lateral unnest(b.job_ids) as e(job_id)
+  where b.kind = 'job.reserved'
+  limit 1000
+) d join jobs j on j.id = d.job_id
+where j.priority > %(priority)s and j.attempts = 1 and not j.spec ? 'executor'
+  and j.queued_at > %(now)s::timestamptz - %(seconds)s * interval '1 second'
+order by j.queued_at desc
+limit 200;
