@@ -13,7 +13,7 @@ from tests.unit.cli.stub import Stub, sent
 FLAGS = [
     *"--tasks 4 --placement spread --host-label gpu=h100 --host-label rack=7".split(),
     *"--on-partial restart --preemptible --start-timeout 10m".split(),
-    *"--recovery-timeout 90s".split(),
+    *"--recovery-timeout 90s --min-runtime 30m --notice 2m".split(),
 ]
 SENT = {
     "tasks": 4,
@@ -23,6 +23,8 @@ SENT = {
     "preemptible": True,
     "start_timeout_seconds": 600.0,
     "recovery_timeout_seconds": 90.0,
+    "preempt_min_run_seconds": 1800.0,
+    "notice_seconds": 120.0,
 }
 
 
@@ -80,6 +82,8 @@ def test_the_sdk_takes_the_same_words(accepting: Stub) -> None:
             preemptible=True,
             start_timeout="10m",
             recovery_timeout="90s",
+            min_runtime="30m",
+            notice=120,
         )
     assert {name: sent(accepting)[name] for name in SENT} == SENT
 
