@@ -56,17 +56,8 @@ async def find_circumstances(
     places = await store.jobs.queue_places(queued) if queued else {}
     attempts = await store.jobs.get_attempts(newest.values(), members=True) if newest else {}
     ends, lines = await _read_waits(controller, jobs)
-<<<<<<< ours
-    idle, suspects = await _find_idle(controller, jobs), await _read_suspects(controller, jobs)
-    starts = await _read_starts(controller, jobs)
-||||||| base
-    idle = await _find_idle(controller, jobs)
-    suspects = await _read_suspects(controller, jobs)
-    starts = await _read_starts(controller, jobs)
-=======
     idle, suspects = await _find_idle(controller, jobs), await _read_suspects(controller, jobs)
     starts, winners = await _read_starts(controller, jobs), await _read_winners(controller, jobs)
->>>>>>> theirs
     victims = await _find_victims(controller) if queued else {}
     shares = settings.find_shares(projects)
     looks = queued and (settings.value("preemption") or shares)
