@@ -26,7 +26,7 @@ _TINY = 1e-6
 
 class Chunk(msgspec.Struct, frozen=True):
     """The same steps of all ranks. logs: measure → rank → the logarithm of its seconds a step.
-    above: how far that is above the faster ranks'. wall: the logarithm of the gang's seconds a
+    above: how far that is above the median of the others. wall: the logarithm of the gang's seconds a
     step."""
 
     first_step: int
@@ -44,15 +44,22 @@ class Chunk(msgspec.Struct, frozen=True):
 def make_chunk(
     first_step: int, last_step: int, logs: Mapping[PaceMeasure, Mapping[int, float]]
 ) -> Chunk:
-    """Return a chunk with its ranks compared. The others are the faster third, between two ranks
-    the faster one (SLOW-2)."""
-    above = {}
-    for measure, each in logs.items():
-        ordered = sorted(each.values())
-        middle = ordered[(len(ordered) - 1) // 3]
-        above[measure] = {rank: log - middle for rank, log in each.items()}
+    """Return a chunk with its ranks compared (SLOW-2)."""
+    above = {measure: _compare_others(each) for measure, each in logs.items()}
     wall = median(logs[PaceMeasure.STEP].values())
     return Chunk(first_step, last_step, logs, above, wall)
+
+
+def _compare_others(logs: Mapping[int, float]) -> dict[int, float]:
+    """Return how far each rank is above the median of the other ranks."""
+    order = sorted(logs, key=logs.__getitem__)
+    values = [logs[rank] for rank in order]
+    low, high = (len(order) - 2) // 2, (len(order) - 1) // 2  # the middle without one of them
+    found = {}
+    for place, rank in enumerate(order):
+        middle = values[low + (low >= place)] + values[high + (high >= place)]
+        found[rank] = values[place] - middle / 2
+    return found
 
 
 class _DatedBlock(msgspec.Struct, frozen=True):

@@ -3,8 +3,8 @@
 SLOW-1  A rank is named where, for `LEAST_STEPS` and in nearly every chunk of them, it took clearly more
         than the others' time (`_BARS`), and that is beyond the noise: of the chunks, and of the
         ranks among each other.
-SLOW-2  The others are the faster ranks, not the mean, because a slow host slows several of them. Where
-        more than half are slow, the ranks do different work, and none is named.
+SLOW-2  A rank is compared with the median of the others, so that a host that slows up to half of them
+        is found. Where more are slow, the ranks do different work, and none is named.
 SLOW-3  A rank whose time of its own is a small part of the step is not why the gang waits, and it is not
         named.
 SLOW-4  Where the gang is slower than it was and no rank is named, only that is said.
@@ -45,7 +45,7 @@ _BARS = (_PaceBar(1, 1.14, 1.0), _PaceBar(3, 1.12, 0.85), _PaceBar(8, 1.12, 0.75
 """The short window is for a clear case, the others for noisier gangs."""
 _CHUNK_LOG = math.log(1.07)
 _STEADY_LOG = math.log(1.06)
-_BEYOND = 7.0
+_BEYOND = 6.0
 _LEAST_NOISE = 0.02
 _OWN_SHARE = 0.6
 _SLOWED_RATIO = 1.2
@@ -168,21 +168,23 @@ def _measure_noise(
     chunks: Sequence[Chunk], measure: PaceMeasure, calm: Sequence[int], length: int
 ) -> float:
     """Return by how much the median of a window of `length` chunks is uncertain: by the noise of
-    chunks, and by how far the `calm` ranks are apart in windows of this length."""
+    chunks, and by how far the `calm` ranks are apart in windows of this length. What a slow rank does
+    to the median of the others moves all calm ranks alike, so windows are judged one by one."""
     compared = [chunk.above[measure] for chunk in chunks if measure in chunk.above]
-    residuals, medians = list[float](), list[float]()
-    for rank in calm:
-        logs = [each[rank] for each in compared if rank in each]
-        if logs:
-            middle = median(logs)
+    residuals, apart = list[float](), list[float]()
+    for part in (compared[:-length], compared[-length:]):
+        for rank in calm:
+            logs = [each[rank] for each in part if rank in each]
+            middle = median(logs) if logs else 0.0
             residuals += [abs(log - middle) for log in logs]
-            ends = range(len(logs), length - 1, -length)
-            medians += [median(logs[end - length : end]) for end in ends]
+    for end in range(len(compared), length - 1, -length):
+        part = compared[end - length : end]
+        medians = [median(each[r] for each in part) for r in calm if all(r in e for e in part)]
+        if len(medians) > 2:
+            middle = median(medians)
+            apart += [abs(one - middle) for one in medians]
     deviation = 1.4826 * median(residuals) if residuals else 0.0
-    among = 0.0
-    if len(medians) >= 4:
-        middle = median(medians)
-        among = 1.4826 * median(abs(one - middle) for one in medians)
+    among = 1.4826 * median(apart) if apart else 0.0
     return max(max(_LEAST_NOISE, 1.25 * deviation) / math.sqrt(length), among)
 
 
