@@ -20,6 +20,7 @@ import pytest
 from holdfast.client import Client
 from holdfast.core.records import JobRecord
 from holdfast.wire.api import LogLine
+from holdfast.wire.logs.search import LogFound, LogSearchEnd
 from tests.system.cluster import Cluster
 from tests.system.proxy import Proxy
 from tests.system.watchdogs.test_watchdogs import BEAT
@@ -123,7 +124,7 @@ def test_binary_output_is_exact_through_run_and_logs(shared: Cluster) -> None:
     assert (done.returncode, done.stdout == out) == (4, True), "it exits as its job did"
 
 
-def test_logs_outlive_their_host(shared: Cluster) -> None:
+def test_logs_outlive_their_host_and_are_searched(shared: Cluster) -> None:
     host = shared.add_host("mortal", queues=[shared.set_queue("mortal")])
     job = shared.submit("/bin/echo", "remember me", queue="mortal")
     shared.until(job, "succeeded")
@@ -132,6 +133,11 @@ def test_logs_outlive_their_host(shared: Cluster) -> None:
     wait_exit(host.guardian, 10)
     shutil.rmtree(host.state)
     assert shared.output(job) == b"remember me\n"
+    line, end = shared.client.search_logs("^remember", [job])
+    assert isinstance(line, LogFound)
+    assert (line.job, line.rank, line.text) == (job, 0, "remember me")
+    assert isinstance(end, LogSearchEnd)
+    assert (end.matches, end.missing_bytes) == (1, 0)
 
 
 def test_following_goes_on_across_a_requeue(shared: Cluster) -> None:

@@ -189,15 +189,9 @@ def logs(
         raise click.UsageError("give either --lines or --tail, not both")
     cut = LinesCut(lines, None if since is None else _read_time(since), timestamps)
     with face.client() as client:
-        if errors:
+        if errors or sizes:
             with one_job(client, job_id) as job_id:
-                groups = client.errors(job_id, which["attempt"])
-                face.show(groups, errors_text(groups) or "no line tells of an error")
-            return
-        if sizes:
-            with one_job(client, job_id) as job_id:
-                streams = client.log_streams(job_id, which["attempt"])
-                face.show(streams, sizes_text(streams) if streams else "it has written nothing")
+                _show_sums(face, client, job_id, which["attempt"], errors=errors)
             return
         if follow or full:
             with one_job(client, job_id) as job_id:
@@ -209,6 +203,18 @@ def logs(
             lambda found: _show_job(face, client, found, which, cut),
             lambda array: _show_array(face, client, array, which, cut),
         )
+
+
+def _show_sums(
+    face: Face, client: Client, job_id: str, attempt: int | None, *, errors: bool
+) -> None:
+    """Show the error lines of all ranks, or how much each stream has written."""
+    if errors:
+        groups = client.errors(job_id, attempt)
+        face.show(groups, errors_text(groups) or "no line tells of an error")
+        return
+    streams = client.log_streams(job_id, attempt)
+    face.show(streams, sizes_text(streams) if streams else "it has written nothing")
 
 
 def errors_text(groups: Sequence[ErrorGroup], first: int | None = None) -> str:
