@@ -44,7 +44,7 @@ from holdfast.core.watchdogs import TaskWatch
 from holdfast.errors import ValidationError
 from holdfast.process.files import make_private_folder, read_private, write_atomic
 from holdfast.process.output.lines import say_in_log
-from holdfast.wire.agent import BeatReport, BrokenResume, LaunchOrder, TaskReport
+from holdfast.wire.agent import BeatReport, LaunchOrder, TaskReport
 from holdfast.wire.beat import Beat
 from holdfast.wire.guardian import StreamEnd
 
@@ -295,12 +295,12 @@ class AgentTask:
             checksums=self.rings.checksums.take(),
         )
 
-    def _find_broken(self) -> BrokenResume | None:
+    def _find_broken(self) -> tuple[int, int] | None:
         """Return how the task did not go on from its checkpoint; None where it did (UNSAVED-2)."""
         step, given = self.saved.tally.tally.first_step, self.saved.given_step
         if step is None or given is None or step >= given:
             return None
-        return BrokenResume(step=step, given=given)
+        return step, given
 
     def _tell_section(self, now: float) -> tuple[float | None, bool]:
         """Return the seconds for which the task's section excuses ranks on other hosts, and True if

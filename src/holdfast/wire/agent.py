@@ -110,14 +110,6 @@ class BeatReport(AgentMessage, frozen=True, kw_only=True):
     section: ShortText | None = None
 
 
-class BrokenResume(AgentMessage, frozen=True, kw_only=True):
-    """An attempt that did not go on from the checkpoint that it was given: `step` is the first that
-    its task told, and `given` the checkpoint's (UNSAVED-2)."""
-
-    step: Large
-    given: Large
-
-
 class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
     """The state of one task, as its agent knows it.
 
@@ -128,8 +120,9 @@ class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
     section_seconds: for a rank that has announced sections, how long its present section excuses
     other ranks from now on, 0 outside of any. waits: the rank is in no section, and has been silent
     for so long that another rank's section has to excuse it (EXCUSE-1). tally: what it spent its
-    time on, about once a minute; that of an ended task is among its facts. broken: set where the
-    task began below the step of its checkpoint. pace, checksums: a gang's rank's since the last one.
+    time on, about once a minute; that of an ended task is among its facts. broken: its first step
+    and that of its checkpoint, where the first is lower (UNSAVED-2). pace, checksums: a gang's
+    rank's since the last one.
     """
 
     key: TaskKey
@@ -142,7 +135,7 @@ class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
     section_seconds: Annotated[float, Meta(ge=0, le=86_400)] | None = None
     waits: bool = False
     tally: Tally | None = None
-    broken: BrokenResume | None = None
+    broken: tuple[Large, Large] | None = None
     pace: PaceBlocks = []
     checksums: StepChecksums = []
 

@@ -160,7 +160,7 @@ async def _excuse(
     (UNSAVED-2), and return the waiting ranks that sections of others excuse (EXCUSE-1). Most syncs
     carry none of these."""
     members = controller.store.members
-    broken = [(t.key, t.broken.step, t.broken.given) for t in request.tasks if t.broken is not None]
+    broken = [(t.key, *t.broken) for t in request.tasks if t.broken is not None]
     if broken:
         await controller.store.checkpoints.note_broken(host.id, broken)
     told = [(t.key, t.section_seconds) for t in request.tasks if t.section_seconds is not None]
