@@ -16,7 +16,7 @@ import msgspec
 
 from bench.forecast_day import Told
 from holdfast.core.forecast.forecast import find_forecast, foretell_line
-from holdfast.core.forecast.outlook import Arrival, Forecast, Outlook, StartPace
+from holdfast.core.forecast.outlook import Forecast, JobArrival, Outlook, StartPace
 from holdfast.core.forecast.spreads import Spread, foretell_left, foretell_span, spread_of
 from holdfast.core.forecast.world import World
 from holdfast.core.placement.plan import AdmissionPlan, plan_admission
@@ -178,7 +178,7 @@ class MixedDay:
             },
             span=every or Spread((600.0,)),
             arrivals=tuple(
-                Arrival(
+                JobArrival(
                     age_seconds=at - came,
                     job=msgspec.structs.replace(job, expected_seconds=self._expect(job.kin)),
                     span=foretell_span(

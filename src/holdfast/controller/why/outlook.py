@@ -14,7 +14,7 @@ from holdfast.core.fleet.breaker import PROBE_SECONDS, find_allowance, wait_for_
 from holdfast.core.fleet.grow import find_bound
 from holdfast.core.fleet.instances import Offer
 from holdfast.core.forecast.line import MAX_AHEAD
-from holdfast.core.forecast.outlook import Arrival, Outlook, PoolOutlook, StartPace
+from holdfast.core.forecast.outlook import JobArrival, Outlook, PoolOutlook, StartPace
 from holdfast.core.forecast.raises import find_raises
 from holdfast.core.forecast.spreads import (
     UNKNOWN_SECONDS,
@@ -86,14 +86,14 @@ async def read_outlook(controller: Controller) -> Outlook:
 
 async def _read_arrivals(
     controller: Controller, line: Sequence[Candidate], window: float, likes: Likes
-) -> tuple[Arrival, ...]:
+) -> tuple[JobArrival, ...]:
     """Return the jobs of the last `window` seconds that would come before the least important of the line."""
     lowest = min((job.priority for job in line), default=MAX_PRIORITY)
     if window < LEAST_WINDOW or lowest >= MAX_PRIORITY:
         return ()
     found = await controller.store.forecasts.read_arrivals(lowest, window)
     return tuple(
-        Arrival(age_seconds=age, job=job, span=_find_span(job, likes)) for age, job in found
+        JobArrival(age_seconds=age, job=job, span=_find_span(job, likes)) for age, job in found
     )
 
 

@@ -63,7 +63,7 @@ class StartPace(msgspec.Struct, frozen=True, kw_only=True):
         return self.starts / self.seconds if self.seconds > 0 else 0.0
 
 
-class Arrival(msgspec.Struct, frozen=True, kw_only=True):
+class JobArrival(msgspec.Struct, frozen=True, kw_only=True):
     """A job that was queued `age_seconds` ago, and how long it runs: jobs like it come again."""
 
     age_seconds: float
@@ -94,7 +94,7 @@ class Outlook(msgspec.Struct, frozen=True, kw_only=True):
     span: Spread
     pools: tuple[PoolOutlook, ...] = ()
     pace: StartPace = StartPace()
-    arrivals: tuple[Arrival, ...] = ()
+    arrivals: tuple[JobArrival, ...] = ()
     """Jobs that came within the last `arrivals_seconds`, of which some may come before jobs of the line."""
     arrivals_seconds: float = 0.0
     arrivals_per_second: float = 0.0

@@ -16,7 +16,7 @@ from functools import partial
 
 import msgspec
 
-from holdfast.core.forecast.outlook import Arrival, Outlook, PoolOutlook
+from holdfast.core.forecast.outlook import JobArrival, Outlook, PoolOutlook
 from holdfast.core.forecast.spreads import Spread
 from holdfast.core.forecast.world import World, gather_lives, part_of
 from holdfast.core.placement.labels import carries
@@ -119,7 +119,7 @@ class _Replay:
                 at = (phase - arrival.age_seconds) % window
                 self._push(at, partial(self._arrive, arrival, 0))
 
-    def _arrive(self, arrival: Arrival, times: int) -> bool:
+    def _arrive(self, arrival: JobArrival, times: int) -> bool:
         """Queue a job like one that came lately, and let it come again after the window."""
         job_id = f"{arrival.job.job_id}~{times}"
         job = msgspec.structs.replace(arrival.job, job_id=job_id, waited_seconds=-self.at)

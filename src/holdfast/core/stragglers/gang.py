@@ -168,8 +168,11 @@ class GangPace:
             return whole
         if len(cpus) == len(ranks):
             whole[PaceMeasure.CPU] = cpus
-        if late := _find_lateness(arrived, len(ranks)):
-            seconds = math.exp(median(steps.values()))
+        late = _find_lateness(arrived, len(ranks))
+        seconds = math.exp(median(steps.values()))
+        # Ranks that wait for each other come to a step within one step's time of each other. Where one
+        # is further away, they do not wait, and what their arrivals are apart is where they began.
+        if late and max(map(abs, late.values())) < seconds:
             whole[PaceMeasure.ARRIVAL] = {
                 rank: math.log(max(seconds + late[rank], _TINY)) for rank in late
             }

@@ -5,7 +5,7 @@ from hypothesis import given
 
 from holdfast.core.forecast.changes import plan_once
 from holdfast.core.forecast.forecast import Foretold, find_forecast, foretell_by_pace, foretell_line
-from holdfast.core.forecast.outlook import Arrival, Outlook, StartPace
+from holdfast.core.forecast.outlook import JobArrival, Outlook, StartPace
 from holdfast.core.forecast.spreads import Spread
 from tests.unit.core.forecast.samples import (
     make_host,
@@ -120,7 +120,7 @@ def test_the_work_of_a_forecast_is_bounded() -> None:
 
 
 def test_jobs_of_higher_priority_that_came_lately_come_again() -> None:
-    again = Arrival(age_seconds=60.0, job=make_job("urgent", priority=90), span=Spread((500.0,)))
+    again = JobArrival(age_seconds=60.0, job=make_job("urgent", priority=90), span=Spread((500.0,)))
     outlook = make_outlook(
         line=(make_job("a"),),
         hosts=(make_host("h", 0),),

@@ -65,6 +65,16 @@ def test_arrivals_are_compared_only_beyond_the_error_of_the_clocks(
         assert (math.exp(logs[1]) - math.exp(logs[0]) > 0.3) == seen
 
 
+@pytest.mark.parametrize(("late", "seen"), [(0.9, True), (2.8, False)])
+def test_ranks_that_do_not_wait_for_each_other_are_not_compared_by_arrivals(
+    late: float, seen: bool
+) -> None:
+    """A rank that comes to a step later than the next one is due began later: it is not slow."""
+    chunks = play_arrivals(late, 0.01)
+    assert chunks
+    assert all((PaceMeasure.ARRIVAL in chunk.logs) is seen for chunk in chunks)
+
+
 def test_a_clock_is_as_wrong_as_the_shortest_round_trip() -> None:
     """CLOCK-1"""
     clock = HostClock()
