@@ -64,7 +64,9 @@ def _find(scale: Scale, tells: str) -> Line:
         f"{len(took)} within {SOON_STEPS}",
         unit="steps",
         value=spread(took),
-        budget=f"<= {SOON_STEPS}",
+        limit_name="the bound",
+        limit=spread([float(SOON_STEPS)]),
+        budget=f"<= {SOON_STEPS}, 95 of 100",
         met=percentile(took, 95) <= SOON_STEPS,
     )
 
@@ -84,6 +86,8 @@ def _count_alarms(scale: Scale) -> Line:
         what=f"healthy ranks named in {hours:,.0f} gang-hours",
         unit="names in 1,000 h",
         value=spread([named / hours * 1000]),
+        limit_name="the bound",
+        limit=spread([1.0]),
         budget="<= 1",
         met=named / hours * 1000 <= 1,
     )
