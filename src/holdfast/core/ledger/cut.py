@@ -19,6 +19,8 @@ from holdfast.core.ledger.values import LedgerName
 MINUTE_MS = 60_000
 MAX_POINTS = 64
 _UNBEATEN = (LedgerName.UNMEASURED_BUSY, LedgerName.UNMEASURED_IDLE)
+_GUESSED = (*_UNBEATEN, LedgerName.KEPT)
+"""Names that a lease gets before its first tally came."""
 _KNOWN = frozenset(str(name) for name in LedgerName)
 _OWN = frozenset({LedgerName.SETTING_UP, LedgerName.DRAINING, *_UNBEATEN})
 
@@ -41,12 +43,14 @@ class TallyReport(msgspec.Struct, frozen=True, kw_only=True):
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """A task's lease as the store has it: from its reservation to its confirmed end.
 
-    ended_ms: None while it is held. started_ms: when its program started, as reported.
+    ended_ms: None while it is held. started_ms: when its program started, as reported. beats: its
+    beats are on record, so that it is measured, also before its first tally came.
     """
 
     begun_ms: int
     ended_ms: int | None = None
     started_ms: int | None = None
+    beats: bool = False
     told: TallyReport | None = None
 
 
@@ -145,7 +149,7 @@ def count_lease(
     tally = None if lease.told is None else lease.told.tally
     if tally is not None:
         first_beat = tally.beaten and not account.beaten
-        names = tuple(LedgerName) if over else _UNBEATEN if first_beat else ()
+        names = tuple(LedgerName) if over else _GUESSED if first_beat else ()
         corrections = find_corrections(counted, target, names)
         for correction in corrections:
             counted[correction.name] -= correction.ms
@@ -172,7 +176,7 @@ def _aim(account: Account, lease: Lease, end: int) -> dict[LedgerName, int]:
     told = lease.told
     if told is None:
         started = end if lease.started_ms is None else min(lease.started_ms, end)
-        busy = {LedgerName.UNMEASURED_BUSY: end - started}
+        busy = {_name_running(lease): end - started}
         return {LedgerName.SETTING_UP: max(0, started - lease.begun_ms), **busy}
     aim = {name: told.tally.ms.get(name, 0) + account.base.get(name, 0) for name in LedgerName}
     aim[LedgerName.SETTING_UP] += account.lead_ms or 0
@@ -187,7 +191,11 @@ def _guess(lease: Lease) -> LedgerName:
     if lease.told is not None:
         now = lease.told.tally.now
         return LedgerName(now) if now in _KNOWN else LedgerName.UNMEASURED_BUSY
-    return LedgerName.SETTING_UP if lease.started_ms is None else LedgerName.UNMEASURED_BUSY
+    return LedgerName.SETTING_UP if lease.started_ms is None else _name_running(lease)
+
+
+def _name_running(lease: Lease) -> LedgerName:
+    return LedgerName.KEPT if lease.beats else LedgerName.UNMEASURED_BUSY
 
 
 def _name_unfit(

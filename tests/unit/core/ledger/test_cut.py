@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,7 +49,7 @@ def count_all(
         at += gap
         told = None if tally is None else TallyReport(tally=tally, at_ms=at - late, final=late == 0)
         ended = at if n == len(reports) - 1 else None
-        lease = Lease(begun_ms=BEGUN, ended_ms=ended, started_ms=BEGUN + 7, told=told)
+        lease = Lease(begun_ms=BEGUN, ended_ms=ended, started_ms=BEGUN + 7, beats=n > 1, told=told)
         found = count_lease(account, lease, at, unfit)
         account = found.account
         for piece in found.pieces:
@@ -101,6 +102,19 @@ def test_a_share_differs_from_its_weight_by_less_than_one(
     assert sum(shares.values()) == whole
     for name, weight in weights.items():
         assert abs(shares.get(name, 0) - whole * weight / sum(weights.values())) <= 1
+
+
+def test_a_job_that_beats_is_measured_before_its_first_tally_comes() -> None:
+    """The tally then says how long it loaded, and that time is taken back from what was kept."""
+    lease = Lease(begun_ms=BEGUN, started_ms=BEGUN + 1_000, beats=True)
+    found = count_lease(None, lease, BEGUN + 60_000)
+    assert found.account.ms == {"setting_up": 1_000, "kept": 59_000}
+    told_ms = {"setting_up": 1_000, "loading": 9_000, "kept": 60_000}
+    tally = Tally(ms=told_ms, now="kept", beaten=True, first_step=0, step=60)
+    told = TallyReport(tally=tally, at_ms=BEGUN + 70_000)
+    lease = msgspec.structs.replace(lease, told=told)
+    found = count_lease(found.account, lease, BEGUN + 70_000)
+    assert found.account.ms == told_ms
 
 
 def test_tallies_that_come_each_minute_are_counted_to_the_millisecond() -> None:

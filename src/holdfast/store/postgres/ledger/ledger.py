@@ -184,6 +184,7 @@ def _make_held(row: Mapping[str, Any]) -> HeldLease:
         begun_ms=to_ms(row["begun_at"]),
         ended_ms=None if ended is None else to_ms(ended),
         started_ms=None if row["started_at"] is None else to_ms(row["started_at"]),
+        beats=row["beats"],
         told=told,
     )
     names = ("attempt", "host_id", "host", "pool", "gpus", "cpu_slots", "job_name", "project",

@@ -34,15 +34,15 @@ on conflict do nothing;
 with leases as (
   select t.job_id, t.rank, t.epoch, t.attempt, t.host_id, t.gpus, t.cpu_slots, coalesce(t.reserved_at, a.reserved_at) as begun_at,
          t.started_at, t.ended_at, coalesce(t.facts->'tally', t.tally) as tally,
-         case when t.facts->'tally' is null then t.tally_at end as tally_at, false as left_over
+         case when t.facts->'tally' is null then t.tally_at end as tally_at, t.beat_at is not null as beats, false as left_over
   from tasks t join attempts a on a.job_id = t.job_id and a.number = t.attempt
   where t.host_id is not null and coalesce(t.reserved_at, a.reserved_at) < %(until)s
   union all
-  select e.job_id, e.rank, e.epoch, e.attempt, e.host_id, e.gpus, e.cpu_slots, e.begun_at, e.started_at, e.ended_at, e.tally, e.tally_at, true
+  select e.job_id, e.rank, e.epoch, e.attempt, e.host_id, e.gpus, e.cpu_slots, e.begun_at, e.started_at, e.ended_at, e.tally, e.tally_at, false, true
   from ledger_ends e where e.begun_at < %(until)s
   union all
   select a.job_id, 0, a.epoch, a.number, a.host_ids[1], j.gpus, j.cpu_slots, a.reserved_at, a.started_at, a.ended_at,
-         (a.told::jsonb)->'tally', null, false
+         (a.told::jsonb)->'tally', null, false, false
   from attempts a join jobs j on j.id = a.job_id
   where a.told is not null and a.ended_at >= %(since)s and a.reserved_at < %(until)s
     and (a.told like '%%"tally":%%' or exists (select from ledger_accounts x where x.job_id = a.job_id))
