@@ -18,7 +18,7 @@ ALONE_WORK = 20_000
 FEWEST = 5
 """Fewest scenarios from which an interval is made."""
 LOW, HIGH = 0.04, 0.96
-EARLIER, LATER, MARGIN_SECONDS = 0.8, 1.3, 60.0
+EARLIER, LATER, MARGIN_SECONDS = 0.7, 1.6, 60.0
 """What an interval is widened by, because a replay knows nothing of most jobs that are yet to come, that run
 again, or that run otherwise than their likes. Taken from `bench forecast`."""
 FEW = 3.0

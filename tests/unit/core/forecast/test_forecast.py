@@ -7,6 +7,7 @@ from holdfast.core.forecast.changes import plan_once
 from holdfast.core.forecast.forecast import Foretold, find_forecast, foretell_by_pace, foretell_line
 from holdfast.core.forecast.outlook import JobArrival, Outlook, StartPace
 from holdfast.core.forecast.spreads import Spread
+from holdfast.core.placement.types import QuotaLeft
 from tests.unit.core.forecast.samples import (
     make_host,
     make_job,
@@ -136,3 +137,30 @@ def test_jobs_of_higher_priority_that_came_lately_come_again() -> None:
     assert found.expected_seconds == 100
     assert found.latest_seconds is not None
     assert found.latest_seconds > 600
+
+
+def test_the_end_of_a_job_gives_its_queues_limit_and_its_projects_quota_back() -> None:
+    outlook = make_outlook(
+        line=(make_job("a", project="x"),),
+        hosts=(make_host("h", 4),),
+        running=(make_task("r", "h", project="x"),),
+        ends={"r": Spread((100.0,))},
+        headroom={"gpu": 0},
+        quotas={"x": QuotaLeft(jobs=0, gpus=0)},
+    )
+    assert foretell_line(outlook).known["a"].expected_seconds == 100
+
+
+def test_room_is_held_back_for_a_gang_once_it_will_have_waited_for_long() -> None:
+    long = {"time_limit_seconds": 500.0}
+    outlook = make_outlook(
+        line=(make_job("gang", tasks=2, **long), make_job("a", **long), make_job("b", **long)),
+        hosts=(make_host("h", 0),),
+        running=(
+            make_task("r", "h", time_limit_seconds=130.0),
+            make_task("s", "h", time_limit_seconds=160.0),
+        ),
+        ends={"r": Spread((70.0,)), "s": Spread((100.0,))},
+        hold_back_seconds=60.0,
+    )
+    assert foretell_line(outlook).known["gang"].expected_seconds == 100
