@@ -43,6 +43,7 @@ BUDGETED = {
     "ledger": 2,
     "workflow": 1,
     "sessions": 7,
+    "pages": 9,
     "stragglers": 4,
     "grep": 5,
     "supervisor": 4,

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 FETCH = """#!/bin/sh
 n=$(cat tries 2>/dev/null || echo 0); n=$((n + 1)); echo $n > tries
-[ $n -le 2 ] && echo "503 Service Unavailable" >&2 && exit 1
+[ $n -le 2 ] && echo "the queue is full" >&2 && exit 1
 echo fetched
 """
 
@@ -60,7 +60,7 @@ def until(
 def test_run_follows_a_job_through_its_retries(rig: Rig) -> None:
     done = rig.run("run", "--max-retries", "3", "--retry-delay", "100ms", "--", "./fetch.sh")
     assert (done.returncode, done.stdout) == (0, b"fetched\n"), done.stderr
-    assert done.stderr.count(b"503 Service Unavailable") == 2
+    assert done.stderr.count(b"the queue is full") == 2
     assert b"retry 2 of 3 in 0.1 s" in done.stderr
     (job,) = ask(rig, "jobs", "--min-retries", "2")
     chain = ask(rig, "attempts", job["id"])
@@ -71,7 +71,7 @@ def test_run_follows_a_job_through_its_retries(rig: Rig) -> None:
     ]
     assert (
         rig.run("logs", job["id"], "--attempt", "1", "--stream", "stderr").stderr
-        == b"503 Service Unavailable\n"
+        == b"the queue is full\n"
     )
     spent = rig.run("run", "--max-retries", "1", "--retry-delay", "0s", "--", "false")
     assert spent.returncode == 1

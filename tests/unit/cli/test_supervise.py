@@ -168,6 +168,8 @@ def test_the_help_teaches() -> None:
         "--tasks",
         "--placement",
         "--on-partial",
+        "--on-straggler",
+        "--on-corruption",
         "--shell",
         "--file",
         "--image",

@@ -71,7 +71,7 @@ GANG_OPTIONS: tuple[Callable[..., Any], ...] = (
 def read_gang(fields: dict[str, Any], options: Mapping[str, Any]) -> None:
     """Put the flags' values over `fields`; the other labels' reader takes the host labels."""
     for name in _GANG_PLAIN:
-        if options[name] is not None:
+        if options.get(name) is not None:
             fields[name] = options[name]
     for name in _GANG_TIMES:
         if options[name] is not None:

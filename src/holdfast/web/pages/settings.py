@@ -8,8 +8,10 @@ from holdfast.web.page import Page, PageRequest, together
 async def show(ask: PageRequest) -> Page:
     """Make the page."""
     reader = ask.reader
-    config, sign_ins, hooks = await together(reader.config(), reader.sign_ins(), reader.webhooks())
-    tokens = await reader.tokens() if ask.may("admin") else []
+    config, sign_ins = await together(reader.config(), reader.sign_ins())
+    hooks, tokens = [], []
+    if ask.may("admin"):
+        hooks, tokens = await together(reader.webhooks(), reader.tokens())
     wanted = ask.query.get("q", "").lower()
     values = {
         "settings": [each for each in config if wanted in each.name.lower()],

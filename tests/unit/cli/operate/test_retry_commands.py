@@ -40,7 +40,7 @@ def test_every_flag_of_a_policy_reaches_the_wire(accepting: Stub, command: list[
         "max_retry_delay": 3600.0,
         "jitter": "deterministic",
         "jitter_ratio": 0.5,
-        "eligible_causes": ["agent_transient", "gpu_fault", "oom_killed"],
+        "eligible_causes": ["agent_transient", "gpu_fault", "silent_corruption", "oom_killed"],
         "emit_retry_events": False,
     }
     assert (sent(accepting)["no_progress_limit"], sent(accepting)["budget_reset_seconds"]) == (
