@@ -1,5 +1,5 @@
 """Real DDP over gloo, a rank on each host: the rank whose CPU quota was cut is named; a healthy run names
-none; and a rank that computes wrongly has its host set aside. `make ddp` brings torch."""
+none (`make slow-ranks`); and a rank that computes wrongly has its host set aside (`make ddp`)."""
 
 from __future__ import annotations
 
@@ -94,14 +94,20 @@ def test_a_rank_whose_quota_was_cut_by_a_fifth_is_named(cluster: Cluster, words:
         tasks = sorted(cluster.client.tasks(job), key=lambda task: task.rank)
         pids = [cluster.hosts[task.host_name or ""].task_pids(job)[0] for task in tasks]
         _, slow = [stack.enter_context(limit(pid)) for pid in pids]
-        calm = read_step(cluster, job) + HEALTHY_STEPS
+        alike = read_step(cluster, job)  # before, one rank had its quota already, and was slow
+        calm = alike + HEALTHY_STEPS
         wait_until(lambda: read_step(cluster, job) >= calm, 240, what="the ranks to step")
         # A rank that a busy machine starves is slow by itself, and its evidence says that.
-        assert [e for e in find(cluster, job) if BUSY not in e.message] == []
+        named = [e for e in find(cluster, job) if e.data["since_step"] > alike]
+        assert [e for e in named if BUSY not in e.message] == []
         set_quota(slow, CUT * QUOTA)
         begun = read_step(cluster, job)
-        wait_until(lambda: find_slow(cluster, job, 1), 240, what="the slow rank to be named")
-    event = find_slow(cluster, job, 1)[-1]
+
+        def find_cut() -> list[EventRecord]:
+            return [e for e in find_slow(cluster, job, 1) if e.data["at_step"] > begun]
+
+        wait_until(find_cut, 240, what="the slow rank to be named")
+    event = find_cut()[-1]
     print(f"cut at about step {begun}, named by step {event.data['at_step']}: {event.message}")
     assert event.data["measure"] == ("own" if words else "cpu")
     assert event.data["ratio"] > 1.12
