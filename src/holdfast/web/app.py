@@ -77,6 +77,8 @@ _PAGES: tuple[tuple[str, Callable[[PageRequest], Any]], ...] = (
     (r"/report", report.show),
     (r"/settings", settings.show),
 )
+_SCRIPT = ("page.js", "live.js", "refresh.js", "acts.js", "keys.js", "output.js", "grid.js")
+"""The parts of the pages' script, in the order in which a browser runs them."""
 _DOWNLOADS = {
     "log": ("/v1/jobs/{job}/logs", ("attempt", "rank", "stream")),
     "checkpoint": ("/v1/jobs/{job}/checkpoint", ("rank", "number")),
@@ -318,13 +320,15 @@ async def send_file(
 
 @functools.cache
 def read_fixed_files() -> dict[str, bytes]:
-    """Return the fixed files by name."""
+    """Return the fixed files by name. The pages' script is one file, so that a page takes few requests."""
     folder = resources.files("holdfast.web") / "static"
-    return {
+    files = {
         each.name: each.read_bytes()
         for each in folder.iterdir()
         if each.name.rpartition(".")[2] in _TYPES
     }
+    files["pages.js"] = b"".join((folder / "script" / name).read_bytes() for name in _SCRIPT)
+    return files
 
 
 @functools.cache

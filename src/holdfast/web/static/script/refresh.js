@@ -1,0 +1,57 @@
+// ---- reading the page anew
+let reading = false, again = false, fresh = null;
+async function refresh() {
+  if (reading) { again = true; return; }
+  reading = true;
+  try {
+    const answer = await fetch(location.href, { cache: "no-store" });
+    if (answer.status === 401) { location.replace("/sign-in"); return; }
+    if (answer.ok) place(new DOMParser().parseFromString(await answer.text(), "text/html"));
+  } catch (error) { /* the next look finds it */ }
+  reading = false;
+  if (again) { again = false; refresh(); }
+}
+function place(page) {
+  const parts = [...page.querySelectorAll("[data-part]")], ids = new Set(parts.map((part) => part.id));
+  for (const here of document.querySelectorAll("[data-part]")) if (!ids.has(here.id)) here.remove();
+  let last = null;
+  for (const part of parts) {
+    const here = $(part.id);
+    if (here) swap(here, document.importNode(part, true));
+    else if (last) $(last).after(document.importNode(part, true));
+    last = part.id;
+  }
+  const rows = page.querySelector("[data-rows]");
+  if (rows && $("rows")) placeRows(rows);
+  else if (rows) location.reload();  // the list was empty
+}
+function swap(here, part) {
+  writeTimes(part);
+  if (here.isEqualNode(part) || here.contains(document.activeElement) && here.querySelector(":focus-visible")) return;
+  here.replaceWith(part);
+}
+// Rows that are there change in place. New rows are announced, because a list that moves under the pointer is clicked wrongly.
+function placeRows(rows) {
+  let news = 0;
+  for (const row of [...rows.children]) {
+    writeTimes(row);
+    const here = $(row.id);
+    if (!here) { news += 1; continue; }
+    const box = here.querySelector("input"), other = row.querySelector("input");
+    if (box && other) other.checked = box.checked;
+    if (here.innerHTML === row.innerHTML) continue;
+    const copy = document.importNode(row, true);
+    if (box && other) copy.querySelector("input").checked = box.checked;
+    if (here.classList.contains("cursor")) copy.classList.add("cursor");
+    here.replaceWith(copy);
+  }
+  if (news) {
+    fresh = rows;
+    $("show-news").textContent = news + " new";
+    $("news").hidden = false;
+  }
+}
+if ($("show-news")) $("show-news").onclick = () => {
+  if (fresh) $("rows").replaceChildren(...document.importNode(fresh, true).children);
+  $("news").hidden = true;
+};
