@@ -52,7 +52,7 @@ test: env | .pytest_cache/byte-code ## every test that needs no torch
 browser: env    ## the dashboard in a real Chromium, which it installs where root and apt-get are there
 	@command -v $(or $(CHROMIUM),chromium) >/dev/null || apt-get install -y -q chromium >/dev/null
 	@$(UVENV) $(UV) sync --quiet --frozen --all-extras --group browser --python $(PYTHON)
-	@HOLDFAST_TEST_CHROMIUM=$$(command -v $(or $(CHROMIUM),chromium)) $(RUN)/python -m pytest -q tests/unit/controller/web/test_chromium.py
+	@HOLDFAST_TEST_CHROMIUM=$$(command -v $(or $(CHROMIUM),chromium)) $(RUN)/python -m pytest -q tests/unit/controller/web/chromium
 
 pictures: env   ## the dashboard's pictures of the docs, taken anew
 	@$(UVENV) $(UV) sync --quiet --frozen --all-extras --group browser --python $(PYTHON)

@@ -4,95 +4,20 @@ cannot do, and that every page is accessible and asks no other server for anythi
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from holdfast.controller.server import RunningServer, bind_socket
-from tests.unit.controller.conftest import FakeAgent, Served
+from tests.unit.controller.conftest import FakeAgent
+from tests.unit.controller.web.chromium.person import SECOND, Person, expect
 from tests.waits import within
-
-CHROMIUM = os.environ.get("HOLDFAST_TEST_CHROMIUM", "")
-if not CHROMIUM:
-    pytest.skip("`make browser` runs these, because they need Chromium", allow_module_level=True)
-
-from playwright.async_api import Browser, Page, async_playwright, expect  # noqa: E402
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202eabc"
 PLACES = (
     "/", "/jobs", "/hosts", "/hosts/h1", "/queues", "/pools", "/workflows", "/calls", "/schedules",
     "/events", "/report", "/settings",
 )  # fmt: skip
-SECOND = 5_000
-"""A patience for what should take a second, in milliseconds: machines of tests are crowded."""
-
-
-@pytest.fixture
-async def chromium() -> AsyncIterator[Browser]:
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(
-            executable_path=CHROMIUM,
-            args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
-        )
-        yield browser
-        await browser.close()
-
-
-class Person:
-    """A person at a browser: the pages that are open, and what went wrong in them."""
-
-    def __init__(self, served: Served, chromium: Browser) -> None:
-        self.served, self.chromium = served, chromium
-        self.base = served.controller.origins[0]
-        self.wrong: list[str] = []
-        self.foreign: list[str] = []
-        self.lives = 0
-        self.context: Any = None
-
-    async def open(self, **options: Any) -> Page:
-        """Return a new page, not signed in yet."""
-        if self.context is None:
-            self.context = await self.chromium.new_context(**options)
-        page: Page = await self.context.new_page()
-        page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        page.on("console", self._hear)
-        page.on("request", self._count)
-        return page
-
-    def _hear(self, message: Any) -> None:
-        if "Content Security Policy" in message.text:
-            self.wrong.append(message.text)
-
-    def _count(self, request: Any) -> None:
-        if not request.url.startswith(self.base):
-            self.foreign.append(request.url)
-        if request.url == f"{self.base}/live":
-            self.lives += 1
-
-    async def link(self, role: str = "admin") -> str:
-        made = await self.served.call("POST", "/v1/sign-ins/links", role)
-        url: str = made.json()["url"]
-        return url
-
-    async def sign_in(self, role: str = "admin", **options: Any) -> Page:
-        page = await self.open(**options)
-        await page.goto(await self.link(role))
-        await page.wait_for_url(f"{self.base}/")
-        return page
-
-
-@pytest.fixture
-async def person(served: Served, chromium: Browser) -> AsyncIterator[Person]:
-    made = Person(served, chromium)
-    yield made
-    if made.context is not None:
-        await made.context.close()
-    assert made.wrong == []
-    assert [url for url in made.foreign if "elsewhere" not in url] == []
 
 
 async def test_a_link_signs_in_leaves_the_address_and_works_once(person: Person) -> None:
@@ -329,6 +254,6 @@ async def test_a_browser_signs_out(person: Person) -> None:
 
 
 def test_the_pages_hold_no_address_of_another_server() -> None:
-    folder = Path(__file__).parents[4] / "src" / "holdfast" / "web"
+    folder = Path(__file__).parents[5] / "src" / "holdfast" / "web"
     for path in [each for each in folder.rglob("*") if each.suffix in (".html", ".js", ".css")]:
         assert not re.search(r"(?:src|href|url)\W{1,3}https?://", path.read_text()), path.name
