@@ -1,4 +1,4 @@
-"""What the options of several commands have in common."""
+"""Options that several commands share."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

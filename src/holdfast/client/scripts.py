@@ -27,7 +27,7 @@ P = ParamSpec("P")
 
 
 class Caller(Protocol):
-    """What sends calls and waits for their answers. Threads may share it."""
+    """A sender of calls that waits for their answers. Threads may share a sender."""
 
     @property
     def place(self) -> ControllerPlace:

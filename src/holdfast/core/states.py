@@ -141,7 +141,7 @@ class TaskEvent(StrEnum):
 
 
 class AttemptEvent(StrEnum):
-    """What can happen to an attempt; each event moves it from one state to another."""
+    """Events of an attempt; each moves the attempt from one state to another."""
 
     START = "start"
     DRAIN = "drain"

@@ -83,11 +83,11 @@ _DOWNLOADS = {
     "log": ("/v1/jobs/{job}/logs", ("attempt", "rank", "stream")),
     "checkpoint": ("/v1/jobs/{job}/checkpoint", ("rank", "number")),
 }
-"""What a page offers as a file: the API's path, and the parameters that go along."""
+"""The files that a page offers: the API's path of each, and the parameters that go along."""
 
 
 class NewSignIn(msgspec.Struct, frozen=True, kw_only=True):
-    """What a browser gets when it signs in: a secret for its cookie, and the proof for its pages."""
+    """A new sign-in: the secret for the browser's cookie, and the proof for its pages."""
 
     secret: str
     proof: str

@@ -1,4 +1,4 @@
-"""What has changed, told to every browser of this server: one follower of events for all of them.
+"""Tell every browser of this server what has changed: one follower of events for all of them.
 
 -       A browser that is told of a change reads the page anew, so that a lost message costs a moment
         and no fact; after a pause it reads everything anew.

@@ -1,4 +1,4 @@
-"""What every page is made of: the request, the answer, and the template that draws it."""
+"""The parts of every page: the request, the answer, and the template that draws it."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class Redelivered(ApiBody, frozen=True, kw_only=True):
 
 
 class TargetRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a target's messages go: a URL as Apprise writes it, of a service on the list."""
+    """The address of a target's messages: a URL as Apprise writes it, of a service on the list."""
 
     url: Url
 

@@ -51,7 +51,7 @@ from holdfast.wire.sessions.messages import SessionBegun, SessionStatus
 
 SCROLL_BYTES = 1 << 20
 TERMINAL_WINDOW_BYTES = 256 << 10
-"""What a terminal is ahead of its user: little, so that Ctrl-C is not far behind."""
+"""The number of bytes that a terminal may send ahead of its user, few because Ctrl-C waits behind them."""
 _READ_BYTES = 64 << 10
 _JOINED_BYTES = 4 << 10
 _LAST_SECONDS = 0.2  # for output that children of a process that ended still write

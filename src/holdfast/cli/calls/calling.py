@@ -1,4 +1,4 @@
-"""What `tasks call` makes of its words, and its wait for the result."""
+"""Turn the words of `tasks call` into a call, and wait for its result."""
 
 from __future__ import annotations
 

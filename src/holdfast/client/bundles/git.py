@@ -14,7 +14,7 @@ ONLY_NETWORK = (
     "-c", "protocol.allow=never", "-c", "protocol.https.allow=always", "-c", "protocol.ssh.allow=always",
     "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false",
 )  # fmt: skip
-"""What keeps git from helpers that a repository's address could name, and from its hooks."""
+"""Settings that keep git from hooks, and from helpers that a repository's address could name."""
 _SECONDS = 60.0
 _COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _REF = re.compile(r"[^-\s\x00-\x1f\x7f~^:?*\[\\][^\s\x00-\x1f\x7f~^:?*\[\\]*")

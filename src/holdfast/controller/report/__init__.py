@@ -1,1 +1,1 @@
-"""What the hours were spent on, for people: the route of reports, and what it reads."""
+"""Reports for people of how hours were spent: their route, and the reads behind it."""

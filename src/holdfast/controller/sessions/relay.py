@@ -38,7 +38,7 @@ _PURPOSE = b"holdfast: a session's link, relayed by a replica\n"
 
 
 class RelayedDial(NamedTuple):
-    """What a relayed dial says: the link, the host that dialled, and its ticket."""
+    """A relayed dial: the link, the host that dialled, and its ticket."""
 
     link_id: str
     host_id: str

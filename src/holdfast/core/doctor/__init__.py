@@ -1,1 +1,1 @@
-"""What is wrong on a machine or with a server, judged from facts, and how to mend it. Pure."""
+"""Find faults of a machine or a server in facts, and say how to mend each. Pure."""

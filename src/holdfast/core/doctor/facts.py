@@ -10,7 +10,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ControllerFacts(Facts, frozen=True, kw_only=True):
-    """What a client found at the controller's address.
+    """Facts that a client found at the controller's address.
 
     source: where the address was found. plain: the address is http on another machine. error: the
     sentence of the failure, "" where the controller answered; error_code: its stable word.

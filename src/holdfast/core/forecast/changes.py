@@ -17,7 +17,7 @@ from holdfast.core.placement.types import Candidate
 
 MAX_CHANGES = 5
 MAX_COST = 80_000
-"""What all plans for one job may cost together, in microseconds of a usual machine."""
+"""The time that all plans for one job may take together, in microseconds of a usual machine."""
 SPANS = ((14_400, "4h"), (7200, "2h"), (3600, "1h"), (1800, "30m"), (900, "15m"), (300, "5m"))
 _GIB = 1 << 30
 

@@ -13,7 +13,7 @@ from holdfast.core.forecast.world import SCENARIOS
 from holdfast.core.placement.types import Candidate
 
 WORK = 150_000
-"""What one forecast may cost, in the microseconds of `Effort`."""
+"""The time that one forecast may take, in the microseconds of `Effort`."""
 ALONE_WORK = 20_000
 FEWEST = 5
 """Fewest scenarios from which an interval is made."""

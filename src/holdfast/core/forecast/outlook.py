@@ -72,7 +72,7 @@ class JobArrival(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Outlook(msgspec.Struct, frozen=True, kw_only=True):
-    """What admission would see now, and how long everything may take.
+    """The snapshot that admission would read now, and how long everything may take.
 
     line: the first queued jobs, in the order in which a plan is given them, those in queues without
     headroom too. later: jobs that become queued after so many seconds. behind: number of queued jobs that

@@ -25,7 +25,7 @@ UNITS: tuple[Unit, Unit] = ("gpu", "cpu")
 
 
 class Subject(msgspec.Struct, frozen=True, kw_only=True):
-    """What rows of the ledger are about; see `ledger_subjects`. labels: sorted pairs."""
+    """The subject of rows of the ledger; see `ledger_subjects`. labels: sorted pairs."""
 
     unit: Unit
     host_id: str
@@ -132,7 +132,7 @@ class Renaming(msgspec.Struct, frozen=True):
 
 
 class SpanRows(msgspec.Struct, frozen=True, kw_only=True):
-    """What closing a span writes. forgotten: ends that are counted. settled: jobs whose names
+    """The rows that the close of a span writes. forgotten: ends that are counted. settled: jobs whose names
     change no more; their accounts go."""
 
     rows: list[LedgerRow] = []

@@ -91,7 +91,7 @@ class Correction(msgspec.Struct, frozen=True):
 
 
 class LeaseCount(msgspec.Struct, frozen=True):
-    """What counting a lease gave: its next account, its pieces, and what was named anew."""
+    """The result of counting a lease: its next account, its pieces, and the seconds named anew."""
 
     account: Account
     pieces: list[MinutePiece] = []

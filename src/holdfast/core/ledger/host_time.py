@@ -16,7 +16,7 @@ _NAMES: Mapping[HostState, LedgerName] = {
     HostState.QUARANTINED: LedgerName.UNFIT,
     HostState.ERROR: LedgerName.UNFIT,
 }
-"""What an unleased second of a host in each state is. A host that was ended offers nothing."""
+"""The name of an unleased second of a host, by the host's state. A host that was ended offers nothing."""
 _LEASED_FIRST = (LedgerName.UNUSED, LedgerName.DRAINING, LedgerName.UNFIT, LedgerName.STARTING)
 
 

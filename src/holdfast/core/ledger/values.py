@@ -15,7 +15,7 @@ Step = Literal["minute", "hour", "day"]
 
 
 class LedgerName(StrEnum):
-    """What a second was spent on, in order of precedence: of two names that fit a second, it gets
+    """The name of a second, in order of precedence: of two names that fit a second, it gets
     the first.
 
     unfit: its host was in quarantine or in error. draining: a task was being stopped, or its host
@@ -93,7 +93,7 @@ class LedgerView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LostBy(msgspec.Struct, frozen=True, kw_only=True):
-    """What one cause of ends cost a job.
+    """The time that one cause of ends cost a job.
 
     cause: the cause of the attempts' ends. ends: how many ends of this cause lost work. lost_ms:
     milliseconds × devices of the steps that were done again after them.
@@ -105,7 +105,7 @@ class LostBy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobLosses(msgspec.Struct, frozen=True, kw_only=True):
-    """What one job lost, and how often it saved.
+    """The time that one job lost, and how often the job saved.
 
     lost: one for each cause, the largest first. stalled_ms, checkpointing_ms: milliseconds ×
     devices. save_seconds: the mean time between two saved checkpoints of an attempt; None where

@@ -23,7 +23,7 @@ class SeenStep(msgspec.Struct, frozen=True):
 
 
 class Pace(msgspec.Struct, frozen=True):
-    """What was seen of one job, oldest first: no step and no time is below the one before it."""
+    """Looks at one job's progress, oldest first: no step and no time is below the one before it."""
 
     seen: tuple[SeenStep, ...] = ()
 

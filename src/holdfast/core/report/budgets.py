@@ -27,7 +27,7 @@ class MonthBudget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Spend(msgspec.Struct, frozen=True, kw_only=True):
-    """What a project has spent in a month, as it is on record. month: as 2026-11, "" before the
+    """A project's spending in a month, as it is on record. month: as 2026-11, "" before the
     first record. told: the percentage that people were last told of, 0 for none. held: why no job of
     the project may start, "" where jobs may."""
 

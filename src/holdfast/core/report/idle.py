@@ -26,7 +26,7 @@ _WHOLE = 0.98
 
 
 class IdlePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of such jobs in a project. then: off, tell, or drain."""
+    """A project's policy for jobs whose GPUs idle. then: off, tell, or drain."""
 
     then: str = "tell"
     tell_seconds: float = 1800.0
@@ -75,7 +75,7 @@ class IdleJob(Record, frozen=True, kw_only=True):
 
 
 class IdleLook(msgspec.Struct, frozen=True, kw_only=True):
-    """What one look at a job found. ms: milliseconds × devices by name, from `since` to `until`.
+    """The idle time that one look at a job found. ms: milliseconds × devices by name, from `since` to `until`.
     excused: the job was in a section of its own, or has a rule of its own for idleness."""
 
     job_id: str
@@ -89,7 +89,7 @@ class IdleLook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Then(StrEnum):
-    """What is to be done about a job."""
+    """The next act about a job whose GPUs idle."""
 
     KEEP = "keep"
     TELL = "tell"

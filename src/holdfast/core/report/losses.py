@@ -1,4 +1,4 @@
-"""What was lost, why, and what would mend it: sentences with figures that arithmetic proves.
+"""Write each loss as a sentence: its cause, its mend, and figures that arithmetic proves.
 
 MEND-1  "Would have saved" is a lower bound: with a checkpoint each T, an end costs at most T of every
         device, whenever it comes, so n ends that cost L together would have cost at most n × T.

@@ -1,4 +1,4 @@
-"""What hours cost, in dollars.
+"""Price hours in dollars.
 
 PRICE-2  A GPU-hour of a rented host costs the host's hourly price divided by its GPUs, and a CPU slot
          of a rented host without GPUs its part in the same way; a slot beside GPUs costs nothing

@@ -50,7 +50,7 @@ class ReportRow(Record, frozen=True, kw_only=True):
 
 
 class HoursReport(Record, frozen=True, kw_only=True):
-    """What the hours of a span of time were spent on. by: what the lines are told by. unit: gpu or
+    """The hours of a span of time, by the names they were spent on. by: what the lines are told by. unit: gpu or
     cpu. total: the sum of all lines, also of those that a limit left out. left_out: how many those
     are. losses: the largest losses, with what would mend them."""
 

@@ -33,7 +33,7 @@ LEAST_CHUNKS = 4
 
 
 class _PaceBar(msgspec.Struct, frozen=True):
-    """What a rank must reach in a window of `times` the least steps and chunks: in the median
+    """The bounds that a rank must reach in a window of `times` the least steps and chunks: in the median
     `ratio` of the others' time, and in this share of chunks clearly more than they."""
 
     times: int

@@ -1,4 +1,4 @@
-"""What is on record of suspects."""
+"""Records of suspects."""
 
 from datetime import datetime
 from typing import Literal
@@ -8,7 +8,7 @@ from holdfast.core.records import Record
 SuspectKind = Literal["slow", "slowed", "corrupt"]
 """slow: a rank by itself; slowed: the gang as a whole; corrupt: a rank computed wrongly."""
 Act = Literal["", "blame", "replace", "restart"]
-"""What was done about a suspect, besides telling it."""
+"""The act about a suspect, besides telling of it."""
 
 
 class SuspectRecord(Record, frozen=True, kw_only=True):

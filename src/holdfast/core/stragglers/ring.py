@@ -148,7 +148,7 @@ class PaceRing:
 
 
 class RankRings:
-    """What the agent keeps of one rank for the comparison with others. waited_ms: as much of the
+    """One rank's recent steps, which the agent keeps for the comparison with others. waited_ms: as much of the
     wait that the job told as is counted in its tally."""
 
     __slots__ = ("checksums", "pace", "waited_ms")

@@ -1,4 +1,4 @@
-"""What an agent tells of a rank's pace, and what is found out about a gang."""
+"""A rank's pace as an agent tells it, and findings about a gang."""
 
 from enum import StrEnum
 from typing import Annotated
@@ -33,7 +33,7 @@ PaceBlocks = Annotated[list[PaceBlock], Meta(max_length=MAX_BLOCKS)]
 
 
 class PaceMeasure(StrEnum):
-    """What ranks are compared by, the best evidence first."""
+    """The measures by which ranks are compared, the best evidence first."""
 
     OWN = "own"  # the step without the wait that the job measured
     STEP = "step"  # the whole step: tells where ranks do not wait for each other

@@ -34,7 +34,7 @@ _SAMPLES = 8.0  # at least so many readings in a timeout
 
 
 class Next(StrEnum):
-    """What is to be done with a job at which a person sat."""
+    """The next act with a job at which a person sat."""
 
     KEEP = "keep"
     WARN = "warn"

@@ -42,7 +42,7 @@ _FAILURES = frozenset({Budget.RETRIES, Budget.INFRA, Budget.WATCHDOG})
 
 
 class NoticeKind(StrEnum):
-    """What a notice tells. END: the job has ended. FAILURE: it, or an attempt of it, failed. STALL: a
+    """The occasion of a notice. END: the job has ended. FAILURE: it, or an attempt of it, failed. STALL: a
     watchdog found that it stands still. FIRST_OUTPUT: it printed something. WAITS: it has waited for
     longer than asked. IDLE: its GPUs do nothing. BUDGET: its project has spent much of its budget."""
 
@@ -60,7 +60,7 @@ DEFAULT_KINDS = frozenset(NoticeKind) - _MOMENTS
 
 
 class Wish(Record, frozen=True, kw_only=True):
-    """What one target shall be told of a job. waits_seconds: set with WAITS."""
+    """The occasions on which one target is told of a job. waits_seconds: set with WAITS."""
 
     target: str
     kinds: frozenset[NoticeKind] = DEFAULT_KINDS

@@ -319,7 +319,7 @@ def read_password(data: Path) -> str:
 
 @dataclass(frozen=True)
 class ServerRuntime:
-    """Where the server listens."""
+    """The address at which the server listens."""
 
     port: int
     socket_folder: Path

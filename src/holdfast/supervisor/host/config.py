@@ -8,7 +8,7 @@ from holdfast.supervisor.line.keys import ManagerKey
 
 
 class ManagerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a host manager is told at its start.
+    """The configuration that a host manager gets at its start.
 
     url: the supervisor's address, tcp://address:port. key: the run's keys; None only where the
     supervisor speaks plain TCP. key_file: the file that holds the key, read again until the

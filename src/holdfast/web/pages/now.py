@@ -19,7 +19,7 @@ _LIVE = [state.value for state in JobState if not state.terminal]
 
 
 class NeededAct(msgspec.Struct, frozen=True, kw_only=True):
-    """What needs a person: its name with its state's colour, a sentence, where to look, and the act
+    """A thing that needs a person: its name with its state's colour, a sentence, where to look, and the act
     that mends it, as a method and a path of the API."""
 
     name: str

@@ -1,4 +1,4 @@
-"""What a search of logs sends."""
+"""Messages that a search of logs sends."""
 
 from datetime import datetime
 
@@ -28,7 +28,7 @@ class LogFound(ApiBody, frozen=True, kw_only=True):
 
 
 class LogSearchEnd(ApiBody, frozen=True, kw_only=True):
-    """What a search looked at, in its `end` event. stopped: "max" or "time" where there may be more
+    """The extent of a search, in its `end` event. stopped: "max" or "time" where there may be more
     to find. missing_bytes: what is no longer kept, and was not searched."""
 
     matches: int

@@ -1,4 +1,4 @@
-"""What every second of every GPU and CPU slot was spent on, summed as the caller asks."""
+"""Routes of the ledger: the names of all GPU and CPU-slot seconds, summed as the caller asks."""
 
 from datetime import UTC, datetime, timedelta
 

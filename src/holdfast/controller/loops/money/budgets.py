@@ -1,4 +1,4 @@
-"""What projects have spent this month → on record; budgets that are reached → told, held, stopped."""
+"""Record what projects have spent this month, and tell, hold or stop where a budget is reached."""
 
 import logging
 from collections.abc import Mapping

@@ -33,7 +33,7 @@ Evidence = dict[str, str | int | float | bool | None]
 
 
 class Rank(msgspec.Struct, frozen=True):
-    """Where a rank runs, and under which epoch. strain: what may slow its host down, in words."""
+    """The host and the epoch of a rank. strain: conditions that may slow the host down, in words."""
 
     epoch: int
     host_id: str
@@ -49,7 +49,7 @@ class Unclear(msgspec.Struct, frozen=True):
 
 
 class WatchedGang:
-    """What this replica knows of one attempt of a gang. told: rank → when it was told to be
+    """One attempt of a gang, as this replica knows it. told: rank → when it was told to be
     slow."""
 
     def __init__(self, job_id: str, unclear: Unclear | None = None) -> None:

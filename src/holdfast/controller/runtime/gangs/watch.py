@@ -1,4 +1,4 @@
-"""What the ranks of gangs tell in syncs → suspects on record.
+"""Compare what ranks tell in syncs, and put suspects on record.
 
 - All of it is in memory and may be lost: a replica that was just started needs about thirty steps to find
   a slow rank again. Each replica compares the ranks whose hosts sync with it.

@@ -16,7 +16,7 @@ from holdfast.store.postgres.moves import write_events
 
 
 class PostgresMoney(OnSession):
-    """What hosts cost, what projects have spent of their budgets, and GPUs that are held for
+    """Prices of hosts, the spending of projects, and GPUs that are held for
     nothing."""
 
     @transacts

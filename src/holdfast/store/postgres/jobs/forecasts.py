@@ -1,4 +1,4 @@
-"""What forecasts are made of, in PostgreSQL. Every read is bounded, also where a million jobs wait."""
+"""Read the material of forecasts. Every read is bounded, also where a million jobs wait."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime

@@ -41,7 +41,7 @@ _PARTS = (("gpu", "gpus"), ("cpu", "cpu_slots"))
 
 
 class PostgresLedger(LedgerReads):
-    """What every second of every GPU and CPU slot was spent on (LEDGER-1, LEDGER-2)."""
+    """The names of all seconds of every GPU and CPU slot (LEDGER-1, LEDGER-2)."""
 
     async def read_span(
         self,
