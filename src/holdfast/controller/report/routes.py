@@ -16,6 +16,7 @@ from holdfast.core.report.idle import IdleJob, find_drain
 from holdfast.errors import ValidationError
 
 LEAST_IDLE_SECONDS = 300.0
+"""A job is listed once its GPUs were idle for so long, or once people were told, whichever is first."""
 Moment = Annotated[int, Meta(ge=0, le=32_503_680_000)]
 
 
@@ -89,7 +90,9 @@ async def list_idle_jobs(call: ApiCall) -> Response:
     shown = []
     for job_id, idle in found.items():
         job = jobs.get(job_id)
-        if job is None or job.epoch != idle.epoch or idle.seconds < LEAST_IDLE_SECONDS:
+        if job is None or job.epoch != idle.epoch:
+            continue
+        if idle.told_at is None and idle.seconds < LEAST_IDLE_SECONDS:
             continue
         if query.project not in (None, job.project) or query.owner not in (None, job.owner):
             continue

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import httpx
+import msgspec
 
 from holdfast.client import AsyncClient
 from holdfast.core.report.idle import IdleGpus
@@ -56,3 +57,8 @@ async def test_idle_jobs_are_listed_by_project_and_owner(served: Served) -> None
         assert (found.name, found.idle_seconds, found.usd) == ("sweep", 3600.0, 2.0)
         assert await client.idle_jobs(project="other") == []
         assert await client.idle_jobs(owner="nobody-here") == []
+        shortly = idle.since + timedelta(minutes=1)
+        for told_at, listed in ((None, 0), (shortly, 1)):
+            now = msgspec.structs.replace(idle, seen_at=shortly, told_at=told_at)
+            await served.store.money.write_idle_gpus([now])
+            assert len(await client.idle_jobs()) == listed
