@@ -32,6 +32,7 @@ from holdfast.agent.data.caches import CacheKeeper, HostCaches
 from holdfast.agent.data.folders import NamedFolders
 from holdfast.agent.data.mounts import HostMounts
 from holdfast.agent.data.outputs import OutputsKeeper
+from holdfast.agent.data.reader import ReaderGroups
 from holdfast.agent.departure import Departure
 from holdfast.agent.folders import WORK_FOLDER, WorkFolders
 from holdfast.agent.guardian_env import Ties
@@ -150,7 +151,9 @@ class Agent:
         self._works = WorkFolders(self._work_folder)
         self._code = CodeLaying(folder / "code", self._works, self._transfers)
         self._keeper = Housekeeper(self._table, self._works, self._code.sweep)
-        self._outputs = OutputsKeeper(folder / "outputs", self._table, self._transfers)
+        limits = self._ties.memory_limits == "group"
+        groups = ReaderGroups(self._ties.groups, limits=limits)
+        self._outputs = OutputsKeeper(folder / "outputs", self._table, self._transfers, groups)
         self._caches = HostCaches(folder / "caches", self._config.cache_bytes)
         self._cache_keeper = CacheKeeper(self._caches, self._table, self._tell_caches)
         self._shipper = LogShipper(self._calls, self._keeper.settle)

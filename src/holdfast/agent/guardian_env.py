@@ -31,6 +31,8 @@ class Ties(msgspec.Struct, frozen=True, kw_only=True):
     memory_limits: MemoryLimits = "watch"
     hand_fd: int | None = None
     """The agent's end of the line about sessions; None below a guardian of an earlier version."""
+    groups: str = ""
+    """The folder of the host's control groups; "" where there is none."""
     keepers: bool = False
     """Note whether tasks end with their leases even if the guardian is frozen (KEEPER-1)."""
 
@@ -48,6 +50,7 @@ def read_ties(environ: Mapping[str, str]) -> Ties:
             beat_socket=environ["HOLDFAST_BEAT_SOCKET"],
             incarnation=environ["HOLDFAST_INCARNATION"],
             host_mark=environ["HOLDFAST_HOST_MARK"],
+            groups=environ.get("HOLDFAST_GROUPS", ""),
             keepers=environ.get("HOLDFAST_KEEPERS") == "yes",
             memory_limits="group" if environ.get(MEMORY_VARIABLE) == "group" else "watch",
         )

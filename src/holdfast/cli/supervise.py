@@ -15,7 +15,7 @@ import msgspec
 from holdfast.cli.code.workdir import CODE_OPTIONS, UNSENT, send_workdir, take_workdir
 from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import remember_job
-from holdfast.cli.jobs.flags import DATA_OPTIONS, PLACE_OPTIONS, POLICY_OPTIONS
+from holdfast.cli.jobs.flags import DATA_OPTIONS, PLACE_OPTIONS, POLICY_OPTIONS, WATCH_OPTIONS
 from holdfast.cli.jobs.submit import (
     ABOUT_OPTIONS,
     NEED_OPTIONS,
@@ -37,6 +37,7 @@ _OPTIONS = (
     *ABOUT_OPTIONS,
     *NEED_OPTIONS,
     *PLACE_OPTIONS,
+    *WATCH_OPTIONS,
     *POLICY_OPTIONS,
     *CODE_OPTIONS,
     *DATA_OPTIONS,
@@ -91,11 +92,12 @@ def supervise(face: Face, script: str, args: Sequence[str], follow: bool, **opti
     script replaces, gets another host while the other ranks go on; the script decides about the
     processes. The job ends as the script does: exit 0 is success, anything else is a failure, after
     which all ranks start again if --max-retries allows it. --gpus-per-host, --cpus and --memory are
-    for each host.
+    for each host. --on-straggler replace gives a slow rank another host, except the script's own.
 
     \b
     Examples:
       holdfast supervise policy.py --hosts 16 --gpus-per-host 8
+      holdfast supervise policy.py --hosts 16 --on-straggler replace
       holdfast supervise -f restart.py --hosts 2 -- --hosts 2 --per-host 8 -- python train.py
       holdfast supervise policy.py --hosts 18 --max-retries 2 --time-limit 3d -- --spares 2
       holdfast logs -f JOB --rank 0                 the script's output

@@ -87,17 +87,18 @@ class TaskGroup:
 class GroupHome:
     """The folder under which task groups are made."""
 
-    def __init__(self, path: str, *, unified: bool, memory: bool) -> None:
+    def __init__(self, path: str, *, unified: bool, memory: bool, prefix: str = "t") -> None:
         self.path = path
         self.unified = unified
         self.memory = memory  # limits, OOM counts and peaks work
+        self._prefix = prefix
         self._number = 0
 
     def make_group(self) -> TaskGroup:
         """Make an empty group. Raises OSError (no space, no permission)."""
         while True:
             self._number += 1
-            path = f"{self.path}/t{self._number}"
+            path = f"{self.path}/{self._prefix}{self._number}"
             try:
                 os.mkdir(path)
             except FileExistsError:

@@ -1,7 +1,8 @@
 """Serve the files of one folder over standard input and output, to Holdfast itself: for the outputs
 of a task, and for `holdfast cp`. Standard library only, and one process for each use.
 
-    python -I -m holdfast.work.files below ROOT    names stand below ROOT, and none leads out
+    python -I -m holdfast.work.files below ROOT [PROCS]    names stand below ROOT, and none leads
+                                                   out; PROCS is the `cgroup.procs` to join first
     python -I -m holdfast.work.files task PID      names are those that process PID sees, 0: this one;
                                                    one without a / in front is in its folder
 
@@ -353,9 +354,20 @@ _ANSWERS: dict[str, _Answer] = {
 }
 
 
+def _join(procs: str) -> None:
+    """Join a control group, and be killed before a task where the host's memory is short. A group
+    that is gone is none to be bounded by."""
+    with contextlib.suppress(OSError), open(procs, "w") as file:
+        file.write("0")
+    with contextlib.suppress(OSError, ValueError), open("/proc/self/oom_score_adj", "r+") as file:
+        file.write(str(min(1000, max(0, int(file.read())) + 500)))
+
+
 def main() -> int:
     """Serve the folder that the command line names."""
     if sys.argv[1] == "below":
+        if len(sys.argv) > 3:
+            _join(sys.argv[3])
         tree = FileTree(sys.argv[2])
     elif sys.argv[2] == "0":
         tree = FileTree("/", beneath=False, cwd=os.getcwd())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.process.groups import TaskGroup, list_groups
 from tests.system.cluster import Cluster, clean_environment
 from tests.system.small_disk import SmallDisk
 from tests.system.small_disk import disk as disk
@@ -91,12 +92,15 @@ def kill_a_fetch(cluster: Cluster, job: str) -> None:
 
 @pytest.mark.parametrize("dies", ["agent", "controller"])
 def test_a_death_in_the_middle_of_a_transfer_loses_nothing(cluster: Cluster, dies: str) -> None:
-    """OUT-4."""
+    """OUT-4, and OUT-7 where this machine has control groups."""
     host = cluster.add_host("only")
     job = cluster.submit(shell=SENDS.format(size=120_000_000), outputs=["out"])
     packs = cluster.folder / "blobs" / "packs"
     wait_until(lambda: packs.is_dir() and len(os.listdir(packs)) >= 2, 60)
+    home = (cluster.folder / "only" / "groups.folder").read_text()
     if dies == "agent":
+        if home:
+            assert [group for group in list_groups(home) if is_of_a_reader(group)]
         host.kill_agent()
     else:
         cluster.controller.kill()
@@ -109,6 +113,12 @@ def test_a_death_in_the_middle_of_a_transfer_loses_nothing(cluster: Cluster, die
     assert read_back(cluster, job) == cluster.output(job)
     (found,) = cluster.client.outputs(job)
     assert (found.state, found.left_out) == ("complete", [])
+    if home:
+        wait_until(lambda: not any(map(is_of_a_reader, list_groups(home))), 30)
+
+
+def is_of_a_reader(group: TaskGroup) -> bool:
+    return group.name.startswith("outputs")
 
 
 def test_a_lost_host_leaves_what_it_had_sent_and_the_next_attempt_does_not_wait(

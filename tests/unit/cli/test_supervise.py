@@ -33,6 +33,7 @@ def test_the_job_is_a_gang_of_members(accepting: Stub, folder: Path) -> None:
     done = accepting.run(
         *"supervise policy.py --hosts 3 --gpus-per-host 8 --cpus 4 --max-retries 2".split(),
         *"--grace 1m --host-label gpu=h100 --preemptible --start-timeout 10m".split(),
+        *"--on-straggler replace --on-corruption tell".split(),
         *"--secret T=hush --priority 70 -- --hosts 3 -- python train.py --lr 3e-4".split(),
     )
     assert done.exit_code == 0, done.stderr
@@ -62,6 +63,7 @@ def test_the_job_is_a_gang_of_members(accepting: Stub, folder: Path) -> None:
         4,
         "spread",
     )
+    assert (spec.on_straggler, spec.on_corruption) == ("replace", "tell")
     assert (spec.name, spec.cwd, spec.on_partial, spec.grace_seconds) == (
         "policy.py",
         str(folder),
@@ -168,8 +170,6 @@ def test_the_help_teaches() -> None:
         "--tasks",
         "--placement",
         "--on-partial",
-        "--on-straggler",
-        "--on-corruption",
         "--shell",
         "--file",
         "--image",

@@ -23,7 +23,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.agent.data.reader import FolderReader
+from holdfast.agent.data.reader import FolderReader, ReaderGroups, ReaderStarved
 from holdfast.agent.offload import run_aside
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.transfers import Transfers, Wire
@@ -62,12 +62,14 @@ _REFUSED = (NotFound, Forbidden, Conflict)
 
 
 class OwedOutputs(msgspec.Struct, kw_only=True):
-    """The record of a task whose outputs are kept. root: the folder in which its names stand."""
+    """The record of a task whose outputs are kept. root: the folder in which its names stand.
+    memory_bytes: the memory limit of the task, which its reader has, too; 0 without one."""
 
     key: TaskKey
     attempt: int
     root: str
     order: OutputsOrder
+    memory_bytes: int = 0
 
 
 class _Known(msgspec.Struct):
@@ -97,9 +99,12 @@ class _Round(msgspec.Struct):
 class Collector:
     """Sends the outputs of one task, and remembers what it has sent."""
 
-    def __init__(self, task: OwedOutputs, transfers: Transfers) -> None:
+    def __init__(
+        self, task: OwedOutputs, transfers: Transfers, groups: ReaderGroups | None = None
+    ) -> None:
         self.task = task
         self._transfers = transfers
+        self._groups = groups
         self._known: dict[str, _Known] = {}
         self._told: tuple[str, int] | None = None
         self.sent_at = 0.0
@@ -112,10 +117,12 @@ class Collector:
         round_ = _Round()
         reader = None
         try:
-            reader = FolderReader(self.task.root)
+            reader = FolderReader(self.task.root, self._groups, self.task.memory_bytes)
             self._collect(reader, round_)
         except FileNotFoundError:
             round_.reason = "the task's folder is gone"
+        except ReaderStarved as error:
+            round_.reason = str(error)
         finally:
             if reader is not None:
                 reader.close()
@@ -279,12 +286,20 @@ def _close_folders(entries: dict[str, Entry]) -> list[Entry]:
 
 
 class OutputsKeeper:
-    """Keeps the outputs of this host's tasks. folder: the folder with the records (OUT-4)."""
+    """Keeps the outputs of this host's tasks. folder: the folder with the records (OUT-4). groups:
+    makes the control groups of those that read (OUT-7)."""
 
-    def __init__(self, folder: Path, table: TaskTable, transfers: Transfers) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        table: TaskTable,
+        transfers: Transfers,
+        groups: ReaderGroups | None = None,
+    ) -> None:
         self._folder = folder
         self._table = table
         self._transfers = transfers
+        self._groups = groups or ReaderGroups()
         self._collectors: dict[TaskKey, Collector] = {}
         self._works: dict[TaskKey, asyncio.Task[None]] = {}
         self._again: dict[TaskKey, tuple[float, float]] = {}  # when to try again, and the pause
@@ -300,12 +315,14 @@ class OutputsKeeper:
         """Return the number of tasks that have ended and whose outputs are still to be sent."""
         return sum(self._has_ended(key) for key in self._collectors)
 
-    def begin(self, task: AgentTask, root: str, order: OutputsOrder) -> None:
+    def begin(self, task: AgentTask, root: str, order: OutputsOrder, memory_bytes: int = 0) -> None:
         """Record that a task with outputs starts (OUT-4). Raises OSError."""
-        record = OwedOutputs(key=task.key, attempt=task.attempt, root=root, order=order)
+        record = OwedOutputs(
+            key=task.key, attempt=task.attempt, root=root, order=order, memory_bytes=memory_bytes
+        )
         make_private_folder(self._folder)
         write_atomic(self._path_of(task.key), msgspec.json.encode(record))
-        self._collectors[task.key] = Collector(record, self._transfers)
+        self._collectors[task.key] = Collector(record, self._transfers, self._groups)
         self._poked.set()
 
     def poke(self) -> None:
@@ -344,7 +361,8 @@ class OutputsKeeper:
             except (OSError, msgspec.MsgspecError) as error:
                 log.error(f"the record of outputs {path.name} cannot be read: {error}")
                 continue
-            self._collectors.setdefault(record.key, Collector(record, self._transfers))
+            collector = Collector(record, self._transfers, self._groups)
+            self._collectors.setdefault(record.key, collector)
 
     def _has_ended(self, key: TaskKey) -> bool:
         task = self._table.get(key)

@@ -257,7 +257,8 @@ class GuardianSessions:
         self, session: _Session, asked: StartSession, place: TaskPlace, theirs: list[int]
     ) -> None:
         self._full_groups = [group for group in self._full_groups if not group.remove()]
-        session.group = make_limited_group(self._group_home, place.memory_bytes, self._mishaps)
+        limit = place.memory_bytes or asked.memory_bytes
+        session.group = make_limited_group(self._group_home, limit, self._mishaps)
         session.keeper = self._keepers.take(place.deadline)
         given = {} if asked.bare else place.env
         env = {k: v for k, v in given.items() if k not in _NOT_GIVEN} | asked.env

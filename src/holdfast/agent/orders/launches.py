@@ -308,7 +308,7 @@ class Launcher:
         else:
             if order.outputs is not None and self.places.outputs is not None:
                 root = find_outputs_root(order, self.places.works)
-                self.places.outputs.begin(task, root, order.outputs)
+                self.places.outputs.begin(task, root, order.outputs, order.memory_bytes)
             self.link.launch(launch)
             task.move(AgentTaskEvent.LAUNCH)
             self._unlogged.append(task)

@@ -274,6 +274,7 @@ class Sessions:
                 argv=argv,
                 env=env,
                 bare=bare,
+                memory_bytes=task.order.memory_bytes if task.order is not None else 0,
                 tty=order.tty,
                 rows=order.rows or 24,
                 cols=order.cols or 80,

@@ -41,6 +41,16 @@ PLACE_OPTIONS: tuple[Callable[..., Any], ...] = (
     click.option("--recovery-timeout", metavar="TIME", help="The same after an attempt that ran."),
 )
 _LABEL, _PREEMPTIBLE, *_TIMEOUTS = PLACE_OPTIONS
+WATCH_OPTIONS: tuple[Callable[..., Any], ...] = (
+    click.option(
+        "--on-straggler", type=click.Choice(["ignore", "tell", "blame", "replace", "restart"]),
+        help="When a rank is slow by itself. [default: tell]",
+    ),
+    click.option(
+        "--on-corruption", type=click.Choice(["ignore", "tell", "restart"]),
+        help="When ranks' checksums differ. [default: restart]",
+    ),
+)  # fmt: skip
 GANG_OPTIONS: tuple[Callable[..., Any], ...] = (
     click.option(
         "--tasks", type=int, metavar="N",
@@ -55,14 +65,7 @@ GANG_OPTIONS: tuple[Callable[..., Any], ...] = (
         "--on-partial", type=click.Choice(["fail", "restart"]),
         help="After a rank's failure beside a finished rank.",
     ),
-    click.option(
-        "--on-straggler", type=click.Choice(["ignore", "tell", "blame", "replace", "restart"]),
-        help="When a rank is slow by itself. [default: tell]",
-    ),
-    click.option(
-        "--on-corruption", type=click.Choice(["ignore", "tell", "restart"]),
-        help="When ranks' checksums differ. [default: restart]",
-    ),
+    *WATCH_OPTIONS,
     _PREEMPTIBLE,
     *_TIMEOUTS,
 )  # fmt: skip

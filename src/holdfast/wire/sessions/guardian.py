@@ -8,7 +8,7 @@ agent that asked, and again to each later agent, so that an agent's end ends no 
 
 import msgspec
 
-from holdfast.bounds import Count, Whole
+from holdfast.bounds import Count, Large, Whole
 from holdfast.core.ids import TaskKey
 
 
@@ -20,8 +20,9 @@ class StartSession(HandMessage, frozen=True, kw_only=True, tag="start"):
     """The order to start a session's process. A known id is answered with its ends again.
 
     argv: the command. env: variables to set; an empty value takes the variable away. bare: these are
-    all, as inside of a container. tty: True for
-    a terminal of `rows` × `cols`, else the process has three pipes.
+    all, as inside of a container. memory_bytes: the memory limit of a task whose container has it,
+    not the guardian; 0 without one. tty: True for a terminal of `rows` × `cols`, else the process
+    has three pipes.
     """
 
     id: str
@@ -29,6 +30,7 @@ class StartSession(HandMessage, frozen=True, kw_only=True, tag="start"):
     argv: list[str]
     env: dict[str, str] = {}
     bare: bool = False
+    memory_bytes: Large = 0
     tty: bool = False
     rows: Count = 24
     cols: Count = 80

@@ -1,16 +1,19 @@
-"""What a host sends of a task's outputs, and what it leaves out (OUT-4, OUT-6)."""
+"""What a host sends of a task's outputs, and what it leaves out (OUT-4, OUT-6, OUT-7)."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 import pytest
 
+from holdfast.agent.data import reader as outputs_reader
 from holdfast.agent.data.outputs import Collector, OutputsKeeper, OwedOutputs
+from holdfast.agent.data.reader import FolderReader, ReaderGroups
 from holdfast.agent.folders import WorkFolders
 from holdfast.agent.orders.launches import find_outputs_root
 from holdfast.agent.tasks import TaskTable
@@ -19,6 +22,7 @@ from holdfast.core.bundles.manifest import Entry, decode_manifest
 from holdfast.core.bundles.packs import read_pack
 from holdfast.core.ids import TaskKey
 from holdfast.errors import NotFound, TooLarge, Unavailable
+from holdfast.process.groups import GroupHome, list_groups, open_group_home, read_memory_limit
 from holdfast.wire.agent import LaunchOrder
 from holdfast.wire.data.outputs import OutputsOrder, OutputsReport
 
@@ -210,3 +214,58 @@ def test_a_container_leaves_nothing_of_its_hosts_own_folders(
     )
     found = find_outputs_root(order, WorkFolders(tmp_path))
     assert found == (f"{tmp_path}/job" if root == "work" else root)
+
+
+@pytest.fixture
+def group_home() -> Iterator[GroupHome]:
+    home = open_group_home(f"test-{os.urandom(6).hex()}")
+    if home is None or not home.memory:
+        pytest.skip("no memory control group can be made here")
+    yield home
+    home.close()
+
+
+def _find_group(pid: int) -> str:
+    lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    return next(line for line in lines if "/holdfast-test-" in line).rsplit("/", 1)[1]
+
+
+def test_outputs_are_read_in_a_group_with_the_limit_of_the_job(
+    tmp_path: Path, group_home: GroupHome
+) -> None:
+    """OUT-7."""
+    (tmp_path / "a").write_bytes(b"a" * (20 << 20))
+    left = f"{group_home.path}/outputs1"
+    os.mkdir(left)  # by an agent that was killed
+    groups = ReaderGroups(group_home.path, limits=True)
+    assert not os.path.exists(left)
+    reader = FolderReader(str(tmp_path), groups, memory_bytes=80 << 20)
+    try:
+        assert [e["path"] for found in reader.walk(["a"], 9) for e in found["entries"]] == ["a"]
+        assert len(reader.read("a", 0, 8 << 20)[1]) == 8 << 20
+        pid = reader._process.pid
+        assert _find_group(pid).startswith("outputs")
+        assert read_memory_limit(pid) == 80 << 20
+        score = int(Path("/proc/self/oom_score_adj").read_text())
+        assert int(Path(f"/proc/{pid}/oom_score_adj").read_text()) == min(1000, max(0, score) + 500)
+    finally:
+        reader.close()
+    groups.make(0)
+    assert [group.name for group in list_groups(group_home.path)] == ["outputs2"]
+
+
+def test_outputs_that_take_more_memory_than_the_job_may_use_are_left_out_with_the_reason(
+    tmp_path: Path, group_home: GroupHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """OUT-6, OUT-7."""
+    monkeypatch.setattr(outputs_reader, "LEAST_BYTES", 1 << 20)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/a").write_bytes(b"a")
+    (tmp_path / "out/b").write_bytes(b"b" * (20 << 20))
+    order = OutputsOrder(paths=["out/"], max_bytes=1 << 30)
+    task = OwedOutputs(key=KEY, attempt=1, root=str(tmp_path), order=order, memory_bytes=1)
+    controller = Controller()
+    groups = ReaderGroups(group_home.path, limits=True)
+    Collector(task, cast(Transfers, controller), groups).send(ended=True)
+    assert "--memory" in controller.reports[-1].reason
+    assert controller.reports[-1].ended
