@@ -5,7 +5,7 @@ UV     := .uv/bin/uv
 RUN    := .venv/bin
 UVENV  := UV_PROJECT_ENVIRONMENT=$(CURDIR)/.venv
 
-.PHONY: help browser pictures slow-ranks code-large demo demo-fleet demo-pipeline test ddp gpu integrations slurm kubernetes s3 tools lint types imports bench bench-peers curves profile soak clean env anew
+.PHONY: help browser kept pictures slow-ranks code-large demo demo-fleet demo-pipeline test ddp gpu integrations slurm kubernetes s3 tools lint types imports bench bench-peers curves profile soak clean env anew
 
 help:           ## what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -52,11 +52,14 @@ test: env | .pytest_cache/byte-code ## every test that needs no torch
 browser: env    ## the dashboard in a real Chromium, which it installs where root and apt-get are there
 	@command -v $(or $(CHROMIUM),chromium) >/dev/null || apt-get install -y -q chromium >/dev/null
 	@$(UVENV) $(UV) sync --quiet --frozen --all-extras --group browser --python $(PYTHON)
-	@HOLDFAST_TEST_CHROMIUM=$$(command -v $(or $(CHROMIUM),chromium)) $(RUN)/python -m pytest -q tests/unit/controller/web/chromium
+	@HOLDFAST_TEST_CHROMIUM=$$(command -v $(or $(CHROMIUM),chromium)) $(RUN)/python -m pytest -q tests/unit/controller/web/chromium tests/system/sessions/test_browser_shell.py
 
 pictures: env   ## the dashboard's pictures of the docs, taken anew
 	@$(UVENV) $(UV) sync --quiet --frozen --all-extras --group browser --python $(PYTHON)
 	@HOLDFAST_TEST_CHROMIUM=$$(command -v $(or $(CHROMIUM),chromium)) $(RUN)/python examples/pictures.py
+
+kept: env       ## the parts of others that the dashboard's pages use, fetched anew by npm and compared with their digests
+	@$(RUN)/python examples/fetch_kept.py
 
 code-large: env ## A hundred thousand files and a sparse one of 2 GiB travel with a job; ten minutes
 	@HOLDFAST_TESTS_LARGE_CODE=1 $(RUN)/python -m pytest -q tests/system/code -k hundred

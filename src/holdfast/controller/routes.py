@@ -38,6 +38,7 @@ from holdfast.controller.openapi import build_openapi
 from holdfast.controller.report import routes as reports
 from holdfast.controller.runtime.auth import Role
 from holdfast.controller.sessions import routes as session_routes
+from holdfast.controller.sessions import tickets
 from holdfast.controller.sessions.open import open_session
 from holdfast.controller.sync import caches as host_caches
 from holdfast.controller.sync import health as host_health
@@ -200,6 +201,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("GET", f"{JOB}/sessions/open", R, open_session,
              "Come into a running task, as a WebSocket; the first message is a SessionRequest.",
              socket=True, answers={101: None}),
+    Endpoint("POST", f"{JOB}/sessions/tickets", R, tickets.create_ticket,
+             "A ticket with which the browser that asks opens one shell, once; it stands among the WebSocket's "
+             "subprotocols as `ticket.` and itself.",
+             body=sessions.TicketRequest, optional_body=True, answers={201: sessions.SessionTicket}),
+    _get(f"{JOB}/sessions/right", tickets.show_right, "Whether the caller may come into its tasks, and why not.",
+         sessions.SessionRight),
     _get(f"{JOB}/sessions", session_routes.list_sessions_of_job, "The sessions in a job's tasks.",
          PageOf(sessions.SessionRecord), session_routes.SessionsQuery),
     _get("/v1/sessions", session_routes.list_sessions, "The sessions in running tasks.",

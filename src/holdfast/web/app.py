@@ -10,6 +10,7 @@ path goes on to the API.
 from __future__ import annotations
 
 import functools
+import gzip
 import hashlib
 import logging
 import re
@@ -35,6 +36,7 @@ from holdfast.web.browsers import (
     is_ours,
     read_cookie,
     write_cookie,
+    write_policy,
 )
 from holdfast.web.live import Changes
 from holdfast.web.page import Page, PageRequest, draw, draw_plain, make_request
@@ -50,6 +52,7 @@ from holdfast.web.pages import (
     report,
     schedules,
     settings,
+    shell,
     workflows,
 )
 from holdfast.web.pages.gang import read_grid
@@ -60,11 +63,17 @@ log = logging.getLogger("holdfast.web")
 MAX_BODY_BYTES = 4096
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _KEPT_FOR = "public, max-age=31536000, immutable"
-_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_TYPES = {
+    "css": "text/css",
+    "js": "text/javascript",
+    "mjs": "text/javascript",
+    "svg": "image/svg+xml",
+}
 _PAGES: tuple[tuple[str, Callable[[PageRequest], Any]], ...] = (
     (r"/", now.show),
     (r"/jobs", jobs.show),
     (r"/jobs/(?P<job>[^/]+)", job.show),
+    (r"/jobs/(?P<job>[^/]+)/shell", shell.show),
     (r"/hosts", hosts.show_all),
     (r"/hosts/(?P<host>[^/]+)", hosts.show_one),
     (r"/queues", queues.show),
@@ -193,7 +202,10 @@ class WebApp:
             values = {"error": error}
             status = 404 if isinstance(error, NotFound) else 400
             page = Page(template="error.html", title="Not found", values=values, status=status)
-        return _page(draw(page, ask, fixed_version()), page.status)
+        response = _page(draw(page, ask, fixed_version()), page.status)
+        if page.nonce:
+            response.headers["Content-Security-Policy"] = write_policy(page.nonce)
+        return response
 
     async def _show_sign_in(self, scope: Scope, receive: Receive) -> Response:
         if not is_ours(scope, self._origins()):
@@ -208,8 +220,11 @@ class WebApp:
         files = read_fixed_files()
         if name not in files:
             return _plain(404, "There is no such file.")
-        kind = _TYPES[name.rpartition(".")[2]]
-        return Response(files[name], 200, {"Cache-Control": _KEPT_FOR}, kind)
+        headers = {"Cache-Control": _KEPT_FOR, "Vary": "Accept-Encoding"}
+        body = files[name]
+        if "gzip" in (find_header(scope, b"accept-encoding") or ""):
+            body, headers["Content-Encoding"] = _compress_fixed(name), "gzip"
+        return Response(body, 200, headers, _TYPES[name.rpartition(".")[2]])
 
     # ---- signing in and out
     async def _sign_in(self, scope: Scope, receive: Receive) -> Response:
@@ -323,12 +338,18 @@ def read_fixed_files() -> dict[str, bytes]:
     """Return the fixed files by name. The pages' script is one file, so that a page takes few requests."""
     folder = resources.files("holdfast.web") / "static"
     files = {
-        each.name: each.read_bytes()
-        for each in folder.iterdir()
+        f"{prefix}{each.name}": each.read_bytes()
+        for place, prefix in ((folder, ""), (folder / "kept", "kept/"))
+        for each in place.iterdir()
         if each.name.rpartition(".")[2] in _TYPES
     }
     files["pages.js"] = b"".join((folder / "script" / name).read_bytes() for name in _SCRIPT)
     return files
+
+
+@functools.cache
+def _compress_fixed(name: str) -> bytes:
+    return gzip.compress(read_fixed_files()[name], 9, mtime=0)
 
 
 @functools.cache

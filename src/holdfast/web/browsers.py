@@ -9,7 +9,7 @@ cookie belongs to that name, and what changes anything needs the proof, which th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from urllib.parse import urlsplit
 
 from starlette.types import Scope
@@ -23,10 +23,26 @@ LOCAL_NAME = "holdfast.localhost"
 """A name of this machine's loopback in every browser (RFC 6761), which forwards never print."""
 SIGN_IN_SECONDS = 12 * 3600.0
 LINK_SECONDS = 600.0
+TICKET_SECONDS = 20.0
+"""How long the ticket of a WebSocket is good, which a page uses at once."""
+TICKET_PREFIX = "ticket."
+"""What stands before a ticket among the subprotocols that a browser offers, because a browser sends
+no header of a page with a WebSocket, and an address would stand in the logs of proxies."""
 MAX_SECRET_CHARS = 128
+
+
+def write_policy(nonce: str = "") -> str:
+    """Return the Content-Security-Policy of our pages. nonce: of the style elements that a kept part
+    makes, on the page that has one."""
+    styles = f"'self' 'nonce-{nonce}'" if nonce else "'self'"
+    return (
+        f"default-src 'none'; script-src 'self'; style-src {styles}; img-src 'self'; "
+        "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    )
+
+
 SECURITY_HEADERS: Mapping[str, str] = {
-    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": write_policy(),
     "Referrer-Policy": "same-origin",
     "X-Content-Type-Options": "nosniff",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -55,6 +71,14 @@ def read_cookie(scope: Scope) -> str | None:
                 found: str = secret
                 return found
     return None
+
+
+def find_ticket(subprotocols: Iterable[str]) -> str:
+    """Return the ticket among the subprotocols that a browser offers; an empty text for none."""
+    for each in subprotocols:
+        if each.startswith(TICKET_PREFIX):
+            return each.removeprefix(TICKET_PREFIX)[:MAX_SECRET_CHARS]
+    return ""
 
 
 def write_cookie(secret: str, *, secure: bool, seconds: float = SIGN_IN_SECONDS) -> str:
@@ -91,10 +115,12 @@ def is_ours(scope: Scope, origins: Sequence[str]) -> bool:
     return any(urlsplit(origin).netloc == host for origin in origins)
 
 
-def check_origin(scope: Scope, origins: Sequence[str]) -> None:
-    """Raise Forbidden for a request that a page of another origin sent."""
+def check_origin(scope: Scope, origins: Sequence[str], *, named: bool = False) -> None:
+    """Raise Forbidden for a request that a page of another origin sent. named: True where the
+    request has to name its origin, as browsers do for each WebSocket."""
     origin = find_header(scope, b"origin")
-    if not is_ours(scope, origins) or (origin is not None and origin.lower() not in origins):
+    foreign = named if origin is None else origin.lower() not in origins
+    if foreign or not is_ours(scope, origins):
         raise Forbidden(
             "a browser's sign-in is good only for the dashboard's own pages, under "
             f"{origins[0]}; send a token instead",

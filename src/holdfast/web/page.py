@@ -64,7 +64,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     """A page: its template and what it shows.
 
     title: for the browser's tab. follows: names of changes after which the page is read anew
-    (`live.name_changes`). every: seconds after which it is read anew in any case; 0: never.
+    (`live.name_changes`). every: seconds after which it is read anew in any case; 0: never. nonce:
+    of the style elements that a script of the page makes; empty where there are none.
     """
 
     template: str
@@ -73,6 +74,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     follows: tuple[str, ...] = ()
     every: int = 0
     status: int = 200
+    nonce: str = ""
 
 
 async def read_items(reader: ApiReader, call: PageCall[T]) -> list[T]:

@@ -22,7 +22,7 @@ from holdfast.client.scripts import Script, gives_list, gives_one, runs, take_an
 from holdfast.core.ledger.values import LedgerView
 from holdfast.core.records import HostCheckRecord, ProjectRecord, QueueRecord, TokenRecord
 from holdfast.core.settings.resolve import Effective, Value
-from holdfast.wire.sessions.messages import SessionRecord
+from holdfast.wire.sessions.messages import SessionRecord, SessionRight
 
 if TYPE_CHECKING:
     from holdfast.wire import api as wire
@@ -238,6 +238,11 @@ class OperateMethods:
         is set."""
         path = path_of("sessions") if job_id is None else path_of("jobs", job_id, "sessions")
         return get_pages(path, SessionRecord, all="yes" if also_over else None)
+
+    @gives_one
+    def session_right(self, job_id: str) -> RestCall[SessionRight]:
+        """Return whether this token may come into a job's tasks, and why not."""
+        return get(path_of("jobs", job_id, "sessions", "right"), SessionRight)
 
     @gives_one
     def end_session(self, session_id: str) -> RestCall[None]:

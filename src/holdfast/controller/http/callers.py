@@ -6,10 +6,11 @@ import hmac
 import secrets
 
 from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.sockets import Socket
 from holdfast.controller.runtime.auth import Guard, hash_secret, make_new_id
 from holdfast.core.records import TokenRecord
 from holdfast.errors import NotFound, Unauthorized
-from holdfast.store.postgres.sign_ins import SignedIn
+from holdfast.store.postgres.sign_ins import BrowserTicket, SignedIn
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.web.app import NewSignIn
 from holdfast.web.browsers import (
@@ -18,16 +19,21 @@ from holdfast.web.browsers import (
     SIGN_IN_SECONDS,
     check_origin,
     find_header,
+    find_ticket,
     read_cookie,
 )
 from holdfast.web.reader import CALLER
+
+SPENT = "holdfast.ticket"
+"""The key under which the scope of a browser's WebSocket holds the ticket that it spent."""
 
 
 async def find_caller(call: ApiCall) -> TokenRecord:
     """Return the token by which a call is made.
 
     Raises:
-        Unauthorized: the call names no token, or a browser's cookie without its proof (WEB-2).
+        Unauthorized: the call names no token, or a browser's cookie without its proof or, for a
+            WebSocket, without a ticket (WEB-2, WEB-3).
         Forbidden: a page of another origin sent the browser's call.
     """
     known: TokenRecord | None = call.scope.get(CALLER)
@@ -37,9 +43,30 @@ async def find_caller(call: ApiCall) -> TokenRecord:
     secret = read_cookie(call.scope) if authorization is None else None
     if secret is None:
         return await call.controller.guard.find_user(authorization)
+    if call.socket is not None:
+        return await _find_ticket_holder(call, call.socket, secret)
     check_origin(call.scope, call.controller.origins)
     proof = find_header(call.scope, PROOF_HEADER) or ""
     return await StoredSignIns(call.store, call.controller.guard).check(secret, proof)
+
+
+async def _find_ticket_holder(call: ApiCall, socket: Socket, secret: str) -> TokenRecord:
+    """Return the token by which a browser opens a WebSocket: the first time spend its ticket, and
+    later, while the WebSocket lasts, look whether the sign-in is in force (WEB-3)."""
+    check_origin(call.scope, call.controller.origins, named=True)
+    signed_in = await call.controller.guard.find_sign_in(secret)
+    spent: BrowserTicket | None = call.scope.get(SPENT)
+    if spent is None:
+        ticket = hash_secret(find_ticket(socket.offered))
+        spent = await call.store.sign_ins.spend_ticket(ticket)
+    if spent is None or spent.sign_in_id != signed_in.id:
+        raise Unauthorized(
+            "a browser opens a WebSocket with a ticket of its own that was not used yet; "
+            "`POST /v1/jobs/{id}/sessions/tickets` gives one",
+            code="no_ticket",
+        )
+    call.scope[SPENT] = spent
+    return signed_in.token
 
 
 class StoredSignIns:

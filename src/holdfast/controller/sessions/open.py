@@ -23,6 +23,7 @@ import msgspec
 from starlette.responses import Response
 
 from holdfast.bounds import UNREADABLE
+from holdfast.controller.http.callers import SPENT
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.sockets import LEFT, LOST, REFUSED, REPLACED, Socket, SocketClosed
 from holdfast.controller.http.splice import join
@@ -42,6 +43,7 @@ from holdfast.errors import (
     ValidationError,
 )
 from holdfast.store.postgres.jobs.sessions import Visitor
+from holdfast.store.postgres.sign_ins import BrowserTicket
 from holdfast.wire.sessions.frames import PROTOCOL, STATUS, frame_json
 from holdfast.wire.sessions.messages import (
     MAX_ARGV_BYTES,
@@ -68,6 +70,7 @@ async def open_session(call: ApiCall) -> Response:
     assert socket is not None
     job = await _find_job(call)
     await check_entry(call, job)
+    _check_ticket(call, job_id=job.id)
     if PROTOCOL not in socket.offered:
         raise ValidationError(f"a session speaks the subprotocol {PROTOCOL}", field="subprotocol")
     await socket.accept(PROTOCOL)
@@ -89,6 +92,15 @@ async def _find_job(call: ApiCall) -> JobRecord:
 
 async def check_entry(call: ApiCall, job: JobRecord) -> None:
     """Raise Forbidden where the caller may not come into the job (REACH-1)."""
+    refused = await find_entry_refusal(call, job)
+    if refused is not None:
+        code, sentence = refused
+        raise Forbidden(sentence, code=code)
+
+
+async def find_entry_refusal(call: ApiCall, job: JobRecord) -> tuple[str, str] | None:
+    """Return why the caller may not come into the job, as a code and a sentence; None where the
+    caller may."""
     settings, token = await call.controller.settings.recent(), call.caller
     entry = WishToEnter(
         user=call.user,
@@ -101,10 +113,20 @@ async def check_entry(call: ApiCall, job: JobRecord) -> None:
         shared_process=bool(job.spec.executor),
         switched_on=settings.allow_sessions(job.project),
     )
-    refused = find_refusal(entry)
-    if refused is not None:
-        code, sentence = refused
-        raise Forbidden(sentence, code=code)
+    return find_refusal(entry)
+
+
+def _check_ticket(call: ApiCall, *wanted: str | int, job_id: str = "") -> None:
+    """Raise Forbidden where a browser's ticket is for another job, or for another kind of session
+    or rank than those wanted (WEB-3)."""
+    ticket: BrowserTicket | None = call.scope.get(SPENT)
+    if ticket is None:
+        return
+    if ticket.job_id != (job_id or ticket.job_id) or (wanted and wanted != ("shell", ticket.rank)):
+        raise Forbidden(
+            f"this ticket opens a shell in rank {ticket.rank} of job {ticket.job_id}, and nothing else",
+            code="no_ticket",
+        )
 
 
 async def _serve(call: ApiCall, socket: Socket, job: JobRecord) -> None:
@@ -119,6 +141,7 @@ async def _serve(call: ApiCall, socket: Socket, job: JobRecord) -> None:
     controller = call.controller
     new = not asked.session
     known = None if new else await _find(call, job, asked)
+    _check_ticket(call, *((asked.kind, asked.rank) if known is None else (known.kind, known.rank)))
     order = SessionOrder(
         id=uuid.uuid4().hex,
         session=make_new_id() if known is None else known.id,

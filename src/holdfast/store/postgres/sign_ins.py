@@ -1,4 +1,5 @@
-"""Sign-ins of browsers in PostgreSQL, and the links that make them."""
+"""Sign-ins of browsers in PostgreSQL, the links that make them, and the tickets of their
+WebSockets."""
 
 from datetime import datetime
 
@@ -21,6 +22,14 @@ class SignedIn(StoreValue, frozen=True, kw_only=True):
     proof_hash: bytes
     expires_at: datetime
     token: TokenRecord
+
+
+class BrowserTicket(StoreValue, frozen=True, kw_only=True):
+    """A ticket that was spent: the sign-in that asked for it, and the task that it leads to."""
+
+    sign_in_id: str
+    job_id: str
+    rank: int
 
 
 class PostgresSignIns(OnSession):
@@ -110,3 +119,32 @@ class PostgresSignIns(OnSession):
             raise NotFound(
                 f"there is no sign-in {sign_in_id[:64]!r}; `holdfast dashboard --list` shows them"
             )
+
+    @transacts
+    async def create_ticket(
+        self, tx: Tx, secret_hash: bytes, ticket: BrowserTicket, seconds: float, *, now: Now = None
+    ) -> datetime:
+        """Write a ticket that opens one WebSocket within `seconds`; return its end."""
+        await tx.run("prune_browser_tickets", now=now)
+        row = await tx.one(
+            "insert_browser_ticket",
+            secret_hash=secret_hash,
+            sign_in_id=ticket.sign_in_id,
+            job_id=ticket.job_id,
+            rank=ticket.rank,
+            seconds=seconds,
+            now=now,
+        )
+        assert row is not None
+        until: datetime = row["expires_at"]
+        return until
+
+    @transacts
+    async def spend_ticket(
+        self, tx: Tx, secret_hash: bytes, *, now: Now = None
+    ) -> BrowserTicket | None:
+        """Spend a ticket, and return what it stands for; None where it was used or is over."""
+        row = await tx.one("spend_browser_ticket", secret_hash=secret_hash, now=now)
+        if row is None or not row["good"]:
+            return None
+        return BrowserTicket(sign_in_id=row["sign_in_id"], job_id=row["job_id"], rank=row["rank"])

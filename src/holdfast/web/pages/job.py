@@ -12,6 +12,7 @@ import yaml
 from holdfast.client.methods.jobs import JobMethods
 from holdfast.core.progress.pace import Estimate
 from holdfast.core.records import AttemptRecord, JobRecord
+from holdfast.core.states import TaskState
 from holdfast.errors import NotFound
 from holdfast.web.page import Page, PageRequest, read_items, together
 from holdfast.wire.api import ForensicsView, JobView
@@ -44,8 +45,12 @@ class AttemptRow(msgspec.Struct, frozen=True, kw_only=True):
 async def show(ask: PageRequest) -> Page:
     """Make the page. Raises NotFound."""
     reader, job_id = ask.reader, ask.params["job"]
-    view, attempts, tasks, why = await together(
-        reader.job(job_id), reader.attempts(job_id), reader.tasks(job_id), reader.why(job_id)
+    view, attempts, tasks, why, right = await together(
+        reader.job(job_id),
+        reader.attempts(job_id),
+        reader.tasks(job_id),
+        reader.why(job_id),
+        reader.session_right(job_id),
     )
     tab = ask.query.get("tab", "output")
     if tab not in TABS:
@@ -60,6 +65,7 @@ async def show(ask: PageRequest) -> Page:
         "tasks": tasks,
         "members": ended.members if ended is not None else (),
         "why": why,
+        "may_enter": right.allowed and any(each.state == TaskState.RUNNING for each in tasks),
         "estimate": estimate(view, attempts, ask.now),
         "tab": tab,
         "tabs": TABS,

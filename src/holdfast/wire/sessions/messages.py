@@ -107,6 +107,28 @@ class SessionEnd(SessionMessage, frozen=True, kw_only=True):
     reason: Annotated[str, Meta(max_length=2048)] = ""
 
 
+class TicketRequest(SessionMessage, frozen=True, kw_only=True):
+    """The task of a job into which a browser is to come. rank: of a gang."""
+
+    rank: Annotated[int, Meta(ge=0, le=65_535)] = 0
+
+
+class SessionTicket(SessionMessage, frozen=True, kw_only=True):
+    """The ticket with which one browser opens one shell, once, before `expires_at`."""
+
+    ticket: str
+    expires_at: datetime
+
+
+class SessionRight(SessionMessage, frozen=True, kw_only=True):
+    """Whether the caller may come into a job's tasks. code, reason: of the refusal; empty where the
+    caller may."""
+
+    allowed: bool
+    code: str = ""
+    reason: str = ""
+
+
 class SessionRecord(SessionMessage, frozen=True, kw_only=True):
     """A session as it is shown. owner: the user that came in. from_address: from where. command: the
     words, as one line. state: opening, running or ended."""
