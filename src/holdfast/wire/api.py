@@ -25,6 +25,7 @@ pages: `{"items": [...], "next": cursor|null}`.
                                             (JobRecord), `end` (JobRecord)
                                             full=1: SSE too; bytes that the controller did not keep are
                                             fetched from the host that ran it
+                                            events=1&begin_us=&until_us=: SSE of a window in time
     GET    /v1/jobs/{id}/logs/streams       ?attempt= → page of LogStreamRecord
     GET    /v1/jobs/{id}/checkpoints        → page of CheckpointRecord, by rank and number
     GET    /v1/jobs/{id}/outputs            ?attempt=&rank= → OutputsRecord, … ; see wire.data
