@@ -118,6 +118,7 @@ async def test_earlier_lines_come_as_one_scrolls_back(person: Person, agent: Fak
 async def test_a_flood_and_a_line_of_megabytes_freeze_no_page(
     person: Person, agent: FakeAgent
 ) -> None:
+    """OUTPUT-1."""
     job, writer = await start(person, agent)
     page = await person.sign_in()
     await page.goto(f"{person.base}/jobs/{job}")
