@@ -4,12 +4,13 @@ prints is ever markup itself. Pure."""
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 import msgspec
 from markupsafe import Markup, escape
 
-MAX_LINE_CHARS = 8192
-"""A longer line is shown in pieces, because a browser lays out one of megabytes for seconds."""
+MAX_LINE_BYTES = 8192
+"""Of a longer line its beginning is shown, because a browser lays out one of megabytes for seconds."""
 _ESCAPE = re.compile(
     r"\x1b\[(?P<sgr>[0-9;:]{0,64})m|\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]|\x1b\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)"
     r"|\x1b[ -/]{0,8}[0-~]"
@@ -55,38 +56,83 @@ class TextLook(msgspec.Struct, frozen=True):
         return " ".join(filter(None, (self.colour, "bold" if self.bold else "")))
 
 
+class MarkedLine(NamedTuple):
+    """A line as markup. offset: where it begins in its stream. whole: its end has come."""
+
+    offset: int
+    text: Markup
+    whole: bool = True
+
+
 class MarkupLines:
-    """Cuts the bytes of one stream into lines of markup, as they come."""
+    """Cuts the bytes of one stream into lines of markup, as they come.
 
-    def __init__(self) -> None:
+    offset: where in the stream the bytes begin. skips: leave out the line that had begun before it.
+    """
+
+    def __init__(self, offset: int = 0, *, skips: bool = False) -> None:
+        self.offset = self._start = offset
+        self._skips = skips
         self._rest = b""
+        self._more = 0
+        self._returned = False
         self._look = TextLook()
+        self._shown = True
 
-    def cut(self, data: bytes) -> list[Markup]:
+    def cut(self, data: bytes) -> list[MarkedLine]:
         """Return the lines that are whole now. What follows the last carriage return of a line is
-        shown, as a terminal would leave it."""
-        *lines, rest = (self._rest + data).split(b"\n")
-        while len(rest) > MAX_LINE_CHARS:
-            lines.append(rest[:MAX_LINE_CHARS])
-            rest = rest[MAX_LINE_CHARS:]
-        self._rest = rest
-        return [self._mark(piece) for line in lines for piece in _pieces(line)]
+        shown, as a terminal would leave it; of a long line its beginning, with its length."""
+        *lines, rest = data.split(b"\n")
+        made = []
+        for line in lines:
+            self._add(line)
+            self.offset += 1
+            if not self._skips:
+                made.append(MarkedLine(self._start, self._write()))
+            self._skips, self._rest, self._more, self._returned = False, b"", 0, False
+            self._start = self.offset
+        self._add(rest)
+        return made
 
-    def end(self) -> list[Markup]:
-        """Return the last line, where no line end followed it."""
-        rest, self._rest = self._rest, b""
-        return [self._mark(rest)] if rest else []
+    def show_rest(self) -> MarkedLine | None:
+        """Return the line that has not ended, where more of it came since it was shown last."""
+        if self._shown or self._skips or not self._rest:
+            return None
+        self._shown, look = True, self._look
+        text, self._look = self._write(), look
+        return MarkedLine(self._start, text, whole=False)
+
+    def _add(self, piece: bytes) -> None:
+        self.offset += len(piece)
+        again = piece.rstrip(b"\r").rfind(b"\r") + 1
+        if again or (self._returned and piece.strip(b"\r")):
+            self._rest, self._more, piece = b"", 0, piece[again:]
+        self._returned = piece.endswith(b"\r") if piece else self._returned
+        room = MAX_LINE_BYTES - len(self._rest)
+        self._rest += piece[:room]
+        self._more += max(0, len(piece) - room)
+        self._shown = self._shown and not piece
+
+    def _write(self) -> Markup:
+        marked = self._mark(self._rest)
+        if self._more:
+            whole = (
+                f" … ({self._more + len(self._rest):,} bytes in this line; Download has them all)"
+            )
+            marked += Markup("<i>{}</i>").format(whole)
+        return marked
 
     def _mark(self, line: bytes) -> Markup:
         text = line.decode("utf-8", "replace").rstrip("\r")
         text = text.rpartition("\r")[2]
-        out, at = Markup(""), 0
+        out, at = [], 0
         for found in _ESCAPE.finditer(text):
-            out += self._dress(text[at : found.start()])
+            out.append(self._dress(text[at : found.start()]))
             at = found.end()
             if found["sgr"] is not None:
                 self._look = self._look.apply(found["sgr"])
-        return out + self._dress(text[at:])
+        out.append(self._dress(text[at:]))
+        return Markup("").join(out)
 
     def _dress(self, text: str) -> Markup:
         if not text:
@@ -96,6 +142,6 @@ class MarkupLines:
         return Markup('<span class="{}">{}</span>').format(classes, clean) if classes else clean
 
 
-def _pieces(line: bytes) -> list[bytes]:
-    starts = range(0, max(1, len(line)), MAX_LINE_CHARS)
-    return [line[at : at + MAX_LINE_CHARS] for at in starts]
+def write_plain(text: str) -> Markup:
+    """Return a text of a job without colours, with what a terminal would act on taken out."""
+    return escape(_CONTROL.sub("\ufffd", _ESCAPE.sub("", text)))

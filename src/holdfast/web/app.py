@@ -44,7 +44,6 @@ from holdfast.web.pages import (
     calls,
     events,
     hosts,
-    job,
     jobs,
     now,
     pools,
@@ -55,8 +54,10 @@ from holdfast.web.pages import (
     shell,
     workflows,
 )
-from holdfast.web.pages.gang import read_grid
-from holdfast.web.pages.output import follow_output
+from holdfast.web.pages.job import page as job
+from holdfast.web.pages.job.found import search_output
+from holdfast.web.pages.job.gang import read_grid
+from holdfast.web.pages.job.output import follow_output, read_part
 from holdfast.web.reader import ApiReader
 
 log = logging.getLogger("holdfast.web")
@@ -88,6 +89,9 @@ _PAGES: tuple[tuple[str, Callable[[PageRequest], Any]], ...] = (
 )
 _SCRIPT = ("page.js", "live.js", "refresh.js", "acts.js", "keys.js", "output.js", "grid.js")
 """The parts of the pages' script, in the order in which a browser runs them."""
+_STREAMS: dict[str, Any] = {"output": follow_output, "search": search_output}
+_ANSWERS: dict[str, Any] = {"lines": read_part, "ranks": read_grid}
+"""The parts of a job's page that its script reads: those that go on, and those that are whole."""
 _DOWNLOADS = {
     "log": ("/v1/jobs/{job}/logs", ("attempt", "rank", "stream")),
     "checkpoint": ("/v1/jobs/{job}/checkpoint", ("rank", "number")),
@@ -166,10 +170,12 @@ class WebApp:
             return None
         if path.startswith("/static/"):
             return self._send_fixed
-        if re.fullmatch(r"/jobs/[^/]+/output", path):
-            return self._stream_output
-        if re.fullmatch(r"/jobs/[^/]+/ranks", path):
-            return self._send_ranks
+        part = re.fullmatch(r"/jobs/[^/]+/(output|search|lines|ranks)", path)
+        if part is not None:
+            streams, answers = _STREAMS.get(part[1]), _ANSWERS.get(part[1])
+            if streams is not None:
+                return functools.partial(self._stream_part, streams)
+            return functools.partial(self._send_part, answers)
         if re.fullmatch(r"/jobs/[^/]+/download/[a-z]+", path):
             return self._download
         if path == "/" and not is_ours(scope, self._origins()):
@@ -265,19 +271,19 @@ class WebApp:
         await self._check_proof(scope)
         return self._stream(scope, self._changes.stream())
 
-    async def _stream_output(self, scope: Scope, receive: Receive) -> Response:
+    async def _ask_part(self, scope: Scope) -> PageRequest:
+        """Return the request for a part of a job's page. Raises Unauthorized without the proof."""
         token = await self._check_proof(scope)
         job_id = unquote(scope["raw_path"].decode("latin-1").split("/")[2])
-        ask = make_request(
-            ApiReader(self._api, token), scope["path"], {"job": job_id}, scope["query_string"]
-        )
-        return self._stream(scope, follow_output(ask))
+        reader = ApiReader(self._api, token)
+        return make_request(reader, scope["path"], {"job": job_id}, scope["query_string"])
 
-    async def _send_ranks(self, scope: Scope, receive: Receive) -> Response:
-        token = await self._check_proof(scope)
-        job_id = unquote(scope["raw_path"].decode("latin-1").split("/")[2])
-        ask = make_request(ApiReader(self._api, token), scope["path"], {"job": job_id}, b"")
-        return Response(await read_grid(ask), 200, None, "application/json")
+    async def _stream_part(self, part: Any, scope: Scope, receive: Receive) -> Response:
+        return self._stream(scope, part(await self._ask_part(scope)))
+
+    async def _send_part(self, part: Any, scope: Scope, receive: Receive) -> Response:
+        body = await part(await self._ask_part(scope))
+        return Response(body, 200, {"Cache-Control": "no-store"}, "application/json")
 
     def _stream(self, scope: Scope, pieces: AsyncIterator[bytes]) -> Response:
         secret, proof = read_cookie(scope) or "", find_header(scope, PROOF_HEADER) or ""

@@ -24,7 +24,7 @@ pages: `{"items": [...], "next": cursor|null}`.
                                             SSE (text/event-stream), events `log` (LogLine), `state`
                                             (JobRecord), `end` (JobRecord)
                                             full=1: SSE too; bytes that the controller did not keep are
-                                            fetched from the host that ran it
+                                            fetched from the host; events=1&begin_us=&until_us=: a time
     GET    /v1/jobs/{id}/logs/streams       ?attempt= → page of LogStreamRecord
     GET    /v1/jobs/{id}/checkpoints        → page of CheckpointRecord, by rank and number
     GET    /v1/jobs/{id}/outputs            ?attempt=&rank= → OutputsRecord, … ; see wire.data

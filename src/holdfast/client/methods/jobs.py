@@ -63,6 +63,10 @@ def make_job(spec: JobSpec | Sequence[str] | None, fields: Mapping[str, Any]) ->
     return made
 
 
+def _micros(seconds: float | None) -> int | None:
+    return None if seconds is None else round(seconds * 1e6)
+
+
 class JobMethods:
     """The client's methods about jobs, their output and the events."""
 
@@ -336,6 +340,8 @@ class JobMethods:
         tail: int | None = None,
         full: bool = False,
         wait: bool = True,
+        begin: float | None = None,
+        until: float | None = None,
         retry_seconds: float = FOLLOW_RETRY_SECONDS,
     ) -> Follow[wire.LogLine | JobRecord]:
         """Yield output and state changes as they happen; the last item is the ended job.
@@ -345,11 +351,13 @@ class JobMethods:
 
         full: True to fetch bytes that the controller did not keep from the host that ran the job; a
         line's `reason` says why bytes before it are missing there, too. wait: False for only the
-        bytes that are there now.
+        bytes that are there now, and then, with begin and until, for those that the controller was
+        given between two times, in Unix seconds.
 
         A lost connection is tried again for `retry_seconds`; no byte is yielded twice.
         """
-        which = {"attempt": attempt, "since": since, "rank": rank, "stream": stream, "tail": tail}
+        which = {"attempt": attempt, "since": since, "rank": rank, "stream": stream, "tail": tail,
+                 "begin_us": _micros(begin), "until_us": _micros(until)}  # fmt: skip
         call = follow_log(job_id, full=full, wait=wait, **which)
         return Follow(LogFollower(call), retry_seconds)
 

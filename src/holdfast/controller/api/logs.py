@@ -12,8 +12,9 @@ FOLLOW-4  The streams of one attempt are sent by the time at which their bytes c
 
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
+import msgspec
 from starlette.responses import Response
 
 from holdfast.controller.api.jobs import find_job
@@ -26,6 +27,7 @@ from holdfast.controller.sync.log_reads import HostReads
 from holdfast.core.logs.interleave import interleave
 from holdfast.core.logs.scan import LogPiece
 from holdfast.core.records import JobRecord, LogChunk, LogStreamRecord
+from holdfast.errors import ValidationError
 from holdfast.store.postgres.logs.search import LogSpan
 from holdfast.wire.api import LogLine
 
@@ -49,6 +51,9 @@ async def get_logs(call: ApiCall) -> Response:
     """Send the bytes, or a stream of events with `follow=1`, `full=1` or `events=1`."""
     query = call.query(LogsQuery)
     job = await find_job(call)
+    timed = (query.begin_us, query.until_us) != (None, None)
+    if timed and (not is_on(query.events) or is_on(query.follow) or is_on(query.full)):
+        raise ValidationError("begin_us and until_us go with events=1 alone", field="query")
     if is_on(query.follow) or is_on(query.full) or is_on(query.events):
         return StreamAnswer(call.controller, Follower(call.controller, job, query).lines())
     attempt = query.attempt or job.attempts
@@ -77,6 +82,10 @@ async def _list_streams(
 
 def _begin(size: int, query: LogsQuery) -> int:
     return query.offset if query.tail is None else max(0, size - query.tail)
+
+
+def _moment(micros: int) -> datetime:
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=micros)
 
 
 def _place_of(stream: LogStreamRecord) -> tuple[int, int, str]:
@@ -154,6 +163,7 @@ class Follower:
             self._job = job
             moved = False
             streams = await _list_streams(controller, job.id, self._attempt, self._query)
+            streams = await self._cut(streams)
             async for line in self._send_new(streams):
                 moved = True
                 yield line
@@ -174,6 +184,21 @@ class Follower:
                 await logs.wait(logs.version, POLL_SECONDS)
                 yield b""  # lets the writer send a keep-alive and notice a closing server
 
+    async def _cut(self, streams: list[LogStreamRecord]) -> list[LogStreamRecord]:
+        """Return the streams as they were at the query's `until_us`, and remember where they were at its
+        `begin_us`."""
+        store, query = self._controller.store.log_search, self._query
+        if query.until_us is not None and streams:
+            ends = await store.find_ends(streams, _moment(query.until_us), included=True)
+            pairs = zip(streams, ends, strict=True)
+            streams = [msgspec.structs.replace(s, size=end, ended=False) for s, end in pairs]
+        if query.begin_us is not None and streams:
+            starts = await store.find_ends(streams, _moment(query.begin_us), included=False)
+            for stream, start in zip(streams, starts, strict=True):
+                begin = max(start, _begin(stream.size, query))
+                self._offsets.setdefault(_place_of(stream), begin)
+        return streams
+
     async def _send_new(self, streams: Sequence[LogStreamRecord]) -> AsyncIterator[bytes]:
         """Yield what the reader has not yet been sent of streams, by the time at which it came."""
         for stream in streams:
@@ -185,9 +210,13 @@ class Follower:
             limit = max(MIN_KEYS, KEYS_AT_ONCE // len(fresh))
             starts = [self._offsets[_place_of(s)] for s in fresh]
             keys = interleave(await store.list_keys(fresh, starts, limit=limit), limit)
-            if not keys:
+            spans = [
+                LogSpan(fresh[number], key.start, key.end)
+                for number, key in keys
+                if key.start < fresh[number].size
+            ]
+            if not spans:
                 break
-            spans = [LogSpan(fresh[number], key.start, key.end) for number, key in keys]
             for page in _split_pages(spans):
                 for span, found in zip(page, await store.read_spans(page), strict=True):
                     for piece in found:

@@ -14,6 +14,7 @@ Attempt = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Offset = Annotated[int, Meta(ge=0, le=2**62)]
 Flag = Literal["0", "1", "false", "true"]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Micros = Annotated[int, Meta(ge=0, le=32_503_680_000_000_000)]
 Text = Annotated[str, Meta(min_length=1, max_length=256)]
 Owner = Annotated[str, Meta(min_length=1, max_length=128)]
 ME = "@me"
@@ -109,7 +110,9 @@ class LogsQuery(Query, frozen=True, kw_only=True):
     since: with `follow`, the attempt to begin with. tail: the number of last bytes of each stream
     to send, instead of those from `offset`. full: "1" to fetch bytes that the controller did not
     keep from the host that ran the job; the answer is always a stream of events. events: "1" to
-    send the stored bytes as a stream of events, with their times.
+    send the stored bytes as a stream of events, with their times. begin_us, until_us: with `events`,
+    only what the controller was given between these times, in microseconds since 1970; `tail` counts
+    from the end of that.
     """
 
     attempt: Attempt | None = None
@@ -121,6 +124,8 @@ class LogsQuery(Query, frozen=True, kw_only=True):
     tail: Offset | None = None
     full: Flag = "0"
     events: Flag = "0"
+    begin_us: Micros | None = None
+    until_us: Micros | None = None
 
 
 class LogSearchQuery(Query, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from datetime import datetime
 
 import pytest
 
@@ -93,3 +94,35 @@ async def test_ranks_are_sent_by_time(
                     line = event["data"]
                     seen.append((line["rank"], base64.b64decode(line["data"]).decode()))
         assert seen == sent
+
+
+async def test_a_window_in_time_is_sent_whole_and_alone(served: Served, agent: FakeAgent) -> None:
+    job = await served.submit()
+    order = await agent.take()
+    await agent.sync(agent.running(order))
+    size = 0
+    for n in range(6):
+        data = b"line %d\n" % n
+        await agent.send_log(order.key, data, size)
+        size += len(data)
+
+    async def read(**window: int) -> list[tuple[str, int]]:
+        params = {"events": "1", **{name: str(value) for name, value in window.items()}}
+        found = []
+        async with Stream(served, f"/v1/jobs/{job['id']}/logs", params=params) as stream:
+            while (event := await stream.next())["event"] != "end":
+                if event["event"] == "log":
+                    line = event["data"]
+                    at = round(datetime.fromisoformat(line["at"]).timestamp() * 1e6)
+                    found.append((base64.b64decode(line["data"]).decode(), at))
+        return found
+
+    whole = await read()
+    times = [at for _, at in whole]
+    assert await read(begin_us=times[2], until_us=times[4]) == whole[2:5]
+    assert await read(until_us=times[3]) == whole[:4]
+    assert await read(until_us=times[3], tail=14) == whole[2:4]
+    assert await read(begin_us=times[5] + 1) == []
+    assert await read(until_us=times[0] - 1) == []
+    refused = await served.call("GET", f"/v1/jobs/{job['id']}/logs?begin_us=1&follow=1", "read")
+    assert refused.status_code == 422, refused.text

@@ -9,55 +9,80 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markupsafe import Markup
 
 from holdfast.core.records import AttemptRecord
 from holdfast.core.states import AttemptState, Outcome
 from holdfast.errors import ValidationError
 from holdfast.web import words
-from holdfast.web.ansi import MAX_LINE_CHARS, MarkupLines
+from holdfast.web.ansi import MAX_LINE_BYTES, MarkedLine, MarkupLines
 from holdfast.web.browsers import list_origins
-from holdfast.web.pages.job import WIDTH, draw_timeline
+from holdfast.web.pages.job.page import WIDTH, draw_timeline
 from holdfast.web.pages.jobs import make_query, read_filter
 from tests.unit.controller.why.test_limits import make_job
 
 NOW = datetime(2026, 11, 26, 12, tzinfo=UTC)
-TAG = re.compile(r"</?span(?: class=\"[a-z0-9 ]+\")?>")
+TAG = re.compile(r"</?(?:span|i)(?: class=\"[a-z0-9 ]+\")?>")
+
+
+def read_all(stream: MarkupLines, *pieces: bytes) -> list[MarkedLine]:
+    """Return the lines of pieces, the last one too where its end has not come."""
+    lines = [line for piece in pieces for line in stream.cut(piece)]
+    rest = stream.show_rest()
+    return [*lines, rest] if rest is not None else lines
 
 
 @given(st.lists(st.binary(max_size=200), max_size=8))
 def test_lines_hold_no_markup_but_our_own(pieces: list[bytes]) -> None:
-    stream = MarkupLines()
-    lines = [line for piece in pieces for line in stream.cut(piece)] + stream.end()
-    for line in lines:
-        rest = TAG.sub("", str(line))
+    for line in read_all(MarkupLines(), *pieces):
+        rest = TAG.sub("", str(line.text))
         assert "<" not in rest
         assert ">" not in rest
         assert not re.search(r"[\x00-\x08\x1b\u202e]", rest)
 
 
-@given(st.binary(max_size=400), st.integers(1, 50))
-def test_lines_are_the_same_however_they_come(data: bytes, size: int) -> None:
-    whole, cut = MarkupLines(), MarkupLines()
+@given(
+    st.lists(st.sampled_from([b"a", b"\r", b"\n", b"\x1b[31m", b"\xc3\xa4", b"x" * 5000])),
+    st.integers(1, 50),
+)
+def test_lines_are_the_same_however_they_come(words: list[bytes], size: int) -> None:
+    data = b"".join(words)
     pieces = [data[at : at + size] for at in range(0, len(data), size)]
-    expected = whole.cut(data) + whole.end()
-    assert [line for piece in pieces for line in cut.cut(piece)] + cut.end() == expected
+    assert read_all(MarkupLines(), *pieces) == read_all(MarkupLines(), data)
 
 
-def test_a_line_of_megabytes_is_shown_in_pieces() -> None:
+def test_a_line_of_megabytes_is_cut_and_its_length_said() -> None:
     stream = MarkupLines()
-    lines = stream.cut(b"x" * (10 * MAX_LINE_CHARS) + b"\nnext\n")
-    assert max(len(line) for line in lines) <= MAX_LINE_CHARS
-    assert sum(len(line) for line in lines[:-1]) == 10 * MAX_LINE_CHARS
-    assert lines[-1] == "next"
+    lines = read_all(stream, *[b"x" * 65_536] * 160, b"\nnext\n")
+    assert len(lines[0].text) < 2 * MAX_LINE_BYTES
+    assert "10,485,760 bytes in this line" in lines[0].text
+    assert lines[1:] == [MarkedLine(10_485_761, Markup("next"))]
+
+
+def test_a_line_that_began_before_is_left_out() -> None:
+    stream = MarkupLines(1000, skips=True)
+    assert stream.show_rest() is None
+    assert read_all(stream, b"of a line\nwhole\n") == [MarkedLine(1010, Markup("whole"))]
+
+
+def test_a_line_that_has_not_ended_is_shown_under_the_same_offset() -> None:
+    stream = MarkupLines()
+    assert read_all(stream, b"\x1b[31m 10%") == [
+        MarkedLine(0, Markup('<span class="c1"> 10%</span>'), whole=False)
+    ]
+    assert stream.show_rest() is None, "nothing more came"
+    assert read_all(stream, b"\r 50%") == [MarkedLine(0, Markup(" 50%"), whole=False)]
+    assert read_all(stream, b"\n") == [MarkedLine(0, Markup(" 50%"))]
 
 
 def test_a_progress_bar_shows_its_last_state() -> None:
-    assert MarkupLines().cut(b" 10%\r 50%\r100%\n") == ["100%"]
+    (line,) = read_all(MarkupLines(), b" 10%\r 50%\r100%\n")
+    assert line.text == "100%"
 
 
 def test_colours_become_classes_and_end() -> None:
-    (line,) = MarkupLines().cut(b"a\x1b[1;31mb\x1b[0mc\x1b[38;5;9md\x1b]0;title\x07e\n")
-    assert line == 'a<span class="c1 bold">b</span>cde'
+    (line,) = read_all(MarkupLines(), b"a\x1b[1;31mb\x1b[0mc\x1b[38;5;9md\x1b]0;title\x07e\n")
+    assert line.text == 'a<span class="c1 bold">b</span>cde'
 
 
 @pytest.mark.parametrize(

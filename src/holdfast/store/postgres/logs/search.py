@@ -119,6 +119,14 @@ class PostgresLogSearch(OnSession):
             found.append(ChunkKey(at, row["offset"], row["offset"] + row["length"]))
         return keys
 
+    async def find_ends(
+        self, streams: Sequence[LogStreamRecord], at: datetime, *, included: bool
+    ) -> list[int]:
+        """Return how far each stream was at a time. included: with what came at that very time."""
+        given = {"at": at, "included": included}
+        rows = await self.session.rows("find_log_ends", **_split(streams), **given)
+        return [row["end"] or 0 for row in rows]
+
     async def find_calls(
         self, places: Sequence[tuple[LogStreamRecord, int]]
     ) -> dict[int, CallMark]:

@@ -85,6 +85,19 @@ cross join lateral (
 ) c
 order by s.n, c."offset";
 
+-- name: find_log_ends
+-- Where the last chunk of each stream ends that came before a time, or at it; from the stream's end backwards, because
+-- most readers ask for what came lately.
+select s.n, (
+  select "offset" + length from log_chunks
+  where job_id = s.job_id and attempt = s.attempt and rank = s.rank and stream = s.stream
+    and (at < %(at)s::timestamptz or at = %(at)s::timestamptz and %(included)s::boolean)
+  order by "offset" desc limit 1
+) as "end"
+from unnest(%(jobs)s::text[], %(attempts)s::integer[], %(ranks)s::integer[], %(streams)s::text[])
+  with ordinality as s(job_id, attempt, rank, stream, n)
+order by s.n;
+
 -- name: read_log_spans
 -- The chunks that reach into spans of streams, each with the number of its span.
 select s.n, c."offset", c.data, c.at

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 import yaml
@@ -20,6 +20,7 @@ from holdfast.wire.api import ForensicsView, JobView
 TABS = ("output", "ranks", "stacks", "files", "events", "spec")
 SHOWN_EVENTS = 200
 SHOWN_ATTEMPTS = 20
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 WIDTH = 1000
 """The width of a timeline in units of its picture."""
 
@@ -71,6 +72,8 @@ async def show(ask: PageRequest) -> Page:
         "tabs": TABS,
         "rank": ask.query.get("rank", ""),
         "attempt": ask.query.get("attempt", ""),
+        "find": ask.query.get("find", ""),
+        "span": read_span(ask),
         **await _read_tab(ask, view, tab),
     }
     return Page(
@@ -80,6 +83,15 @@ async def show(ask: PageRequest) -> Page:
         follows=(f"job:{view.id}",),
         every=0 if view.state.terminal else 5,
     )
+
+
+def read_span(ask: PageRequest) -> tuple[datetime, datetime] | None:
+    """Return the time that the rest of the page is about, where a bar of the timeline was clicked."""
+    times = [ask.query.get(name, "") for name in ("begin", "until")]
+    if not all(text.isascii() and text.isdigit() and len(text) <= 17 for text in times):
+        return None
+    begin, until = (_EPOCH + timedelta(microseconds=int(text)) for text in times)
+    return begin, until
 
 
 async def _read_tab(ask: PageRequest, job: JobView, tab: str) -> dict[str, object]:

@@ -1,0 +1,1 @@
+"""The page of one job and its parts: output, search, ranks, timeline."""
