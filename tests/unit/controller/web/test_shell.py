@@ -15,9 +15,10 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from holdfast import web
+from holdfast.controller.http.sockets import REFUSED
 from holdfast.controller.runtime.auth import hash_secret
 from holdfast.store.postgres.sign_ins import BrowserTicket
-from holdfast.wire.sessions.frames import PROTOCOL, STATUS
+from holdfast.wire.sessions.frames import PROTOCOL, STATUS, STDOUT, frame
 from holdfast.wire.sessions.messages import SessionStatus
 from tests.unit.controller.conftest import FakeAgent, Served
 from tests.unit.controller.web.conftest import Browser
@@ -160,6 +161,35 @@ async def test_a_bearer_needs_neither_ticket_nor_origin(served: Served, opening:
     opening.more = {"Authorization": "Bearer hft_admin"}
     socket = await opening.open(None)
     await socket.close()
+
+
+async def test_signing_out_ends_a_shell(served: Served, agent: FakeAgent, browser: Browser) -> None:
+    """Within 5 s, at both ends."""
+    job = await served.submit()
+    order = await agent.take()
+    await agent.sync(agent.running(order))
+    opening = Opening(browser, job["id"])
+    async with within(15), await opening.open(await opening.take_ticket()) as shell:
+        await shell.send(msgspec.json.encode({"kind": "shell", "tty": True}))
+        while not (orders := (await agent.sync(wait=2.0)).sessions):
+            pass
+        words = {"Authorization": f"Bearer {agent.key}", "Holdfast-Ticket": orders[0].ticket}
+        url = f"ws://127.0.0.1:{browser.port}/v1/agent/sessions/{orders[0].id}"
+        host = await connect(
+            url, subprotocols=[PROTOCOL], additional_headers=words, proxy=None, compression=None
+        )
+        await host.send(frame(STDOUT, b"ready> "))
+        assert await shell.recv() == frame(STDOUT, b"ready> ")
+        assert (await browser.send("POST", "/sign-out", proof=True)).status_code == 204
+        async with within(5):
+            told = await shell.recv()
+            assert isinstance(told, bytes)
+            assert told[0] == STATUS
+            assert msgspec.json.decode(told[1:], type=SessionStatus).status == 401
+            with pytest.raises(ConnectionClosed) as closed:
+                await host.recv()
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == REFUSED
 
 
 async def test_only_a_user_who_may_come_in_sees_the_button(
