@@ -142,6 +142,8 @@ def render_metrics_page() -> str:
 _LABELS = {
     "holdfast_jobs": "`queue`, `state`",
     "holdfast_hosts": "`state`",
+    "holdfast_ledger_seconds_total": "`name`, `unit`",
+    "holdfast_ledger_open_seconds": "`name`, `unit`",
     "holdfast_jobs_ended_total": "`outcome`, `cause`",
     "holdfast_drains_begun_total": "`cause`",
     "holdfast_suspects_total": "`kind`",

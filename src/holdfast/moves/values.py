@@ -479,3 +479,4 @@ class Gauges(StoreValue, frozen=True, kw_only=True):
     oldest_transaction_seconds: float
     webhook_deliveries: Mapping[str, int] = {}  # pending, dead
     ledger_ms: Mapping[tuple[str, str], int] = {}  # (unit, name) → of time whose names are settled
+    open_ms: Mapping[tuple[str, str], int] = {}  # (unit, name) → of jobs that have not ended

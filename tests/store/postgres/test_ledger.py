@@ -104,6 +104,12 @@ async def test_rows_of_a_running_job_are_provisional_until_its_end(rig: Rig) -> 
         await close(rig)
         found = await rig.store.ledger.read_sums(START, rig.now, by=["job"])
         assert [s.provisional for s in found if s.key == (job,)] == [not ended]
+        gauges = await rig.store.read_gauges(now=rig.now)
+        assert bool(gauges.open_ms) is not ended
+        told = Counter(gauges.ledger_ms) + Counter(gauges.open_ms)  # an end moves it, and no more
+        assert {n: ms for (unit, n), ms in told.items() if unit == "gpu"} == (
+            (await sums(rig, "pool"))[""]
+        )
     assert sum((await sums(rig, "job"))[job].values()) == 240_000
 
 

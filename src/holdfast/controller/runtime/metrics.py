@@ -12,6 +12,7 @@ from holdfast.controller.runtime.call_metrics import CallMetrics
 from holdfast.controller.runtime.fleet_metrics import FleetMetrics
 from holdfast.controller.runtime.run_counts import RunCounts
 from holdfast.controller.runtime.workflow_metrics import WorkflowMetrics
+from holdfast.core.ledger.values import LedgerName
 from holdfast.moves.values import Gauges
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -64,13 +65,21 @@ class _StoreGauges(Collector):
             "Seconds of GPUs and CPU slots by what they were spent on, once their names are settled.",
             labels=("name", "unit"),
         )
-        for (unit, name), ms in sorted(found.ledger_ms.items()):
-            ledger.add_metric((name, unit), ms / 1000)
+        running = GaugeMetricFamily(
+            "holdfast_ledger_open_seconds",
+            "The same of jobs that have not ended, whose names may change; a job's end moves them there.",
+            labels=("name", "unit"),
+        )
+        for unit in ("gpu", "cpu"):
+            for name in LedgerName:  # also those at zero, because a rise from nothing is none
+                ledger.add_metric((name, unit), found.ledger_ms.get((unit, name), 0) / 1000)
+                running.add_metric((name, unit), found.open_ms.get((unit, name), 0) / 1000)
         return [
             jobs,
             hosts,
             deliveries,
             ledger,
+            running,
             *(GaugeMetricFamily(f"holdfast_{n}", text, value=v) for n, text, v in plain),
         ]
 

@@ -172,6 +172,7 @@ async def _read_gauges(tx: Tx, now: datetime | None) -> Gauges:
         oldest_transaction_seconds=await tx.value("gauge_oldest_transaction"),
         webhook_deliveries=await tx.one("count_deliveries") or {},
         ledger_ms={(r["unit"], r["name"]): r["ms"] for r in await tx.rows("read_ledger_totals")},
+        open_ms={(r["unit"], r["name"]): r["ms"] for r in await tx.rows("read_ledger_open")},
     )
 
 

@@ -15,3 +15,9 @@ on conflict (unit, name) do update set ms = ledger_totals.ms + excluded.ms;
 
 -- name: read_ledger_totals
 select unit, name, ms from ledger_totals;
+
+-- name: read_ledger_open
+-- Of jobs that run: what the totals get when they end, under names that may still change.
+select s.unit, d.name, sum(d.ms)::bigint as ms
+from ledger_subjects s join ledger_days d on d.subject = s.id
+where not s.settled group by 1, 2;
