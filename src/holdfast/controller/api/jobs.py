@@ -14,7 +14,7 @@ from holdfast.controller.http.job_tokens import adopt, enter_project
 from holdfast.controller.http.owners import find_refused, name_caller
 from holdfast.controller.http.pages import answer_page, check_job_id, make_cursor, read_cursor
 from holdfast.controller.http.problems import answer_json, problem_of
-from holdfast.controller.http.queries import AttemptQuery, AttemptsQuery, JobsQuery, is_on
+from holdfast.controller.http.queries import AttemptQuery, JobsQuery
 from holdfast.controller.notices.targets import check_wishes
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.controller.runtime.context import Controller
@@ -367,17 +367,6 @@ async def view_job(controller: Controller, job: JobRecord) -> JobView:
         limits=(await find_limits(controller, settings, [job]))[0],
         children=tuple(child.id for child in children),
     )
-
-
-async def list_attempts(call: ApiCall) -> Response:
-    """List the job's attempts, oldest first."""
-    query = call.query(AttemptsQuery)
-    if not is_on(query.members):
-        job, last = await find_job(call), query.last
-        found = await call.store.jobs.list_attempts_of([job.id], last=last, cause=query.cause)
-        return answer_page(found.get(job.id, []))
-    attempts = await call.store.jobs.list_attempts(check_job_id(call.params["id"]))
-    return answer_page([a for a in attempts if query.cause in (None, a.cause)])
 
 
 async def list_tasks(call: ApiCall) -> Response:

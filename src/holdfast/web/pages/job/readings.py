@@ -31,7 +31,7 @@ class RankReadings(msgspec.Struct, frozen=True, kw_only=True):
     idle: bool = False
 
 
-class _Place(msgspec.Struct, frozen=True):
+class _RankPlace(msgspec.Struct, frozen=True):
     rank: int
     host: str
     devices: tuple[int, ...]
@@ -46,10 +46,10 @@ async def read_readings(
     span: tuple[datetime, datetime] | None,
 ) -> dict[str, object]:
     """Return the readings of the ranks that run, or the peaks of those of the last attempt."""
-    places = [_Place(t.rank, t.host_name or "", t.devices) for t in tasks if t.host_name]
+    places = [_RankPlace(t.rank, t.host_name or "", t.devices) for t in tasks if t.host_name]
     if not tasks and ended is not None:
         places = [
-            _Place(m.rank, m.host or "", (), m.facts.max_memory_bytes if m.facts else 0)
+            _RankPlace(m.rank, m.host or "", (), m.facts.max_memory_bytes if m.facts else 0)
             for m in ended.members
         ]
     chosen = ask.query.get("rank", "")
@@ -74,7 +74,7 @@ async def _read_host(
     return [point for point in found.points if begin <= point.at <= end]
 
 
-def _draw(place: _Place, points: Sequence[GpuPoint]) -> list[RankReadings]:
+def _draw(place: _RankPlace, points: Sequence[GpuPoint]) -> list[RankReadings]:
     if not place.devices:
         return [
             RankReadings(rank=place.rank, host=place.host, gpu=None, peak_bytes=place.peak_bytes)
