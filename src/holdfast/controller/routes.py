@@ -224,7 +224,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              body=api.RetryManyRequest, answers={200: PageOf(api.JobOutcome)}),
     _get("/v1/jobs", jobs.list_jobs, "Jobs, newest first.", PageOf(JobRecord), queries.JobsQuery),
     _get(JOB, jobs.get_job, "One job, its chain of attempts and where it stands in it.", api.JobView),
-    _get(JOB + "/attempts", jobs.list_attempts, "Its attempts, oldest first.", PageOf(AttemptRecord),
+    _get(JOB + "/attempts", retries.list_attempts, "Its attempts, oldest first.", PageOf(AttemptRecord),
          queries.AttemptsQuery),
     _get(JOB + "/policy", retries.get_policy, "Its retry policy, and where each field comes from.",
          api.PolicyView),

@@ -55,9 +55,10 @@ from holdfast.web.pages import (
     workflows,
 )
 from holdfast.web.pages.job import page as job
+from holdfast.web.pages.job.files import open_output
 from holdfast.web.pages.job.found import search_output
-from holdfast.web.pages.job.gang import read_grid
-from holdfast.web.pages.job.output import follow_output, read_part
+from holdfast.web.pages.job.gang import send_grid
+from holdfast.web.pages.job.output import follow_output, send_part
 from holdfast.web.reader import ApiReader
 
 log = logging.getLogger("holdfast.web")
@@ -90,7 +91,7 @@ _PAGES: tuple[tuple[str, Callable[[PageRequest], Any]], ...] = (
 _SCRIPT = ("page.js", "live.js", "refresh.js", "acts.js", "keys.js", "output.js", "grid.js")
 """The parts of the pages' script, in the order in which a browser runs them."""
 _STREAMS: dict[str, Any] = {"output": follow_output, "search": search_output}
-_ANSWERS: dict[str, Any] = {"lines": read_part, "ranks": read_grid}
+_ANSWERS: dict[str, Any] = {"lines": send_part, "ranks": send_grid}
 """The parts of a job's page that its script reads: those that go on, and those that are whole."""
 _DOWNLOADS = {
     "log": ("/v1/jobs/{job}/logs", ("attempt", "rank", "stream")),
@@ -282,8 +283,8 @@ class WebApp:
         return self._stream(scope, part(await self._ask_part(scope)))
 
     async def _send_part(self, part: Any, scope: Scope, receive: Receive) -> Response:
-        body = await part(await self._ask_part(scope))
-        return Response(body, 200, {"Cache-Control": "no-store"}, "application/json")
+        response: Response = await part(await self._ask_part(scope))
+        return response
 
     def _stream(self, scope: Scope, pieces: AsyncIterator[bytes]) -> Response:
         secret, proof = read_cookie(scope) or "", find_header(scope, PROOF_HEADER) or ""
@@ -307,6 +308,12 @@ class WebApp:
             raise Forbidden("files of the dashboard are sent to its own pages only")
         token = await self._sign_ins.find(read_cookie(scope) or "")
         _, _, job_id, _, kind = scope["raw_path"].decode("latin-1").split("/")
+        if kind == "output":
+            reader = ApiReader(self._api, token)
+            params = {"job": unquote(job_id)}
+            ask = make_request(reader, scope["path"], params, scope["query_string"])
+            name, pieces = await open_output(ask)
+            return await attach(pieces, name)
         if kind not in _DOWNLOADS:
             return _plain(404, "There is no such file.")
         path, names = _DOWNLOADS[kind]
@@ -322,8 +329,11 @@ async def send_file(
     """Return an answer of the API as a file to be kept."""
     from holdfast.client.rest import RestCall, read_nothing
 
-    call = RestCall("GET", path, read_nothing, tuple(query))
-    pieces = ask.reader.pieces(call)
+    return await attach(ask.reader.pieces(RestCall("GET", path, read_nothing, tuple(query))), name)
+
+
+async def attach(pieces: AsyncIterator[bytes], name: str) -> Response:
+    """Return bytes as a file to be kept, which no browser opens as a page."""
     first = await anext(pieces, b"")  # a refusal comes before the first byte
 
     async def all_pieces() -> AsyncIterator[bytes]:

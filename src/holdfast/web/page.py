@@ -105,6 +105,7 @@ def _environment() -> jinja2.Environment:
         bytes=words.write_bytes,
         dollars=words.write_dollars,
         hours=words.write_hours,
+        micros=words.write_micros,
     )
     made.globals.update(draw_line=words.draw_line)
     return made

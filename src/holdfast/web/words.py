@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from markupsafe import Markup
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 THIN = "\u2009"
 _HUES = {
     "waiting": "waiting",
@@ -102,6 +103,11 @@ def write_age(moment: datetime | None, now: datetime) -> Markup:
     said = f"in {write_span(-seconds)}" if seconds < -1 else f"{write_span(seconds)} ago"
     exact = moment.astimezone(UTC).isoformat(timespec="milliseconds")
     return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(exact, said)
+
+
+def write_micros(moment: datetime) -> str:
+    """Return a moment as an address has it: in microseconds since 1970."""
+    return str((moment - _EPOCH) // timedelta(microseconds=1))
 
 
 def read_moment(seconds: float | None) -> datetime | None:

@@ -183,11 +183,13 @@ class JobMethods:
         )
 
     @gives_list
-    def attempts(self, job_id: str, cause: str | None = None) -> PageCall[AttemptRecord]:
+    def attempts(
+        self, job_id: str, cause: str | None = None, *, last: int | None = None
+    ) -> PageCall[AttemptRecord]:
         """Return the attempts, oldest first, the running one included. cause: only attempts that
-        ended of it."""
-        path = path_of("jobs", job_id, "attempts")
-        return get_pages(path, AttemptRecord, cause=cause)
+        ended of it. last: only so many of the newest, without how each rank ended."""
+        path, members = path_of("jobs", job_id, "attempts"), None if last is None else 0
+        return get_pages(path, AttemptRecord, cause=cause, members=members, last=last)
 
     @gives_one
     def policy(self, job_id: str) -> RestCall[wire.PolicyView]:

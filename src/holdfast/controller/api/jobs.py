@@ -14,7 +14,7 @@ from holdfast.controller.http.job_tokens import adopt, enter_project
 from holdfast.controller.http.owners import find_refused, name_caller
 from holdfast.controller.http.pages import answer_page, check_job_id, make_cursor, read_cursor
 from holdfast.controller.http.problems import answer_json, problem_of
-from holdfast.controller.http.queries import AttemptQuery, AttemptsQuery, JobsQuery
+from holdfast.controller.http.queries import AttemptQuery, JobsQuery
 from holdfast.controller.notices.targets import check_wishes
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.controller.runtime.context import Controller
@@ -348,7 +348,9 @@ async def get_job(call: ApiCall) -> Response:
 
 async def view_job(controller: Controller, job: JobRecord) -> JobView:
     """Return a job as `GET /v1/jobs/{id}` shows it."""
-    attempts = await controller.store.jobs.list_attempts(job.id) if job.attempts else []
+    jobs = controller.store.jobs
+    listed = await jobs.list_attempts_of([job.id], last=job.attempts) if job.attempts else {}
+    attempts = listed.get(job.id, [])
     settings, now = await controller.settings.current(), await controller.store.now()
     policy = policy_of_end(job, attempts) or settings.policy(job.queue, job.spec).retry
     state = make_retry_state(job, policy, held=settings.retries_held(job.project), now=now)
@@ -365,13 +367,6 @@ async def view_job(controller: Controller, job: JobRecord) -> JobView:
         limits=(await find_limits(controller, settings, [job]))[0],
         children=tuple(child.id for child in children),
     )
-
-
-async def list_attempts(call: ApiCall) -> Response:
-    """List the job's attempts, oldest first."""
-    query = call.query(AttemptsQuery)
-    attempts = await call.store.jobs.list_attempts(check_job_id(call.params["id"]))
-    return answer_page([a for a in attempts if query.cause in (None, a.cause)])
 
 
 async def list_tasks(call: ApiCall) -> Response:

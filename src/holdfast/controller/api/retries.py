@@ -1,4 +1,4 @@
-"""The routes of retries: a job's policy, a person's retry, and the kill switches."""
+"""The routes of retries: a job's policy and attempts, a person's retry, and the kill switches."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -7,7 +7,9 @@ from starlette.responses import Response
 
 from holdfast.controller.api.jobs import change_in_parts, find_job
 from holdfast.controller.http.endpoints import ApiCall
+from holdfast.controller.http.pages import answer_page, check_job_id
 from holdfast.controller.http.problems import answer_json
+from holdfast.controller.http.queries import AttemptsQuery, is_on
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.records import AttemptRecord, JobRecord
@@ -182,3 +184,14 @@ async def get_retries(call: ApiCall) -> Response:
         projects=rows,
     )
     return answer_json(view)
+
+
+async def list_attempts(call: ApiCall) -> Response:
+    """List the job's attempts, oldest first."""
+    query = call.query(AttemptsQuery)
+    if not is_on(query.members):
+        job, last = await find_job(call), query.last
+        found = await call.store.jobs.list_attempts_of([job.id], last=last, cause=query.cause)
+        return answer_page(found.get(job.id, []))
+    attempts = await call.store.jobs.list_attempts(check_job_id(call.params["id"]))
+    return answer_page([a for a in attempts if query.cause in (None, a.cause)])

@@ -98,9 +98,12 @@ class AttemptQuery(Query, frozen=True, kw_only=True):
 
 
 class AttemptsQuery(Query, frozen=True, kw_only=True):
-    """cause: the cause of the attempts to list."""
+    """cause: the cause of the attempts to list. members: "0" to leave out how each rank ended, of which
+    a large gang has thousands in each attempt. last: with `members=0`, the most attempts to list, the newest."""
 
     cause: Cause | None = None
+    members: Flag = "1"
+    last: Limit = 1000
 
 
 class LogsQuery(Query, frozen=True, kw_only=True):

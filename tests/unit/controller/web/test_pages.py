@@ -22,7 +22,8 @@ async def test_every_page_is_there_for_every_role(
     browser = Browser(served)
     await browser.sign_in(role)
     tabs = [
-        f"/jobs/{job['id']}?tab={tab}" for tab in ("output", "ranks", "stacks", "files", "spec")
+        f"/jobs/{job['id']}?tab={tab}"
+        for tab in ("output", "ranks", "readings", "stacks", "files", "spec")
     ]
     for path in (*PLACES, f"/jobs/{job['id']}", f"/jobs/{job['id']}?tab=events", *tabs):
         answer = await browser.send("GET", path)

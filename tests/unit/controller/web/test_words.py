@@ -17,7 +17,7 @@ from holdfast.errors import ValidationError
 from holdfast.web import words
 from holdfast.web.ansi import MAX_LINE_BYTES, MarkedLine, MarkupLines
 from holdfast.web.browsers import list_origins
-from holdfast.web.pages.job.page import WIDTH, draw_timeline
+from holdfast.web.pages.job.timeline import WIDTH, draw_timeline
 from holdfast.web.pages.jobs import make_query, read_filter
 from tests.unit.controller.why.test_limits import make_job
 

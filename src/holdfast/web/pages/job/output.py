@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import msgspec
 from markupsafe import Markup
+from starlette.responses import Response
 
 from holdfast.client.methods.jobs import JobMethods
 from holdfast.errors import HoldfastError, ValidationError
@@ -231,8 +232,8 @@ async def _send_frames(waiting: _Waiting) -> AsyncIterator[bytes]:
         await asyncio.sleep(FRAME_SECONDS)
 
 
-async def read_part(ask: PageRequest) -> bytes:
-    """Return a part of the output as JSON: `html`, and as `line` the id of the line that was asked for.
+async def send_part(ask: PageRequest) -> Response:
+    """Send a part of the output as JSON: `html`, and as `line` the id of the line that was asked for.
 
     Parts are the last lines before the line `before`; the first ones from the line `after` on; and
     those of a span of time. Lines are named by their ids, and `at` is when that line came, in
@@ -251,7 +252,8 @@ async def read_part(ask: PageRequest) -> bytes:
     else:
         lines, found = await _read_back(ask), False
     line = lines[0].id if found and lines else None
-    return msgspec.json.encode({"html": _join(lines), "line": line.words if line else ""})
+    body = msgspec.json.encode({"html": _join(lines), "line": line.words if line else ""})
+    return Response(body, 200, {"Cache-Control": "no-store"}, "application/json")
 
 
 async def _read_back(ask: PageRequest) -> list[DrawnLine]:

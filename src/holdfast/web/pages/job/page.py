@@ -12,61 +12,45 @@ import yaml
 from holdfast.client.methods.jobs import JobMethods
 from holdfast.core.progress.pace import Estimate
 from holdfast.core.records import AttemptRecord, JobRecord
-from holdfast.core.states import TaskState
+from holdfast.core.states import JobState
+from holdfast.core.stragglers.records import SuspectRecord
 from holdfast.errors import NotFound
 from holdfast.web.page import Page, PageRequest, read_items, together
+from holdfast.web.pages.job.files import read_files
+from holdfast.web.pages.job.gang import find_shown, find_slow, group_ranks, read_ranks, say_fall
+from holdfast.web.pages.job.readings import read_readings
+from holdfast.web.pages.job.timeline import draw_timeline
 from holdfast.wire.api import ForensicsView, JobView
 
-TABS = ("output", "ranks", "stacks", "files", "events", "spec")
+TABS = ("output", "ranks", "readings", "stacks", "files", "events", "spec")
+FEW_RANKS = 64
 SHOWN_EVENTS = 200
 SHOWN_ATTEMPTS = 20
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-WIDTH = 1000
-"""The width of a timeline in units of its picture."""
-
-
-class PhaseBar(msgspec.Struct, frozen=True, kw_only=True):
-    """A phase of an attempt in the timeline: where it begins, how wide it is, and its words."""
-
-    x: float
-    width: float
-    hue: str
-    words: str
-
-
-class AttemptRow(msgspec.Struct, frozen=True, kw_only=True):
-    """An attempt in the timeline, with the phases before and in it."""
-
-    attempt: AttemptRecord
-    bars: Sequence[PhaseBar]
-    hue: str
-    verdict: str
 
 
 async def show(ask: PageRequest) -> Page:
     """Make the page. Raises NotFound."""
     reader, job_id = ask.reader, ask.params["job"]
-    view, attempts, tasks, why, right = await together(
-        reader.job(job_id),
-        reader.attempts(job_id),
-        reader.tasks(job_id),
-        reader.why(job_id),
-        reader.session_right(job_id),
-    )
     tab = ask.query.get("tab", "output")
     if tab not in TABS:
         raise NotFound(f"a job's page has no part {tab[:32]!r}; it has {', '.join(TABS)}")
-    ended = attempts[-1] if attempts and not tasks else None
+    view = await reader.job(job_id)
+    few = view.tasks <= FEW_RANKS  # a large gang has thousands of members in every attempt
+    attempts, why, suspects, right = await together(
+        reader.attempts(view.id) if few else reader.attempts(view.id, last=SHOWN_ATTEMPTS),
+        reader.why(view.id),
+        reader.suspects(view.id),
+        reader.session_right(view.id),
+    )
     values = {
         "job": view,
         "command": view.spec.shell or shlex.join(view.spec.argv),
-        "attempts": attempts,
         "rows": draw_timeline(view, attempts[-SHOWN_ATTEMPTS:], ask.now),
-        "hidden": max(0, len(attempts) - SHOWN_ATTEMPTS),
-        "tasks": tasks,
-        "members": ended.members if ended is not None else (),
+        "hidden": max(0, view.attempts - SHOWN_ATTEMPTS),
         "why": why,
-        "may_enter": right.allowed and any(each.state == TaskState.RUNNING for each in tasks),
+        "may_enter": right.allowed and view.state is JobState.RUNNING,
+        "slow": find_slow(suspects, view.attempts),
         "estimate": estimate(view, attempts, ask.now),
         "tab": tab,
         "tabs": TABS,
@@ -74,14 +58,14 @@ async def show(ask: PageRequest) -> Page:
         "attempt": ask.query.get("attempt", ""),
         "find": ask.query.get("find", ""),
         "span": read_span(ask),
-        **await _read_tab(ask, view, tab),
+        **await _read_tab(ask, view, tab, suspects),
     }
     return Page(
         template="job.html",
         title=view.name,
         values=values,
         follows=(f"job:{view.id}",),
-        every=0 if view.state.terminal else 5,
+        every=0 if view.state.terminal else 5 if few else 15,
     )
 
 
@@ -94,18 +78,34 @@ def read_span(ask: PageRequest) -> tuple[datetime, datetime] | None:
     return begin, until
 
 
-async def _read_tab(ask: PageRequest, job: JobView, tab: str) -> dict[str, object]:
+async def _read_tab(
+    ask: PageRequest, job: JobView, tab: str, suspects: Sequence[SuspectRecord]
+) -> dict[str, object]:
     reader = ask.reader
+    if tab == "ranks":
+        ranks, members, number = await read_ranks(ask)
+        return {
+            "ranks": ranks,
+            "rank_rows": group_ranks(ranks),
+            "ranks_attempt": number,
+            "fall": say_fall(members),
+            "suspects": suspects,
+        }
+    if tab == "readings":
+        tasks = await reader.tasks(job.id)
+        ended = None if tasks else find_shown(await reader.attempts(job.id))
+        return await read_readings(ask, job, tasks, ended, read_span(ask))
     if tab == "events":
         call = JobMethods.events(reader, job_id=job.id, tail=SHOWN_EVENTS)
-        return {"events": list(reversed(await read_items(reader, call)))}
+        events = list(reversed(await read_items(reader, call)))
+        span = read_span(ask)
+        if span is not None:
+            events = [event for event in events if span[0] <= event.at <= span[1]]
+        return {"events": events}
     if tab == "stacks":
         return {"stacks": group_stacks(await reader.forensics(job.id))}
     if tab == "files":
-        checkpoints, streams = await together(
-            reader.checkpoints(job.id), reader.log_streams(job.id)
-        )
-        return {"checkpoints": checkpoints, "streams": streams}
+        return await read_files(ask, keeps=bool(job.spec.outputs))
     if tab == "spec":
         built = msgspec.to_builtins(job.spec)
         return {"spec": yaml.safe_dump(built, sort_keys=False, allow_unicode=True)}
@@ -153,43 +153,3 @@ def estimate(job: JobRecord, attempts: Sequence[AttemptRecord], now: datetime) -
     if job.total is not None and rate and not job.state.terminal:
         left = max(0, job.total - job.step) / rate
     return Estimate(job.step, job.total, rate, left)
-
-
-def draw_timeline(
-    job: JobRecord, attempts: Sequence[AttemptRecord], now: datetime
-) -> list[AttemptRow]:
-    """Return a row for each attempt, all on one scale from the submission, or from the first attempt
-    that is shown, to now or the job's end."""
-    if not attempts:
-        return []
-    first = job.created_at if attempts[0].number == 1 else attempts[0].reserved_at
-    last = job.ended_at or now
-    scale = WIDTH / max((last - first).total_seconds(), 0.001)
-
-    def bar(begin: datetime, end: datetime, hue: str, words: str) -> PhaseBar:
-        x = max(0.0, (begin - first).total_seconds() * scale)
-        width = max(1.5, (end - begin).total_seconds() * scale)
-        return PhaseBar(
-            x=round(x, 1), width=round(min(width, WIDTH - x + 1.5), 1), hue=hue, words=words
-        )
-
-    rows, waits_from = [], first
-    for attempt in attempts:
-        ended = attempt.ended_at or last
-        started = attempt.started_at or ended
-        bars = []
-        if (attempt.reserved_at - waits_from).total_seconds() > 0.05:
-            bars.append(bar(waits_from, attempt.reserved_at, "waiting", "waited"))
-        bars.append(bar(attempt.reserved_at, started, "starting", "started up"))
-        if attempt.started_at is not None:
-            hue = "draining" if attempt.state == "draining" else "running"
-            bars.append(bar(started, ended, hue, "ran"))
-        verdict = str(attempt.outcome or attempt.state)
-        hue = {"succeeded": "done", "failed": "failed", "expired": "failed"}.get(
-            verdict, "draining"
-        )
-        if attempt.outcome is None:
-            hue = "running"
-        rows.append(AttemptRow(attempt=attempt, bars=bars, hue=hue, verdict=verdict))
-        waits_from = ended
-    return rows

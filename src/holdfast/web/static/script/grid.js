@@ -1,44 +1,61 @@
 // ---- the ranks of a gang as a grid
-if ($("grid")) drawGrid();
+let grid = null, gridTag = "", gridTurn = false;
+if ($("grid")) {
+  drawGrid();
+  document.addEventListener("placed", drawGrid);
+  addEventListener("resize", () => grid && paintGrid($("grid")));
+}
 async function drawGrid() {
   const canvas = $("grid");
-  if (!canvas) return;
-  try { paintGrid(canvas, await call("GET", canvas.dataset.ranks)); } catch (error) { complain(error.message); }
-  setTimeout(drawGrid, 3000);
+  if (!canvas || gridTurn || document.hidden) return;
+  gridTurn = true;
+  try {
+    const more = new URLSearchParams({ tag: gridTag, place: grid ? grid.place : "" });
+    const answer = await fetch(canvas.dataset.ranks + "?" + more, { headers: headers(), cache: "no-store" });
+    if (answer.status === 200) {
+      const found = await answer.json();
+      if (!found.hosts && grid) { found.hosts = grid.hosts; found.names = grid.names; }
+      // The tag of an answer with places is another than that of the next one without them.
+      gridTag = grid && grid.place === found.place ? answer.headers.get("Holdfast-Tag") : "";
+      grid = found;
+      paintGrid(canvas);
+    } else if (answer.status !== 304) complain((await answer.json()).detail);
+  } catch (error) { /* the mark at the top says that the page is not live */ }
+  gridTurn = false;
 }
-function paintGrid(canvas, grid) {
-  const count = grid.hues.length, width = canvas.clientWidth, scale = devicePixelRatio || 1;
+function paintGrid(canvas) {
+  const count = grid.hue.length, width = canvas.clientWidth, scale = devicePixelRatio || 1;
   const size = Math.max(5, Math.min(16, Math.floor(Math.sqrt(width * 420 / count)))), gap = size > 8 ? 2 : 1;
   const columns = Math.max(1, Math.floor(width / (size + gap))), rows = Math.ceil(count / columns);
   canvas.width = width * scale;
   canvas.height = rows * (size + gap) * scale;
   canvas.style.height = rows * (size + gap) + "px";
-  const pen = canvas.getContext("2d"), look = getComputedStyle(document.body), colours = {};
+  const pen = canvas.getContext("2d"), look = getComputedStyle(document.body), colours = grid.hues.map(colourOf);
   pen.scale(scale, scale);
-  const furthest = Math.max(...grid.steps), slow = new Set(grid.slow);
+  const slow = new Set(grid.slow);
+  const ring = (x, y, colour) => { pen.globalAlpha = 1; pen.lineWidth = size > 8 ? 2 : 1; pen.strokeStyle = colour; pen.strokeRect(x, y, size, size); };
   for (let rank = 0; rank < count; rank += 1) {
-    const hue = grid.hues[rank], x = rank % columns * (size + gap), y = Math.floor(rank / columns) * (size + gap);
-    colours[hue] = colours[hue] || colourOf(hue);
-    const lag = grid.steps[rank] < 0 ? 0 : furthest - grid.steps[rank];
-    pen.globalAlpha = Math.max(0.35, 1 - lag / 20);
-    pen.fillStyle = colours[hue];
+    const x = rank % columns * (size + gap), y = Math.floor(rank / columns) * (size + gap);
+    pen.globalAlpha = Math.max(0.35, 1 - Math.max(0, grid.lags[rank]) / 20);
+    pen.fillStyle = colours[grid.hue.charCodeAt(rank) - 65];
     pen.fillRect(x, y, size, size);
-    if (rank === grid.first || slow.has(rank)) {
-      pen.globalAlpha = 1;
-      pen.strokeStyle = look.color;
-      pen.strokeRect(x + 0.5, y + 0.5, size - 1, size - 1);
-    }
+  }
+  for (const rank of [...slow, grid.first]) {
+    if (rank >= 0) ring(rank % columns * (size + gap), Math.floor(rank / columns) * (size + gap), rank === grid.first ? look.color : colourOf("draining"));
   }
   const find = (event) => {
     const at = Math.floor(event.offsetX / (size + gap)) + columns * Math.floor(event.offsetY / (size + gap));
-    return at >= 0 && at < count ? at : -1;
+    return event.offsetX < columns * (size + gap) && at >= 0 && at < count ? at : -1;
   };
+  const followed = new Set(grid.followed);
   canvas.onmousemove = (event) => {
     const rank = find(event);
     if (rank < 0) return;
-    const host = grid.names[grid.hosts[rank]] || "no host";
-    $("grid-note").textContent = "rank " + rank + " on " + host + (grid.steps[rank] < 0 ? "" : ", step " + grid.steps[rank])
-      + (grid.beats[rank] < 0 ? "" : ", last beat " + grid.beats[rank] + " s ago") + (rank === grid.first ? ", fell first" : "");
+    const beat = grid.beats[rank] < 0 ? -1 : Math.max(0, Math.round(Date.now() / 1000 - grid.beat_at + grid.beats[rank] * 5));
+    const lag = grid.lags[rank];
+    $("grid-note").textContent = "rank " + rank + ", " + grid.hues[grid.hue.charCodeAt(rank) - 65] + ", on " + (grid.names[grid.hosts[rank]] || "no host")
+      + (lag < 0 ? "" : ", step " + (grid.step - lag).toLocaleString() + (lag ? ", " + lag + " behind" : "")) + (beat < 0 ? "" : ", last beat " + beat + " s ago")
+      + (rank === grid.first ? ", fell first" : followed.has(rank) ? ", fell with another" : "") + (slow.has(rank) ? ", suspected" : "");
   };
   canvas.onclick = (event) => { const rank = find(event); if (rank >= 0) location.search = "?rank=" + rank; };
 }

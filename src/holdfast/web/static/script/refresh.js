@@ -7,6 +7,7 @@ async function refresh() {
     const answer = await fetch(location.href, { cache: "no-store" });
     if (answer.status === 401) { location.replace("/sign-in"); return; }
     if (answer.ok) place(new DOMParser().parseFromString(await answer.text(), "text/html"));
+    document.dispatchEvent(new Event("placed"));
   } catch (error) { /* the next look finds it */ }
   reading = false;
   if (again) { again = false; refresh(); }
