@@ -32,6 +32,7 @@ from holdfast.controller.runtime.context import Controller
 from holdfast.controller.sessions.relay import check_relayed
 from holdfast.core.records import JobTokenRecord
 from holdfast.errors import HoldfastError, NotFound, Unavailable
+from holdfast.store.port.clock import ACTS_FOR
 
 log = logging.getLogger("holdfast.controller")
 LOOPBACK = ("127.0.0.1", "::1")
@@ -204,7 +205,13 @@ class App:
         await self._prepare(endpoint, call)
         if endpoint.socket:
             raise UpgradeRequired(f"{node.path} is opened as a WebSocket")
-        return await endpoint.handle(call)
+        if call.token is None or endpoint.method == "GET":
+            return await endpoint.handle(call)
+        named = ACTS_FOR.set(call.user)
+        try:
+            return await endpoint.handle(call)
+        finally:
+            ACTS_FOR.reset(named)
 
     async def _let_in(self, endpoint: Endpoint, call: ApiCall) -> None:
         role = endpoint.role

@@ -16,6 +16,21 @@ def no_token(token_id: str) -> NotFound:
     return NotFound(f"there is no token {token_id!r}; `holdfast token list` shows them")
 
 
+def token_event(what: str, token_id: str, text: str) -> NewEvent:
+    """Return the event `token.<what>`."""
+    return NewEvent(kind=f"token.{what}", message=text, data={"token_id": token_id})
+
+
+def sign_in_event(what: str, sign_in_id: str, text: str) -> NewEvent:
+    """Return the event `sign_in.<what>`."""
+    return NewEvent(kind=f"sign_in.{what}", message=text, data={"sign_in_id": sign_in_id})
+
+
+def calls_event(what: str, set_id: str, project: str, text: str) -> NewEvent:
+    """Return the event `call.<what>`, of a person's change to the calls of a set."""
+    return NewEvent(kind=f"call.{what}", project=project, message=text, data={"set": set_id})
+
+
 def format_event_id(tx: int, number: int) -> str:
     """Return the opaque id of an event: fixed width, so that text order is the readers' order."""
     return f"{tx:012x}-{number:012x}"

@@ -39,26 +39,15 @@ from holdfast.web.browsers import (
     write_policy,
 )
 from holdfast.web.live import Changes
-from holdfast.web.page import Page, PageRequest, draw, draw_plain, make_request
-from holdfast.web.pages import (
-    calls,
-    events,
-    hosts,
-    jobs,
-    now,
-    pools,
-    queues,
-    report,
-    schedules,
-    settings,
-    shell,
-    workflows,
-)
+from holdfast.web.page import Page, PageRequest, draw, draw_plain, make_request, read_shared
+from holdfast.web.pages import calls, events, find, hosts, jobs, now, report, shell, workflows
+from holdfast.web.pages.job import again
 from holdfast.web.pages.job import page as job
 from holdfast.web.pages.job.files import open_output
 from holdfast.web.pages.job.found import search_output
 from holdfast.web.pages.job.gang import send_grid
 from holdfast.web.pages.job.output import follow_output, send_part
+from holdfast.web.pages.operate import pools, queues, schedules, settings
 from holdfast.web.reader import ApiReader
 
 log = logging.getLogger("holdfast.web")
@@ -76,19 +65,35 @@ _PAGES: tuple[tuple[str, Callable[[PageRequest], Any]], ...] = (
     (r"/jobs", jobs.show),
     (r"/jobs/(?P<job>[^/]+)", job.show),
     (r"/jobs/(?P<job>[^/]+)/shell", shell.show),
+    (r"/jobs/(?P<job>[^/]+)/again", again.show),
     (r"/hosts", hosts.show_all),
     (r"/hosts/(?P<host>[^/]+)", hosts.show_one),
     (r"/queues", queues.show),
-    (r"/pools", pools.show),
+    (r"/pools", pools.show_all),
+    (r"/pools/(?P<pool>[^/]+)", pools.show_one),
     (r"/workflows", workflows.show_all),
     (r"/workflows/(?P<run>[^/]+)", workflows.show_one),
-    (r"/calls", calls.show),
-    (r"/schedules", schedules.show),
+    (r"/calls", calls.show_all),
+    (r"/calls/(?P<set>[^/]+)", calls.show_one),
+    (r"/schedules", schedules.show_all),
+    (r"/schedules/(?P<schedule>[^/]+)", schedules.show_one),
+    (r"/find", find.show),
     (r"/events", events.show),
     (r"/report", report.show),
     (r"/settings", settings.show),
+    (r"/settings/webhooks/(?P<hook>[^/]+)", settings.show_webhook),
 )
-_SCRIPT = ("page.js", "live.js", "refresh.js", "acts.js", "keys.js", "output.js", "grid.js")
+_SCRIPT = (
+    "page.js",
+    "live.js",
+    "refresh.js",
+    "acts.js",
+    "lists.js",
+    "again.js",
+    "keys.js",
+    "output.js",
+    "grid.js",
+)
 """The parts of the pages' script, in the order in which a browser runs them."""
 _STREAMS: dict[str, Any] = {"output": follow_output, "search": search_output}
 _ANSWERS: dict[str, Any] = {"lines": send_part, "ranks": send_grid}
@@ -202,13 +207,16 @@ class WebApp:
         except Unauthorized:
             return self._sign_in_page(401)
         reader = ApiReader(self._api, token)
-        ask = make_request(reader, scope["path"], params, scope["query_string"])
+        shared = await read_shared(reader)
+        ask = make_request(reader, scope["path"], params, scope["query_string"], shared)
         try:
             page = await show(ask)
         except HoldfastError as error:
             values = {"error": error}
             status = 404 if isinstance(error, NotFound) else 400
             page = Page(template="error.html", title="Not found", values=values, status=status)
+        if page.location:
+            return Response(status_code=303, headers={"Location": page.location})
         response = _page(draw(page, ask, fixed_version()), page.status)
         if page.nonce:
             response.headers["Content-Security-Policy"] = write_policy(page.nonce)

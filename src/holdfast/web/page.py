@@ -6,15 +6,17 @@ import asyncio
 import functools
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
 import jinja2
 import msgspec
+from markupsafe import Markup
 
 from holdfast.client.rest import PageCall
 from holdfast.core.records import TokenRecord
-from holdfast.web import words
+from holdfast.web import acts, words
 from holdfast.web.reader import ApiReader
 
 T = TypeVar("T")
@@ -36,13 +38,14 @@ _RANKS = {"read": 1, "submit": 2, "admin": 3}
 
 class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request for a page. params: what the path names. query: the address's parameters, the
-    last of each name."""
+    last of each name. shared: the projects all of whose users may change its work (OWNER-1)."""
 
     reader: ApiReader
     path: str
     params: Mapping[str, str]
     query: Mapping[str, str]
     now: datetime
+    shared: frozenset[str] = frozenset()
 
     @property
     def token(self) -> TokenRecord:
@@ -52,6 +55,17 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     def may(self, role: str) -> bool:
         """Return whether the user's role reaches `role`."""
         return _RANKS.get(self.token.role, 0) >= _RANKS[role]
+
+    def may_change(self, work: Any) -> bool:
+        """Return whether the user may change a job, an array, a call set, a run or a schedule, as
+        the API decides it (OWNER-1)."""
+        if not self.may("submit") or self.may("admin"):
+            return self.may("admin")
+        spec = getattr(work, "spec", None)
+        if getattr(spec, "executor", None):
+            return False
+        project = getattr(work, "project", None) or getattr(spec, "project", "")
+        return work.owner in ("", self.token.acts_for) or project in self.shared
 
     def at(self, **changes: str | None) -> str:
         """Return the page's address with other parameters; None takes one away."""
@@ -65,7 +79,8 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
     title: for the browser's tab. follows: names of changes after which the page is read anew
     (`live.name_changes`). every: seconds after which it is read anew in any case; 0: never. nonce:
-    of the style elements that a script of the page makes; empty where there are none.
+    of the style elements that a script of the page makes; empty where there are none. location: the
+    page to which the browser is sent instead.
     """
 
     template: str
@@ -75,6 +90,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     every: int = 0
     status: int = 200
     nonce: str = ""
+    location: str = ""
 
 
 async def read_items(reader: ApiReader, call: PageCall[T]) -> list[T]:
@@ -86,6 +102,38 @@ def read_query(query_string: bytes) -> dict[str, str]:
     """Return the parameters of an address, the last of each name."""
     text = query_string.decode("latin-1")
     return dict(parse_qsl(text, keep_blank_values=False, max_num_fields=100))
+
+
+async def read_shared(reader: ApiReader) -> frozenset[str]:
+    """Return the projects whose work every user may change, where the user's role makes it matter."""
+    if reader.token.role != "submit":
+        return frozenset()
+    projects = await reader.projects()
+    return frozenset(each.name for each in projects if each.settings.get("shared"))
+
+
+def draw_act(
+    ask: PageRequest,
+    name: str,
+    what: str,
+    params: Mapping[str, str] = MappingProxyType({}),
+    *,
+    work: Any = None,
+    button: str = "",
+    main: bool = False,
+    **more: Any,
+) -> Markup:
+    """Return the button of an act; nothing where the API would refuse it (ACT-1). work: what it
+    changes, where that has an owner. button: another word on it. main: it is the page's first act.
+    more: of `acts.write_act`."""
+    act = acts.ACTS[name]
+    if not ask.may(act.role) or (work is not None and not ask.may_change(work)):
+        return Markup("")
+    given = acts.write_act(name, what, params=params, **more)
+    classes = "stop" if act.stops else "main" if main else ""
+    return Markup('<button type="button" class="{}" data-act="{}">{}</button>').format(
+        classes, given, button or act.button
+    )
 
 
 @functools.cache
@@ -107,7 +155,7 @@ def _environment() -> jinja2.Environment:
         hours=words.write_hours,
         micros=words.write_micros,
     )
-    made.globals.update(draw_line=words.draw_line)
+    made.globals.update(draw_line=words.draw_line, act=draw_act)
     return made
 
 
@@ -133,7 +181,11 @@ def draw_plain(template: str, **values: Any) -> bytes:
 
 
 def make_request(
-    reader: ApiReader, path: str, params: Mapping[str, str], query_string: bytes
+    reader: ApiReader,
+    path: str,
+    params: Mapping[str, str],
+    query_string: bytes,
+    shared: frozenset[str] = frozenset(),
 ) -> PageRequest:
     """Return the request for a page, with the time at which it came."""
     return PageRequest(
@@ -142,6 +194,7 @@ def make_request(
         params=params,
         query=read_query(query_string),
         now=datetime.now(UTC),
+        shared=shared,
     )
 
 

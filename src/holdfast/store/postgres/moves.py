@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.moves.jobs.moves import Moves
 from holdfast.moves.rows import JobRow, NewEvent, TaskRow
+from holdfast.store.port.clock import ACTS_FOR
 from holdfast.store.postgres.connection.session import Rows, Tx, to_json
 
 Step = tuple[str, dict[str, Any]]
@@ -71,7 +72,7 @@ def list_writes(m: Moves) -> list[Step]:
     if m.ended_work:
         steps.append(("write_posts", {"rows": to_json(m.ended_work), "now": m.now}))
     if m.events:
-        steps.append(("write_events", {"now": m.now, "rows": to_json(m.events)}))
+        steps.append(_step_of_events(m.events, m.now))
     return steps
 
 
@@ -84,4 +85,10 @@ def _give(rows: Sequence[object], job_ids: Iterable[str]) -> dict[str, Any]:
 async def write_events(tx: Tx, events: list[NewEvent], now: datetime) -> None:
     """Write events that belong to no job's move."""
     if events:
-        await tx.run("write_events", now=now, rows=to_json(events))
+        name, given = _step_of_events(events, now)
+        await tx.run(name, **given)
+
+
+def _step_of_events(events: Sequence[NewEvent], now: datetime) -> Step:
+    """Return the statement that writes events, with the user whose call writes them (BY-1)."""
+    return "write_events", {"now": now, "rows": to_json(events), "by": ACTS_FOR.get()}

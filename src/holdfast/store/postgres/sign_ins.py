@@ -7,10 +7,12 @@ import msgspec
 
 from holdfast.core.records import TokenRecord
 from holdfast.errors import NotFound, Unauthorized
+from holdfast.moves.events import sign_in_event
 from holdfast.moves.values import StoreValue
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Tx
+from holdfast.store.postgres.moves import write_events
 from holdfast.wire.api import SignInView
 
 
@@ -91,6 +93,8 @@ class PostgresSignIns(OnSession):
                 "the token that made this link was revoked, so that it signs no browser in",
                 code="link_over",
             )
+        text = f"a browser at {address or 'an unknown address'} signed in as {made['user']}"
+        await write_events(tx, [sign_in_event("made", sign_in_id, text)], await tx.now(now))
 
     @reads
     async def find_sign_in(self, tx: Tx, secret_hash: bytes, *, now: Now = None) -> SignedIn | None:
@@ -115,10 +119,13 @@ class PostgresSignIns(OnSession):
         self, tx: Tx, sign_in_id: str, user: str | None = None, *, now: Now = None
     ) -> None:
         """End a sign-in; with `user`, only one of that user. Raises NotFound."""
-        if await tx.one("end_sign_in", id=sign_in_id, user=user, now=now) is None:
+        row = await tx.one("end_sign_in", id=sign_in_id, user=user, now=now)
+        if row is None:
             raise NotFound(
                 f"there is no sign-in {sign_in_id[:64]!r}; `holdfast dashboard --list` shows them"
             )
+        text = f"the sign-in of {row['user']} was ended"
+        await write_events(tx, [sign_in_event("ended", sign_in_id, text)], await tx.now(now))
 
     @transacts
     async def create_ticket(

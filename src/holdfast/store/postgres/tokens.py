@@ -6,11 +6,12 @@ from datetime import datetime
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import TokenRecord
 from holdfast.errors import Conflict
-from holdfast.moves.events import no_token
+from holdfast.moves.events import no_token, token_event
 from holdfast.moves.values import StoreValue
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Tx
+from holdfast.store.postgres.moves import write_events
 
 
 class TaskHolder(StoreValue, frozen=True, kw_only=True):
@@ -42,7 +43,7 @@ class PostgresTokens(OnSession):
     ) -> TokenRecord:
         """Write a token. A repeated id with the same role and name returns the token on record;
         with another role or name it raises Conflict."""
-        await tx.run(
+        made = await tx.run(
             "insert_token",
             id=token_id,
             role=role,
@@ -56,6 +57,9 @@ class PostgresTokens(OnSession):
         found = await tx.find(TokenRecord, "read_token", id=token_id)
         if found is None or (found.role, found.name) != (role, name):
             raise Conflict(f"token {token_id} is there already, for something else")
+        if made:
+            text = f"token {name or token_id} was made: {role}, for {found.acts_for}"
+            await write_events(tx, [token_event("created", token_id, text)], await tx.now(now))
         return found
 
     @reads
@@ -82,8 +86,11 @@ class PostgresTokens(OnSession):
     @transacts
     async def revoke_token(self, tx: Tx, token_id: str, *, now: Now = None) -> None:
         """Revoke a token. Raises NotFound."""
-        if await tx.one("revoke_token", id=token_id, now=now) is None:
+        row = await tx.one("revoke_token", id=token_id, now=now)
+        if row is None:
             raise no_token(token_id)
+        text = f"token {row['name'] or token_id} was revoked"
+        await write_events(tx, [token_event("revoked", token_id, text)], await tx.now(now))
 
     @reads
     async def find_task_holder(self, tx: Tx, key: TaskKey) -> TaskHolder | None:

@@ -280,11 +280,13 @@ class PostgresWebhooks(OnSession):
         """Make a delivery due at once. A dead or delivered one starts with no tries, at its old
         place in its sequence; a pending one merely waits no longer."""
         at = await tx.now(now)
-        await _lock(tx, webhook_id)
+        hook = await _lock(tx, webhook_id)
         params = {"webhook_id": webhook_id, "id": delivery_id}
         row = await tx.one("redeliver", **params, now=at)
         if row is None:
             raise no_delivery(webhook_id, delivery_id)
+        said = f"sends delivery {delivery_id} again"
+        await write_events(tx, [hook_event("redelivered", hook, said, delivery=delivery_id)], at)
         await _settle_sequences(tx, webhook_id, [row], at)
         found = await tx.one("get_delivery", **params)
         assert found is not None
@@ -294,9 +296,12 @@ class PostgresWebhooks(OnSession):
     @transacts
     async def redeliver_dead(self, tx: Tx, webhook_id: str, *, now: Now = None) -> int:
         """Redeliver every dead delivery as `redeliver` does. Return how many."""
-        await _lock(tx, webhook_id)
+        at, hook = await tx.now(now), await _lock(tx, webhook_id)
         rows = await tx.rows("redeliver_dead", webhook_id=webhook_id)
-        await _settle_sequences(tx, webhook_id, rows, await tx.now(now))
+        await _settle_sequences(tx, webhook_id, rows, at)
+        if rows:
+            said = f"sends its {len(rows)} dead deliveries again"
+            await write_events(tx, [hook_event("redelivered", hook, said, count=len(rows))], at)
         return len(rows)
 
     @transacts

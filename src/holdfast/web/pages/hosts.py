@@ -18,40 +18,13 @@ SHOWN_SECONDS = 6 * 3600
 SHOWN_JOBS = 50
 
 
-class HostAct(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that an operator may do with a host, and its consequence."""
-
-    name: str
-    button: str
-    ask: str
-    stops: bool = False
-
-
-_DRAIN = HostAct(
-    name="drain",
-    button="Drain",
-    ask="The host gets no new work. What runs there goes on; with a deadline it is stopped then.",
-    stops=True,
-)
-_QUARANTINE = HostAct(
-    name="quarantine",
-    button="Quarantine",
-    ask="The host gets no work until it is released. What runs there goes on.",
-    stops=True,
-)
-_UNDRAIN = HostAct(name="undrain", button="Undrain", ask="The host gets work again.")
-_RELEASE = HostAct(
-    name="release", button="Release", ask="The host gets work again. Its checks still watch it."
-)
-
-
-def list_acts(host: HostRecord) -> list[HostAct]:
-    """Return what may be done with a host in its state."""
+def list_acts(host: HostRecord) -> list[str]:
+    """Return the acts that may be done to a host in its state."""
     if host.state is HostState.ACTIVE:
-        return [_DRAIN, _QUARANTINE]
+        return ["host.drain", "host.quarantine"]
     if host.state is HostState.DRAINING:
-        return [_UNDRAIN, _QUARANTINE]
-    return [_RELEASE] if host.state is HostState.QUARANTINED else []
+        return ["host.undrain", "host.quarantine"]
+    return ["host.release"] if host.state is HostState.QUARANTINED else []
 
 
 class DeviceView(msgspec.Struct, frozen=True, kw_only=True):

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable
+
+import msgspec
 
 from holdfast.client.methods.jobs import JobMethods
+from holdfast.core.records import HostRecord, JobRecord, ProjectRecord, QueueRecord
 from holdfast.core.states import JobState
 from holdfast.errors import ValidationError
+from holdfast.web.acts import write_bulk
 from holdfast.web.page import Page, PageRequest, together
 
 PAGE_JOBS = 50
@@ -18,7 +23,9 @@ VIEWS = (
     ("Mine", "owner:@me"),
 )
 WORDS = ("state", "queue", "project", "owner", "name", "label", "cause", "host", "array", "parent")
+MAX_OFFERS = 100
 _STATES = [state.value for state in JobState]
+_LIVE = [state.value for state in JobState if not state.terminal]
 
 
 def read_filter(text: str) -> dict[str, list[str]]:
@@ -66,6 +73,28 @@ def make_query(words: dict[str, list[str]]) -> dict[str, object]:
     return query
 
 
+def list_offers(
+    queues: Iterable[QueueRecord],
+    projects: Iterable[ProjectRecord],
+    hosts: Iterable[HostRecord],
+    jobs: Iterable[JobRecord],
+) -> list[str]:
+    """Return the words that complete a filter: every state, queue and project, the hosts, and the
+    owners and labels of the jobs that are shown."""
+    labels = {f"label:{key}={value}" for job in jobs for key, value in job.labels.items()}
+    owners = {f"owner:{job.owner}" for job in jobs if job.owner}
+    words = [
+        *(f"state:{state}" for state in _STATES),
+        *(f"queue:{each.name}" for each in queues),
+        *(f"project:{each.name}" for each in projects),
+        "owner:@me",
+        *sorted(owners),
+        *sorted(labels)[:MAX_OFFERS],
+        *(f"host:{each.name}" for each in hosts),
+    ]
+    return [word for word in words if " " not in word][: 4 * MAX_OFFERS]
+
+
 async def show(ask: PageRequest) -> Page:
     """Make the page."""
     text, trouble = ask.query.get("q", ""), ""
@@ -76,16 +105,21 @@ async def show(ask: PageRequest) -> Page:
     call = JobMethods.jobs(ask.reader, page_size=PAGE_JOBS, **query)
     if "cursor" in ask.query:
         call = call.at(ask.query["cursor"])
-    found, queues = await together(ask.reader.first(call), ask.reader.queues())
+    found, queues, projects, hosts = await together(
+        ask.reader.first(call), ask.reader.queues(), ask.reader.projects(), ask.reader.hosts()
+    )
+    bulk = {"noun": "job", "find": f"/v1/jobs?{_api_query(query)}"}
     values = {
         "jobs": [] if trouble else found.items,
         "next": None if trouble else found.next,
         "filter": text,
         "trouble": trouble,
         "views": VIEWS,
-        "queues": [queue.name for queue in queues],
-        "states": _STATES,
-        "api_query": _api_query(query),
+        "offers": msgspec.json.encode(list_offers(queues, projects, hosts, found.items)).decode(),
+        "cancel": write_bulk("job.cancel", key="id", many="/v1/jobs/cancel", states=_LIVE, **bulk),
+        "retry": write_bulk(
+            "job.retry", key="id", many="/v1/jobs/retry", states=["failed", "cancelled"], **bulk
+        ),
     }
     return Page(template="jobs.html", title="Jobs", values=values, follows=("jobs",), every=10)
 

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
 from holdfast.client.methods.jobs import JobMethods
-from holdfast.core.records import JobRecord, QueueRecord
+from holdfast.core.records import JobRecord, ProjectRecord, QueueRecord
 from holdfast.core.states import HostState, JobState
+from holdfast.core.webhooks.values import WebhookRecord, WebhookState
 from holdfast.web.page import Page, PageRequest, read_items, together
 from holdfast.web.pages.report import read_day
 from holdfast.wire.api import HostView
 from holdfast.wire.pools import PoolStatus
 
 SHOWN_JOBS = 8
+MAX_WAITING = 200
+"""The most waiting jobs among which held ones are looked for."""
 _LIVE = [state.value for state in JobState if not state.terminal]
 
 
 class NeededAct(msgspec.Struct, frozen=True, kw_only=True):
-    """A thing that needs a person: its name with its state's colour, a sentence, where to look, and the act
-    that mends it, as a method and a path of the API."""
+    """A thing that needs a person: its name with its state's colour, a sentence, where to look, and
+    the act that mends it, with what it takes. work: what the act changes, where that has an owner."""
 
     name: str
     hue: str
     sentence: str
     link: str
     act: str = ""
-    button: str = ""
-    ask: str = ""
+    params: Mapping[str, str] = {}
+    work: JobRecord | None = None
 
 
 class HostTile(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,16 +45,27 @@ async def show(ask: PageRequest) -> Page:
     """Make the page."""
     reader = ask.reader
     live = JobMethods.jobs(reader, states=_LIVE, page_size=SHOWN_JOBS)
+    waiting = JobMethods.jobs(reader, states=["waiting"], page_size=MAX_WAITING)
     failed = JobMethods.jobs(reader, states=["failed"], page_size=SHOWN_JOBS)
-    hosts, queues, pools, (day, parts), jobs, lately = await together(
+    hosts, queues, pools, projects, hooks, (day, parts), jobs, held, lately = await together(
         reader.hosts(),
         reader.queues(),
         reader.pools(),
+        reader.projects(),
+        reader.webhooks() if ask.may("admin") else _nothing(),
         read_day(ask),
         read_items(reader, live),
+        read_items(reader, waiting),
         read_items(reader, failed),
     )
-    needs = [*_host_needs(hosts), *_pool_needs(pools), *_queue_needs(queues), *_job_needs(jobs)]
+    needs = [
+        *_host_needs(hosts),
+        *_pool_needs(pools),
+        *_queue_needs(queues),
+        *_project_needs(projects),
+        *_hook_needs(hooks),
+        *_job_needs(held),
+    ]
     tiles = [_make_tile(host) for host in hosts if host.gpus]
     devices = [hue for tile in tiles for hue in tile.hues]
     values = {
@@ -73,8 +87,12 @@ async def show(ask: PageRequest) -> Page:
     }
     return Page(
         template="now.html", title="Now", values=values,
-        follows=("jobs", "hosts", "queues", "pools"), every=10,
+        follows=("jobs", "hosts", "queues", "pools", "projects", "webhooks"), every=10,
     )  # fmt: skip
+
+
+async def _nothing() -> list[WebhookRecord]:
+    return []
 
 
 def _host_needs(hosts: Iterable[HostView]) -> Iterable[NeededAct]:
@@ -87,8 +105,7 @@ def _host_needs(hosts: Iterable[HostView]) -> Iterable[NeededAct]:
             yield NeededAct(
                 name=host.name, hue="failed", link=link,
                 sentence=f"Quarantined, so that it gets no work: {host.reason}",
-                act=f"POST /v1/hosts/{host.id}/release", button="Release",
-                ask="The host gets work again. Its checks still watch it.",
+                act="host.release", params={"host": host.id},
             )  # fmt: skip
         elif host.state is HostState.ERROR:
             yield NeededAct(name=host.name, hue="failed", sentence=host.reason, link=link)
@@ -98,10 +115,9 @@ def _host_needs(hosts: Iterable[HostView]) -> Iterable[NeededAct]:
 
 def _pool_needs(pools: Iterable[PoolStatus]) -> Iterable[NeededAct]:
     for pool in pools:
-        for sentence in pool.provider_says:
-            yield NeededAct(
-                name=f"pool {pool.name}", hue="draining", sentence=sentence, link="/pools"
-            )
+        link = f"/pools/{pool.name}"
+        for sentence in filter(None, (pool.blocked, pool.quiet_reason, *pool.provider_says)):
+            yield NeededAct(name=f"pool {pool.name}", hue="draining", sentence=sentence, link=link)
 
 
 def _queue_needs(queues: Iterable[QueueRecord]) -> Iterable[NeededAct]:
@@ -111,8 +127,7 @@ def _queue_needs(queues: Iterable[QueueRecord]) -> Iterable[NeededAct]:
             yield NeededAct(
                 name=f"queue {queue.name}", hue="waiting", link="/queues",
                 sentence=f"Paused{why}. {queue.waiting + queue.queued} jobs wait in it.",
-                act=f"POST /v1/queues/{queue.name}/resume", button="Resume",
-                ask="Its jobs start again as room is free.",
+                act="queue.resume", params={"name": queue.name},
             )  # fmt: skip
 
 
@@ -121,8 +136,34 @@ def _job_needs(jobs: Iterable[JobRecord]) -> Iterable[NeededAct]:
         if job.wait_cause == "held":
             yield NeededAct(
                 name=job.name, hue="waiting", sentence=job.reason, link=f"/jobs/{job.id}",
-                act=f"POST /v1/jobs/{job.id}/retry", button="Retry",
-                ask="The job is queued again with fresh budgets.",
+                act="job.retry", params={"id": job.id}, work=job,
+            )  # fmt: skip
+
+
+def _project_needs(projects: Iterable[ProjectRecord]) -> Iterable[NeededAct]:
+    for project in projects:
+        if project.held:
+            yield NeededAct(
+                name=f"project {project.name}",
+                hue="draining",
+                sentence=project.held,
+                link="/queues",
+            )
+
+
+def _hook_needs(hooks: Iterable[WebhookRecord]) -> Iterable[NeededAct]:
+    for hook in hooks:
+        name, link = hook.name or "a webhook", f"/settings/webhooks/{hook.id}"
+        if hook.state is WebhookState.PAUSED:
+            yield NeededAct(
+                name=name, hue="draining", link=link, act="hook.resume", params={"id": hook.id},
+                sentence=f"This webhook is paused, so that it sends nothing: {hook.reason}",
+            )  # fmt: skip
+        elif hook.dead:
+            yield NeededAct(
+                name=name, hue="failed", link=link,
+                sentence=f"{hook.dead} of its deliveries were given up after their last try.",
+                act="hook.redeliver-dead", params={"id": hook.id},
             )  # fmt: skip
 
 

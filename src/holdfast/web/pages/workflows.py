@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+import yaml
 
 from holdfast.client.methods.workflows import WorkflowMethods
 from holdfast.core.workflows.records import NodeRecord
+from holdfast.core.workflows.values import NodeKind
+from holdfast.web.acts import ActField
 from holdfast.web.page import Page, PageRequest, read_items, together
+from holdfast.wire.workflows import NodeView
 
 PAGE_RUNS = 50
+MAX_RESULT_CHARS = 20_000
 MAX_DRAWN = 300
 """The most nodes that are drawn as a graph; a larger run has its table alone."""
 BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y = 168, 36, 56, 14
@@ -66,6 +71,24 @@ def draw_graph(nodes: Sequence[NodeRecord]) -> GraphPicture | None:
     return GraphPicture(boxes=list(places.values()), lines=lines, width=width, height=height)
 
 
+def make_answer(node: NodeView) -> list[ActField]:
+    """Return the field in which a node's question is answered."""
+    work = node.spec.ask
+    choices = () if work is None else tuple(work.choices)
+    kind = "choice" if choices else "area"
+    return [ActField(name="answer", label="Answer", kind=kind, choices=choices, needed=True)]
+
+
+async def _read_node(ask: PageRequest, run_id: str, name: str) -> dict[str, object]:
+    """Return what the page shows of the node that was chosen. Raises NotFound."""
+    reader = ask.reader
+    node, why = await together(reader.workflow_node(run_id, name), reader.why_node(run_id, name))
+    result = None if node.result is None else msgspec.json.format(msgspec.json.encode(node.result))
+    spec = yaml.safe_dump(msgspec.to_builtins(node.spec), sort_keys=False, allow_unicode=True)
+    text = None if result is None else result.decode()[:MAX_RESULT_CHARS]
+    return {"node": node, "why": why, "result": text, "spec": spec}
+
+
 async def show_all(ask: PageRequest) -> Page:
     """Make the page of all runs."""
     runs = await read_items(ask.reader, WorkflowMethods.workflows(ask.reader))
@@ -81,9 +104,20 @@ async def show_all(ask: PageRequest) -> Page:
 
 async def show_one(ask: PageRequest) -> Page:
     """Make the page of one run. Raises NotFound."""
-    run_id = ask.params["run"]
-    run, nodes = await together(ask.reader.workflow(run_id), ask.reader.workflow_nodes(run_id))
-    values = {"run": run, "nodes": nodes, "graph": draw_graph(nodes)}
+    reader, run_id, chosen = ask.reader, ask.params["run"], ask.query.get("node", "")
+    run, nodes = await together(reader.workflow(run_id), reader.workflow_nodes(run_id))
+    asked = [node.name for node in nodes if node.kind is NodeKind.ASK and node.started_at]
+    open_names = [node.name for node in nodes if node.name in asked and not node.state.terminal]
+    views = await together(*(reader.workflow_node(run_id, name) for name in open_names))
+    values = {
+        "run": run,
+        "nodes": nodes,
+        "graph": draw_graph(nodes),
+        "questions": views,
+        "answer_fields": make_answer,
+        "chosen": chosen,
+        **(await _read_node(ask, run_id, chosen) if chosen else {"node": None}),
+    }
     return Page(
         template="workflow.html", title=run.name, values=values,
         follows=("workflows", "jobs", "calls"), every=0 if run.state.terminal else 3,

@@ -50,7 +50,7 @@ async def test_rules_are_read_and_replaced(served: Served) -> None:
     assert again["revision"] > empty["revision"]
     assert (await put(served, "")).json()["rules"] == []
     events = (await served.call("GET", "/v1/events?kind=settings.changed")).json()["items"]
-    assert [event["data"] for event in events] == [{"rules": True}] * 2
+    assert [event["data"] for event in events] == [{"rules": True, "by": "tester"}] * 2
 
 
 @pytest.mark.parametrize("role", ["read", "submit"])

@@ -10,7 +10,10 @@ from tests.unit.controller.conftest import FakeAgent, Served
 from tests.unit.controller.web.conftest import Browser
 from tests.waits import within
 
-PLACES = ("/", "/jobs", "/hosts", "/hosts/h1", "/queues", "/pools", "/events", "/settings")
+PLACES = (
+    "/", "/jobs", "/hosts", "/hosts/h1", "/queues", "/pools", "/workflows", "/calls", "/schedules",
+    "/events", "/report", "/settings", "/find?q=none",
+)  # fmt: skip
 HOSTILE = "<script>alert(1)</script>\u202e\"'&"
 
 

@@ -30,6 +30,7 @@ from holdfast.moves.calls.sets import (
     split_pieces,
     view_set,
 )
+from holdfast.moves.events import calls_event
 from holdfast.moves.rows import clean_text
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.calls.exchange import CallExchanges, make_judge
@@ -55,6 +56,7 @@ from holdfast.store.postgres.calls.values import (
 )
 from holdfast.store.postgres.connection.ports import transacts_planned
 from holdfast.store.postgres.connection.session import Rows, Session, Tx, to_json
+from holdfast.store.postgres.moves import write_events
 from holdfast.wire.calls import CallSetView
 
 
@@ -259,7 +261,9 @@ class PostgresCalls(PostgresCallReads):
         if asked is None:
             steps.append(("close_call_set", {"n": n, "reason": why, "now": at}))
         await tx.many(*steps, *list_writes(moves), *list_counts(moves, also=n))
-        return await show_set(tx, set_id)
+        view = await show_set(tx, set_id)
+        await _tell(tx, "cancelled", view, indices, at, f": {why}" if why else "")
+        return view
 
     @transacts_planned
     async def retry_calls(
@@ -283,7 +287,9 @@ class PostgresCalls(PostgresCallReads):
             again: Steps = [("delete_call_charges", {"n": row["n"], **given})]
             again.append(("reopen_call_set", {"n": row["n"]}))
             await tx.many(*again, *list_writes(moves), *list_counts(moves))
-        return await show_set(tx, set_id)
+        view = await show_set(tx, set_id)
+        await _tell(tx, "retried", view, indices, at)
+        return view
 
     @transacts_planned
     async def prune_sets(
@@ -303,6 +309,14 @@ _PRUNED = ("pages", "results", "charges", "failures", "sets")
 
 
 # ---- sets
+
+
+async def _tell(
+    tx: Tx, what: str, view: CallSetView, indices: Sequence[int] | None, at: datetime, why: str = ""
+) -> None:
+    which = "all calls" if indices is None else f"{len(indices)} calls"
+    text = f"{which} of {view.spec.function} in call set {view.id} were {what}{why}"
+    await write_events(tx, [calls_event(what, view.id, view.spec.project, text)], at)
 
 
 async def _take_waiting(

@@ -24,9 +24,10 @@ create index events_of_no_job on events (at) where job_id is null; -- for upkeep
 
 -- name: write_events
 -- The recordset keeps the array's order, so ids follow the order the moves were made in.
+-- BY-1: an event that a user's call wrote names the user.
 insert into events (at, kind, job_id, attempt, epoch, rank, host_id, queue, project, message, data)
 select %(now)s, x.kind, x.job_id, x.attempt, x.epoch, x.rank, x.host_id, x.queue, x.project, coalesce(x.message, ''),
-       coalesce(x.data, '{}')
+       coalesce(x.data, '{}') || case when %(by)s = '' then '{}' else jsonb_build_object('by', %(by)s::text) end
 from jsonb_to_recordset(%(rows)s::jsonb) as x(
   kind text, job_id text, attempt integer, epoch bigint, rank integer, host_id text, queue text, project text,
   message text, data jsonb);

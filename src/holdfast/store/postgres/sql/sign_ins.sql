@@ -20,7 +20,7 @@ select %(id)s, t.id, %(secret_hash)s, %(proof_hash)s, %(browser)s, %(address)s, 
        least(c.now + make_interval(secs => %(seconds)s), t.expires_at)
 from tokens t, (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
 where t.id = %(token_id)s and t.revoked_at is null and (t.expires_at is null or t.expires_at > c.now)
-returning id;
+returning id, (select coalesce(nullif(u.user_name, ''), nullif(u.name, ''), u.id) from tokens u where u.id = token_id) as "user";
 
 -- name: find_sign_in
 -- With the token that it acts by, which has to be in force too.
@@ -46,7 +46,7 @@ update sign_ins s set ended_at = coalesce(%(now)s, clock_timestamp())
 from tokens t
 where s.id = %(id)s and s.ended_at is null and t.id = s.token_id
   and (%(user)s::text is null or coalesce(nullif(t.user_name, ''), nullif(t.name, ''), t.id) = %(user)s)
-returning s.id;
+returning s.id, coalesce(nullif(t.user_name, ''), nullif(t.name, ''), t.id) as "user";
 
 -- name: prune_sign_ins
 -- A month after they are over.

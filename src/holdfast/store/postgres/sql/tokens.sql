@@ -39,7 +39,7 @@ returning id, role, name, user_name as "user", created_at, expires_at, used_at, 
 select id, role, name, user_name as "user", created_at, expires_at, used_at, revoked_at, host_id, reach from tokens order by created_at, id;
 
 -- name: revoke_token
-update tokens set revoked_at = coalesce(revoked_at, %(now)s, clock_timestamp()) where id = %(id)s returning id;
+update tokens set revoked_at = coalesce(revoked_at, %(now)s, clock_timestamp()) where id = %(id)s returning id, name;
 
 -- name: insert_host_token
 insert into tokens (id, role, name, secret_hash, created_at, expires_at, host_id)

@@ -1,15 +1,77 @@
 // ---- acts: each is a call of the API, after its consequence was read
-function ask(title, text, reason) {
-  $("dialog-title").textContent = title;
-  $("dialog-text").textContent = text;
-  $("dialog-reason").hidden = !reason;
-  const field = $("dialog-reason").querySelector("input");
-  field.value = "";
-  $("dialog").returnValue = "";
+// An act is JSON: method, path, title, ask; reason, fields, body, undo, shows.
+let sending = false;
+function drawField(field) {
+  const label = document.createElement("label"), many = field.kind === "area";
+  const input = document.createElement(many ? "textarea" : field.kind === "choice" ? "select" : "input");
+  label.textContent = field.label + " ";
+  if (field.kind === "check") { input.type = "checkbox"; label.className = "check"; }
+  if (field.kind === "number") input.inputMode = "decimal";
+  for (const each of field.choices || []) input.append(new Option(each));
+  input.name = field.name;
+  if (field.kind === "check") input.defaultChecked = !!field.value;
+  else if (field.kind === "choice") input.value = field.value || input.value;
+  else input.defaultValue = field.value || "";
+  if (field.hint) input.placeholder = field.hint;
+  input.required = !!field.needed;
+  input.autocomplete = "off";
+  input.dataset.kind = field.kind || "text";
+  if (field.name === "reason") { label.id = "dialog-reason"; input.maxLength = 512; }
+  label.append(input);
+  return label;
+}
+// The body that the fields make. An empty field is left out; a setting (`set.x`) that was emptied is unset, and one that was left is not sent.
+function readFields(root, body) {
+  for (const input of root.querySelectorAll("[name]")) {
+    const kind = input.dataset.kind, text = input.value.trim(), path = input.name.split("."), set = path[0] === "set";
+    if (kind === "check" ? input.checked === input.defaultChecked && (set || !input.checked) : set ? text === input.defaultValue : !text) continue;
+    if (set && !text) { (body.unset = body.unset || []).push(path[1]); continue; }
+    let place = body;
+    for (const part of path.slice(0, -1)) place = place[part] = place[part] || {};
+    place[path.at(-1)] = kind === "check" ? input.checked : kind === "number" && isFinite(text) ? Number(text)
+      : kind === "list" ? text.split(",").map((each) => each.trim()).filter(Boolean) : input.value;
+  }
+  return body;
+}
+function ask(act, send) {
+  const fields = [...(act.fields || []), ...(act.reason ? [{ name: "reason", label: "Reason" }] : [])];
+  $("dialog-title").textContent = act.title;
+  $("dialog-text").textContent = act.ask;
+  $("dialog-fields").replaceChildren(...fields.map(drawField));
+  for (const id of ["dialog-said", "dialog-shown", "dialog-progress"]) $(id).hidden = true;
+  $("dialog-yes").hidden = false;
+  $("dialog-yes").textContent = act.title.split(" ").length < 4 ? act.title : "Do it";
   $("dialog").showModal();
   return new Promise((told) => {
-    $("dialog").onclose = () => told($("dialog").returnValue === "yes" ? { reason: field.value } : null);
+    let result = null;
+    $("dialog").onclose = () => told(result);
+    $("dialog").querySelector("form").onsubmit = async (event) => {
+      if (event.submitter && event.submitter.value !== "yes") return;
+      event.preventDefault();
+      if (sending) return;
+      sending = $("dialog-yes").disabled = true;
+      $("dialog-said").hidden = true;
+      try {
+        result = { answer: await send(readFields($("dialog-fields"), structuredClone(act.body || {}))) };
+        if (act.shows) show(act, result.answer); else $("dialog").close();
+      } catch (error) { refuse(error); }
+      sending = $("dialog-yes").disabled = false;
+    };
   });
+}
+function refuse(error) {
+  $("dialog-said").textContent = error.message;
+  $("dialog-said").hidden = false;
+  const named = error.field && $("dialog-fields").querySelector('[name="' + CSS.escape(error.field) + '"], [name$=".' + CSS.escape(error.field) + '"]');
+  if (named) named.focus();
+}
+// What an answer says once: a secret, or how a test went.
+function show(act, answer) {
+  const shown = answer && answer[act.shows];
+  $("dialog-shown").textContent = shown || ("delivered" in answer ? "It arrived after " + answer.seconds + " s." : "Done.");
+  $("dialog-shown").hidden = false;
+  $("dialog-yes").hidden = true;
+  $("dialog-fields").replaceChildren();
 }
 async function call(method, path, body) {
   const answer = await fetch(path, {
@@ -17,67 +79,92 @@ async function call(method, path, body) {
   });
   const text = await answer.text();
   const found = text ? JSON.parse(text) : null;
-  if (!answer.ok) throw new Error(found && found.detail ? found.detail : "HTTP " + answer.status);
+  if (!answer.ok) {
+    const error = new Error(found && found.detail ? found.detail : "HTTP " + answer.status);
+    error.field = found && found.field;
+    throw error;
+  }
   return found;
 }
+// What was done is said until it is closed, with the way back where there is one.
+function tell(text, undo) {
+  $("told").querySelector("span").textContent = text;
+  $("undo").hidden = !undo;
+  $("undo").onclick = async () => {
+    $("undo").disabled = true;
+    try { await undo(); tell("Undone: " + text); } catch (error) { complain(error.message); }
+    $("undo").disabled = false;
+    refresh();
+  };
+  $("told").hidden = false;
+}
+if ($("told-over")) $("told-over").onclick = () => { $("told").hidden = true; };
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-act]");
   if (!button) return;
-  const [method, path] = button.dataset.act.split(" ");
-  const said = await ask(button.dataset.title, button.dataset.ask, "reason" in button.dataset);
-  if (!said) return;
-  button.disabled = true;
+  const act = JSON.parse(button.dataset.act), undo = act.undo;
   complain("");
-  try {
-    const body = button.dataset.body ? JSON.parse(button.dataset.body) : {};
-    if ("reason" in button.dataset && said.reason) body.reason = said.reason;
-    await call(method, path, body);
-  } catch (error) { complain(error.message); }
-  button.disabled = false;
+  const done = await ask(act, ({ path = {}, ...body }) =>
+    call(act.method, act.path.replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(path[name] || "")), body));
   button.blur();
+  if (!done) return;
+  tell(act.title + ": done.", undo && (() => call(undo.method, undo.path, undo.body)));
   refresh();
 });
+// ---- acts on many rows, on those that are chosen or on all that match
+// A bulk act is JSON: verb, noun, ask, reason; many (a path that takes ids) or each ({} is the row's key); find, states; undo.
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-bulk]");
   if (!button) return;
-  const chosen = [...document.querySelectorAll("[name=job]:checked")].map((box) => box.value);
   button.disabled = true;
   complain("");
-  try { await actOnMany(button, chosen); } catch (error) { complain(error.message); }
+  try { await actOnMany(JSON.parse(button.dataset.bulk), button); } catch (error) { complain(error.message); }
   button.disabled = false;
   refresh();
 });
-async function actOnMany(button, chosen) {
-  const act = button.dataset.bulk, done = act === "cancel" ? ["succeeded", "failed", "cancelled"] : [];
-  let jobs = chosen.map((id) => ({ id, name: $("job-" + id).querySelector("a").textContent }));
-  if (!chosen.length) {
-    let cursor = "";
-    do {
-      button.textContent = jobs.length + " found…";
-      const more = new URLSearchParams(button.dataset.query);
-      more.set("limit", "500");
-      if (cursor) more.set("cursor", cursor);
-      const found = await call("GET", "/v1/jobs?" + more);
-      jobs.push(...found.items.filter((job) => act === "cancel" ? !done.includes(job.state) : ["failed", "cancelled"].includes(job.state)));
-      cursor = found.next;
-    } while (cursor);
+async function findAll(act, button) {
+  const word = button.textContent, found = [];
+  for (let cursor = ""; cursor !== null;) {
+    button.textContent = found.length + " found…";
+    const page = await call("GET", act.find + (act.find.includes("?") ? "&" : "?") + "limit=500" + (cursor && "&cursor=" + encodeURIComponent(cursor)));
+    found.push(...page.items.filter((each) => act.states.includes(each.state)).map((each) => ({ key: each.id, name: each.name })));
+    cursor = page.next;
   }
-  const word = act === "cancel" ? "Cancel" : "Retry";
-  button.textContent = word + "…";
-  if (!jobs.length) { complain("No job that matches can be " + (act === "cancel" ? "cancelled" : "retried") + "."); return; }
-  const sample = jobs.slice(0, 5).map((job) => job.name).join(", ") + (jobs.length > 5 ? " and " + (jobs.length - 5) + " more" : "");
-  const said = await ask(word + " " + jobs.length + (jobs.length === 1 ? " job" : " jobs"), sample, act === "cancel");
+  button.textContent = word;
+  return found;
+}
+async function actOnMany(act, button) {
+  const boxes = [...document.querySelectorAll("[data-pick]:checked")];
+  let rows = boxes.map((box) => ({ key: box.value, name: box.getAttribute("aria-label") }));
+  if (!rows.length && act.find) rows = await findAll(act, button);
+  if (!rows.length) { complain(act.find ? "No " + act.noun + " that matches can be taken for this." : "Choose rows first."); return; }
+  const names = rows.slice(0, 5).map((row) => row.name).join(", ") + (rows.length > 5 ? " and " + (rows.length - 5) + " more" : "");
+  const title = act.verb + " " + rows.length + " " + act.noun + (rows.length === 1 ? "" : "s");
+  const done = [], refused = [];
+  const said = await ask({ title, ask: names + ". " + act.ask, reason: act.reason }, (body) => sendMany(act, rows, body, done, refused));
   if (!said) return;
-  const refused = [];
-  for (let at = 0; at < jobs.length; at += 500) {
-    button.textContent = at + " of " + jobs.length;
-    const body = { ids: jobs.slice(at, at + 500).map((job) => job.id) };
-    if (act === "cancel" && said.reason) body.reason = said.reason;
-    const answer = await call("POST", "/v1/jobs/" + act, body);
-    refused.push(...answer.items.filter((each) => each.error));
+  for (const box of boxes) box.checked = false;
+  if (refused.length) complain(refused.length + " of " + rows.length + " were refused: " + refused[0]);
+  const undo = act.undo && (() => sendMany({ each: act.undo }, done, {}, [], []));
+  tell(act.verb + ": " + done.length + " of " + rows.length + " " + act.noun + "s.", done.length ? undo : null);
+}
+async function sendMany(act, rows, body, done, refused) {
+  const bar = $("dialog-progress"), step = act.many ? 500 : 1;
+  bar.max = rows.length;
+  bar.hidden = false;
+  for (let at = 0; at < rows.length; at += step) {
+    bar.value = at;
+    const part = rows.slice(at, at + step);
+    if (act.many) {
+      const answer = await call("POST", act.many, { ...body, ids: part.map((row) => row.key) });
+      const bad = new Map(answer.items.filter((each) => each.problem).map((each) => [each.id, each.problem.detail]));
+      refused.push(...bad.values());
+      done.push(...part.filter((row) => !bad.has(row.key)));
+    } else {
+      const [method, path] = act.each.split(" ");
+      try { await call(method, path.replace("{}", encodeURIComponent(part[0].key)), body); done.push(part[0]); } catch (error) { refused.push(error.message); }
+    }
   }
-  button.textContent = word + "…";
-  if (refused.length) complain(refused.length + " of " + jobs.length + " were refused: " + (refused[0].error.detail || refused[0].error));
 }
 document.addEventListener("click", async (event) => {
   if (event.target.id !== "sign-out") return;

@@ -28,6 +28,7 @@ function place(page) {
 }
 function swap(here, part) {
   writeTimes(part);
+  decorate(part);
   if (here.isEqualNode(part) || here.contains(document.activeElement) && here.querySelector(":focus-visible")) return;
   here.replaceWith(part);
 }
@@ -54,5 +55,9 @@ function placeRows(rows) {
 }
 if ($("show-news")) $("show-news").onclick = () => {
   if (fresh) $("rows").replaceChildren(...document.importNode(fresh, true).children);
+  for (const table of document.querySelectorAll("table")) {
+    const [at, down] = (sessionStorage.getItem(orderKey(table)) || "").split(" ");
+    if (at) sortRows(table, Number(at), down);
+  }
   $("news").hidden = true;
 };

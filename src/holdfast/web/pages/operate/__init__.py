@@ -1,0 +1,1 @@
+"""Pages about what an operator sets: queues, projects, pools, schedules, settings."""

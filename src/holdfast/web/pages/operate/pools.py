@@ -1,0 +1,63 @@
+"""Pools: hosts that come and go with the queue, their cycles and their money."""
+
+from __future__ import annotations
+
+from holdfast.web.acts import ACTS, ActField
+from holdfast.web.page import Page, PageRequest, together
+from holdfast.wire.pools import PoolStatus
+
+SHOWN_CYCLES = 50
+
+
+def list_bounds(pool: PoolStatus) -> list[ActField]:
+    """Return the fields of a pool's bounds with their present values."""
+    return [
+        ActField(
+            name=each.name,
+            label=each.label,
+            kind="number",
+            value=str(getattr(pool.spec, each.name)),
+        )
+        for each in ACTS["pool.scale"].fields
+    ]
+
+
+def say_pool(pool: PoolStatus) -> list[str]:
+    """Return what holds a pool up, each as a sentence."""
+    said = (pool.paused_reason, pool.blocked, pool.quiet_reason, *pool.provider_says)
+    return [sentence for sentence in said if sentence]
+
+
+async def show_all(ask: PageRequest) -> Page:
+    """Make the page of all pools."""
+    values = {"pools": await ask.reader.pools(), "bounds": list_bounds, "say": say_pool}
+    return Page(
+        template="pools.html", title="Pools", values=values, follows=("pools", "hosts"), every=10
+    )
+
+
+async def show_one(ask: PageRequest) -> Page:
+    """Make the page of one pool. Raises NotFound."""
+    reader, name = ask.reader, ask.params["pool"]
+    pool, cycles, plan, hosts = await together(
+        reader.pool(name),
+        reader.pool_cycles(name, limit=SHOWN_CYCLES),
+        reader.plan_pool(name),
+        reader.hosts(),
+    )
+    values = {
+        "pool": pool,
+        "bounds": list_bounds,
+        "say": say_pool,
+        "cycles": [each for each in cycles if each.reasons or each.error][:SHOWN_CYCLES],
+        "quiet": len([each for each in cycles if not each.reasons and not each.error]),
+        "plan": plan,
+        "hosts": [host for host in hosts if host.pool == name],
+    }
+    return Page(
+        template="pool.html",
+        title=f"Pool {name}",
+        values=values,
+        follows=("pools", "hosts"),
+        every=10,
+    )

@@ -1,0 +1,84 @@
+// ---- lists: sorted by a column, filters that are completed, views that are kept under a name
+// A click on a column's head sorts the rows that are shown; a page keeps its order while the tab is open.
+const orderKey = (table) => "order " + location.pathname + " " + (table.closest("[data-part]") ? table.closest("[data-part]").id : "rows");
+function cellValue(row, at) {
+  const cell = row.cells[at], time = cell && cell.querySelector("time");
+  if (!cell) return "";
+  if (time) return Date.parse(time.dateTime);
+  const text = cell.textContent.trim(), number = parseFloat(text.replace(/[\u2009$]/g, ""));
+  return text && isFinite(number) ? number : text.toLowerCase();
+}
+function sortRows(table, at, down) {
+  const body = table.tBodies[0], rows = [...body.rows].map((row) => [cellValue(row, at), row]);
+  rows.sort(([a], [b]) => (typeof a === typeof b ? (a < b ? -1 : a > b ? 1 : 0) : typeof a === "number" ? -1 : 1) * (down ? -1 : 1));
+  if (rows.some(([, row], n) => row !== body.rows[n])) body.append(...rows.map(([, row]) => row));
+}
+function decorate(root) {
+  for (const table of root.querySelectorAll("table")) {
+    if (!table.tHead || table.tHead.querySelector("button")) continue;
+    const [at, down] = (sessionStorage.getItem(orderKey(table)) || "").split(" ");
+    for (const head of table.tHead.querySelectorAll("th")) {
+      if (!head.textContent.trim() || head.querySelector(".hidden")) continue;
+      const button = document.createElement("button");
+      button.type = "button";
+      button.className = "order";
+      button.append(...head.childNodes);
+      head.append(button);
+      if (at === String(head.cellIndex)) head.setAttribute("aria-sort", down ? "descending" : "ascending");
+    }
+    if (at) sortRows(table, Number(at), down);
+  }
+}
+document.addEventListener("click", (event) => {
+  const head = event.target.closest("th"), table = head && head.closest("table");
+  if (!head || !event.target.closest(".order")) return;
+  const down = head.getAttribute("aria-sort") === "ascending";
+  for (const other of head.parentNode.cells) other.removeAttribute("aria-sort");
+  head.setAttribute("aria-sort", down ? "descending" : "ascending");
+  sessionStorage.setItem(orderKey(table), head.cellIndex + (down ? " down" : ""));
+  sortRows(table, head.cellIndex, down);
+});
+decorate(document);
+// Completion: the last word of a filter, from what the API has.
+for (const input of document.querySelectorAll("[data-offers]")) {
+  const offers = JSON.parse(input.dataset.offers);
+  const complete = () => {
+    const at = input.value.lastIndexOf(" ") + 1, before = input.value.slice(0, at), word = input.value.slice(at).toLowerCase();
+    const kinds = [...new Set(offers.map((each) => each.split(":")[0] + ":"))];
+    const fitting = (word.includes(":") ? offers : word ? [...kinds, ...offers] : kinds).filter((each) => each.toLowerCase().startsWith(word) && each !== word);
+    input.list.replaceChildren(...fitting.slice(0, 20).map((each) => new Option(before + each, before + each)));
+  };
+  input.addEventListener("input", complete);
+  input.addEventListener("focus", complete);
+}
+// Views that are kept: a name and an address, in this browser.
+function keptViews() {
+  try { return JSON.parse(localStorage.getItem("views " + $("saved").dataset.key) || "{}"); } catch { return {}; }
+}
+function drawViews() {
+  const views = keptViews(), parts = [];
+  for (const [name, query] of Object.entries(views)) {
+    const link = document.createElement("a"), drop = document.createElement("button");
+    link.textContent = name;
+    link.href = location.pathname + query;
+    if (query === location.search) link.className = "here";
+    drop.type = "button";
+    drop.className = "drop";
+    drop.textContent = "×";
+    drop.setAttribute("aria-label", "Forget the view " + name);
+    drop.onclick = () => keepViews(({ [name]: _, ...rest }) => rest);
+    parts.push(link, drop);
+  }
+  $("saved").replaceChildren(...parts);
+}
+function keepViews(change) {
+  localStorage.setItem("views " + $("saved").dataset.key, JSON.stringify(change(keptViews())));
+  drawViews();
+}
+if ($("saved")) {
+  drawViews();
+  $("save-view").onclick = () => ask(
+    { title: "Keep this view", ask: "It stands beside the others in this browser; its address can be sent to anybody.", fields: [{ name: "name", label: "Name", needed: true }] },
+    async (body) => keepViews((views) => ({ ...views, [body.name]: location.search })),
+  );
+}
