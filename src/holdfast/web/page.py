@@ -147,6 +147,7 @@ def _environment() -> jinja2.Environment:
     )
     made.filters.update(
         state=words.write_state,
+        setting=words.write_setting,
         hue=words.find_hue,
         number=words.write_number,
         span=words.write_span,

@@ -14,10 +14,16 @@ _HUES = {
     "queued": "waiting",
     "blocked": "waiting",
     "spawning": "waiting",
+    "pending": "waiting",
+    "ready": "starting",
     "reserved": "starting",
     "preflight": "starting",
     "running": "running",
     "active": "running",
+    "started": "running",
+    "paused": "draining",
+    "failing": "draining",
+    "cancelling": "draining",
     "draining": "draining",
     "preempting": "draining",
     "preempted": "draining",
@@ -29,9 +35,11 @@ _HUES = {
     "quarantined": "failed",
     "succeeded": "done",
     "done": "done",
+    "delivered": "done",
     "ended": "gone",
     "terminated": "gone",
     "cancelled": "gone",
+    "skipped": "gone",
 }
 
 
@@ -43,6 +51,15 @@ def find_hue(state: object) -> str:
 def write_state(state: object, word: str = "") -> Markup:
     """Return a state as its word with its colour."""
     return Markup('<span class="state {}">{}</span>').format(find_hue(state), word or str(state))
+
+
+def write_setting(value: float | bool | str | None) -> str:
+    """Return a setting's value as a person types it: `off`, `true`, `3`, `0.5`, a word."""
+    if value is None:
+        return "off"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return f"{value:.10g}" if isinstance(value, float) else str(value)
 
 
 def write_number(count: float | None) -> str:

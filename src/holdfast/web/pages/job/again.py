@@ -42,7 +42,7 @@ def list_fields(spec: JobSpec, title: str, queue: str) -> list[ActField]:
     fields = [
         field("name", "Name", title),
         command,
-        field("queue", "Queue", queue),
+        field("queue", "Queue", spec.queue, hint=f"the default: {queue}"),
         field("project", "Project", spec.project),
         field("priority", "Priority", spec.priority, hint="0 to 100", **number),
         field("tasks", "Ranks", spec.tasks, **number),
@@ -70,11 +70,13 @@ async def show(ask: PageRequest) -> Page:
     job, queues, projects = await together(
         ask.reader.job(ask.params["job"]), ask.reader.queues(), ask.reader.projects()
     )
+    fields = list_fields(job.spec, job.name, job.queue)
+    changed = {each.name.partition(".")[0] for each in fields}
     values = {
         "job": job,
-        "fields": list_fields(job.spec, job.name, job.queue),
+        "fields": fields,
         "base": msgspec.json.encode(make_base(job.spec)).decode(),
-        "kept": sorted(make_base(job.spec)),
+        "kept": [name for name in sorted(make_base(job.spec)) if name not in changed],
         "left": [name for name in ("after", "start_at", "terminal") if getattr(job.spec, name)],
         "offered": {
             "queue": [each.name for each in queues],

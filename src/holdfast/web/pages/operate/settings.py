@@ -13,6 +13,7 @@ from holdfast.core.records import EventRecord
 from holdfast.core.settings.resolve import SETTINGS, Effective, Value
 from holdfast.web.acts import ActField
 from holdfast.web.page import Page, PageRequest, read_items, together
+from holdfast.web.words import write_setting
 
 SHOWN_DELIVERIES = 100
 SHOWN_CHANGES = 500
@@ -33,20 +34,17 @@ class SettingLine(msgspec.Struct, frozen=True, kw_only=True):
         return "" if self.change is None else str(self.change.data.get("by", ""))
 
 
-def write_value(value: Value) -> str:
-    """Return a setting's value as a person types it."""
-    if value is None:
-        return "off"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def make_field(name: str, value: str) -> ActField:
     """Return the field in which a setting is changed, with what it takes."""
     setting = SETTINGS[name]
     words = ("true", "false") if setting.kind == "bool" else setting.words
-    unit = setting.kind if setting.kind in ("seconds", "causes") else ""
+    units = {
+        "seconds": "seconds",
+        "causes": "causes",
+        "int": "a whole number",
+        "number": "a number",
+    }
+    unit = units.get(setting.kind, "")
     hint = " or ".join(
         filter(None, (", ".join(words) or unit, "off" if setting.may_be_off else ""))
     )
@@ -58,7 +56,7 @@ def list_setting_fields(offered: Sequence[str], own: Mapping[str, Value]) -> lis
     its own ones."""
     names = [*offered, *(name for name in own if name not in offered)]
     return [
-        make_field(name, write_value(own[name]) if name in own else "")
+        make_field(name, write_setting(own[name]) if name in own else "")
         for name in names
         if name in SETTINGS
     ]
@@ -79,7 +77,7 @@ def list_lines(settings: Sequence[Effective], changes: Sequence[EventRecord]) ->
                 setting=each,
                 help=SETTINGS[each.name].help,
                 change=last.get(each.name),
-                fields=[make_field(each.name, write_value(each.value) if own else "")],
+                fields=[make_field(each.name, write_setting(each.value) if own else "")],
                 back=back,
             )
         )
@@ -104,7 +102,6 @@ async def show(ask: PageRequest) -> Page:
     found = [each for each in config if wanted in each.name.lower()]
     values = {
         "lines": list_lines(found, changes),
-        "write": write_value,
         "filter": ask.query.get("q", ""),
         "sign_ins": sign_ins,
         "hooks": hooks,

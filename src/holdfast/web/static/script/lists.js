@@ -26,7 +26,15 @@ function decorate(root) {
       head.append(button);
       if (at === String(head.cellIndex)) head.setAttribute("aria-sort", down ? "descending" : "ascending");
     }
+    for (const row of table.tBodies[0] ? table.tBodies[0].rows : []) labelCells(row, table);
     if (at) sortRows(table, Number(at), down);
+  }
+}
+// On a phone a row is a few lines, where each figure has the name of its column.
+function labelCells(row, table) {
+  for (const cell of row.cells) {
+    const head = table.tHead && table.tHead.rows[0].cells[cell.cellIndex];
+    if (head && cell.classList.contains("n") && cell.textContent.trim()) cell.dataset.label = head.textContent.trim();
   }
 }
 document.addEventListener("click", (event) => {

@@ -37,6 +37,7 @@ function placeRows(rows) {
   let news = 0;
   for (const row of [...rows.children]) {
     writeTimes(row);
+    labelCells(row, $("rows").closest("table"));
     const here = $(row.id);
     if (!here) { news += 1; continue; }
     const box = here.querySelector("input"), other = row.querySelector("input");
@@ -55,6 +56,7 @@ function placeRows(rows) {
 }
 if ($("show-news")) $("show-news").onclick = () => {
   if (fresh) $("rows").replaceChildren(...document.importNode(fresh, true).children);
+  for (const row of $("rows").rows) labelCells(row, row.closest("table"));
   for (const table of document.querySelectorAll("table")) {
     const [at, down] = (sessionStorage.getItem(orderKey(table)) || "").split(" ");
     if (at) sortRows(table, Number(at), down);

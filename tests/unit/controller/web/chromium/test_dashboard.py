@@ -16,7 +16,7 @@ from tests.waits import within
 HOSTILE = "<img src=x onerror=alert(1)>\u202eabc"
 PLACES = (
     "/", "/jobs", "/hosts", "/hosts/h1", "/queues", "/pools", "/workflows", "/calls", "/schedules",
-    "/events", "/report", "/settings",
+    "/events", "/report", "/settings", "/find?q=nothing", "/calls", "/settings?q=none",
 )  # fmt: skip
 
 
@@ -126,7 +126,7 @@ async def test_all_that_match_are_cancelled_with_one_reason(person: Person) -> N
     kept = await person.served.submit(name="other")
     page = await person.sign_in()
     await page.goto(f"{person.base}/jobs?q=sweep")
-    await page.click("[data-bulk=cancel]")
+    await page.click("#bulk .stop")
     await expect(page.locator("#dialog-title")).to_have_text("Cancel 60 jobs")
     await expect(page.locator("#dialog-text")).to_contain_text("and 55 more")
     await page.fill("#dialog-reason input", "a typo in the sweep")
