@@ -40,6 +40,7 @@ NAMES = (
     "workflow",
     "sessions",
     "pages",
+    "paint",
     "grep",
     "stragglers",
     "supervisor",

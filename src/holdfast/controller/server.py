@@ -12,6 +12,7 @@ import gc
 import ipaddress
 import logging
 import os
+import secrets
 import signal
 import socket
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -186,6 +187,7 @@ class RunningServer:
                 )
         self.controller = Controller(store, layer_from_environment(environment or {}), blobs=blobs)
         self._sock = sock
+        self._start_id = secrets.token_hex(4)
         self._server = _Server(
             uvicorn.Config(
                 WebApp(
@@ -193,6 +195,7 @@ class RunningServer:
                     StoredSignIns(store, self.controller.guard),
                     lambda: self.controller.origins,
                     lambda: self.controller.wakes.closing,
+                    self._say_seen,
                 ),
                 http=BoundedProtocol,
                 ws=SplicedProtocol,
@@ -240,6 +243,10 @@ class RunningServer:
                 self._tasks[2].result()
                 raise Unavailable("the server stopped while it started")
             await asyncio.sleep(0.005)
+
+    def _say_seen(self) -> str:
+        """Return a word that changes with every event and with every start of a controller."""
+        return f"{self._start_id}.{self.controller.wakes.topic('events').version}"
 
     def _look_at_certificate(self) -> None:
         """Log each problem of the certificate, now and every day."""

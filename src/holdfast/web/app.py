@@ -130,7 +130,8 @@ class SignIns(Protocol):
 
 class WebApp:
     """The application as uvicorn calls it. origins: returns the origins of the pages, first the one
-    that links name. is_closing: returns True once the server stops, so that streams end."""
+    that links name. is_closing: returns True once the server stops, so that streams end. seen:
+    returns a word that changes with every event."""
 
     def __init__(
         self,
@@ -138,11 +139,12 @@ class WebApp:
         sign_ins: SignIns,
         origins: Callable[[], Sequence[str]],
         is_closing: Callable[[], bool] = lambda: False,
+        seen: Callable[[], str] = lambda: "",
     ) -> None:
         self._api, self._sign_ins, self._origins = api, sign_ins, origins
-        self._is_closing = is_closing
+        self._is_closing, self._seen = is_closing, seen
         watcher = TokenRecord(id="dashboard", role="read", name="dashboard", created_at=_EPOCH)
-        self._changes = Changes(lambda: ApiReader(api, watcher))
+        self._changes = Changes(lambda: ApiReader(api, watcher), seen)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._find_answer(scope) if scope["type"] == "http" else None
@@ -209,6 +211,7 @@ class WebApp:
         reader = ApiReader(self._api, token)
         shared = await read_shared(reader)
         ask = make_request(reader, scope["path"], params, scope["query_string"], shared)
+        seen = self._seen()  # before the facts are read, so that a later one is noticed
         try:
             page = await show(ask)
         except HoldfastError as error:
@@ -217,7 +220,7 @@ class WebApp:
             page = Page(template="error.html", title="Not found", values=values, status=status)
         if page.location:
             return Response(status_code=303, headers={"Location": page.location})
-        response = _page(draw(page, ask, fixed_version()), page.status)
+        response = _page(draw(page, ask, fixed_version(), seen), page.status)
         if page.nonce:
             response.headers["Content-Security-Policy"] = write_policy(page.nonce)
         return response

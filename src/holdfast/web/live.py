@@ -56,10 +56,13 @@ class _LiveBrowser:
 
 
 class Changes:
-    """Follows the events while a browser listens."""
+    """Follows the events while a browser listens. seen: returns a word that changes with every event,
+    so that a page that was drawn under the same word is not read anew."""
 
-    def __init__(self, make_reader: Callable[[], ApiReader]) -> None:
-        self._make_reader = make_reader
+    def __init__(
+        self, make_reader: Callable[[], ApiReader], seen: Callable[[], str] = lambda: ""
+    ) -> None:
+        self._make_reader, self._seen = make_reader, seen
         self._listeners: set[_LiveBrowser] = set()
         self._following: asyncio.Task[None] | None = None
 
@@ -70,7 +73,8 @@ class Changes:
         if self._following is None or self._following.done():
             self._following = asyncio.create_task(self._follow(), name="events for browsers")
         try:
-            yield b"event: open\ndata: {}\n\n"
+            told = msgspec.json.encode({"seen": self._seen()})
+            yield b"event: open\ndata: " + told + b"\n\n"
             while True:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(KEEP_ALIVE_SECONDS):

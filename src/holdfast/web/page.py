@@ -160,14 +160,16 @@ def _environment() -> jinja2.Environment:
     return made
 
 
-def draw(page: Page, ask: PageRequest, version: str) -> bytes:
-    """Return the page as HTML. version: of the fixed files, which browsers keep."""
+def draw(page: Page, ask: PageRequest, version: str, seen: str = "") -> bytes:
+    """Return the page as HTML. version: of the fixed files, which browsers keep. seen: the word for the
+    events before it was drawn."""
     template = _environment().get_template(page.template)
     text = template.render(
         ask=ask,
         page=page,
         places=PLACES,
         version=version,
+        seen=seen,
         age=functools.partial(words.write_age, now=ask.now),
         moment=words.read_moment,
         now=ask.now,

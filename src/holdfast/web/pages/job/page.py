@@ -86,6 +86,7 @@ async def _read_tab(
         ranks, members, number = await read_ranks(ask)
         return {
             "ranks": ranks,
+            "live": not members,
             "rank_rows": group_ranks(ranks),
             "ranks_attempt": number,
             "fall": say_fall(members),

@@ -28,6 +28,7 @@ function hear(message) {
   $("live").textContent = "live";
   $("live").className = "live on";
   const names = message.names || [];
+  if (message.seen && message.seen !== document.body.dataset.seen) soon();
   if (names.includes("all") || names.some((name) => follows.has(name))) soon();
 }
 channel.onmessage = (event) => hear(event.data);
@@ -43,7 +44,7 @@ async function hold() {
     try {
       await listen("/live", stop.signal, (kind, data) => {
         if (kind === "problem") throw new Error(data.detail);
-        const message = { names: kind === "open" ? ["all"] : data ? data.names : [] };
+        const message = data || {};  // when it opens, the word for all events so far, under which a page may have been drawn
         channel.postMessage(message);
         hear(message);
       });

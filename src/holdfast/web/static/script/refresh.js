@@ -13,6 +13,7 @@ async function refresh() {
   if (again) { again = false; refresh(); }
 }
 function place(page) {
+  document.body.dataset.seen = page.body.dataset.seen;
   const parts = [...page.querySelectorAll("[data-part]")], ids = new Set(parts.map((part) => part.id));
   for (const here of document.querySelectorAll("[data-part]")) if (!ids.has(here.id)) here.remove();
   let last = null;
