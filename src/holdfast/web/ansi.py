@@ -15,6 +15,8 @@ _ESCAPE = re.compile(
     r"\x1b\[(?P<sgr>[0-9;:]{0,64})m|\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]|\x1b\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)"
     r"|\x1b[ -/]{0,8}[0-~]"
 )
+# A colour that is set again and again changes nothing after the first time.
+_FLOOD = re.compile(rb"(\x1b\[[0-9;:]{0,64}m)\1+")
 # Control characters, except tabs, and those that reverse the writing.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -108,6 +110,9 @@ class MarkupLines:
         if again or (self._returned and piece.strip(b"\r")):
             self._rest, self._more, piece = b"", 0, piece[again:]
         self._returned = piece.endswith(b"\r") if piece else self._returned
+        come = len(piece)
+        piece = _FLOOD.sub(rb"\1", piece)  # else a thousand colours would leave no room for the text
+        self._more += come - len(piece)
         room = MAX_LINE_BYTES - len(self._rest)
         self._rest += piece[:room]
         self._more += max(0, len(piece) - room)
@@ -115,7 +120,7 @@ class MarkupLines:
 
     def _write(self) -> Markup:
         marked = self._mark(self._rest)
-        if self._more:
+        if self._more > 0 and len(self._rest) >= MAX_LINE_BYTES:
             whole = (
                 f" … ({self._more + len(self._rest):,} bytes in this line; Download has them all)"
             )

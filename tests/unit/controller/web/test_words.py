@@ -59,6 +59,12 @@ def test_a_line_of_megabytes_is_cut_and_its_length_said() -> None:
     assert lines[1:] == [MarkedLine(10_485_761, Markup("next"))]
 
 
+def test_the_text_behind_a_thousand_colours_is_shown() -> None:
+    (line,) = MarkupLines().cut(b"\x1b[31m" * 2000 + b"words\x1b[0m\n")
+    assert "words" in line.text
+    assert "bytes in this line" not in line.text
+
+
 def test_a_line_that_began_before_is_left_out() -> None:
     stream = MarkupLines(1000, skips=True)
     assert stream.show_rest() is None
