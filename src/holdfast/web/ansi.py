@@ -111,7 +111,8 @@ class MarkupLines:
             self._rest, self._more, piece = b"", 0, piece[again:]
         self._returned = piece.endswith(b"\r") if piece else self._returned
         come = len(piece)
-        piece = _FLOOD.sub(rb"\1", piece)  # else a thousand colours would leave no room for the text
+        # Else a thousand colours would leave no room for the text behind them.
+        piece = _FLOOD.sub(rb"\1", piece)
         self._more += come - len(piece)
         room = MAX_LINE_BYTES - len(self._rest)
         self._rest += piece[:room]
