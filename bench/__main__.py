@@ -35,6 +35,7 @@ NAMES = (
     "gang-restart",
     "fleet-day",
     "forecast",
+    "why",
     "fleet-cycle",
     "ledger",
     "workflow",

@@ -233,6 +233,39 @@ async def test_thousands_of_brief_jobs_are_put_together(rig: Rig, monkeypatch: A
     assert sum(sum(ms.values()) for ms in found.values()) == 60_000 * 8
 
 
+async def test_fewer_minutes_are_closed_at_once_where_many_leases_are_held(
+    rig: Rig, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(ledger, "MOST_LEASE_MINUTES", 6)
+    await rig.host("h1", gpus=2)
+    await close(rig)
+    for _ in range(2):
+        await rig.running(gpus=1)
+    rig.tick(600)
+    found = await rig.store.ledger.read_span(now=rig.now)
+    assert (found.until_ms - found.since_ms) // 60_000 == 3
+    assert await close(rig) == 4
+
+
+async def test_minutes_are_kept_in_their_hour_also_where_a_name_comes_back(rig: Rig) -> None:
+    """Later minutes are put behind those of their name, with nothing between; a correction reaches
+    any of them."""
+    await rig.host("h1", gpus=1, slots=0)
+    await close(rig)
+    for event in (HostEvent.QUARANTINE, HostEvent.RELEASE, HostEvent.QUARANTINE):
+        rig.tick(120)
+        await rig.store.hosts.move_host("h1", event, "a test", now=rig.now)
+        await close(rig)
+    rig.tick(60)
+    await close(rig)
+    found = await sums(rig, "time", step="minute")
+    names = [next(iter(ms)) for _, ms in sorted(found.items())]
+    assert names == ["unused", "unused", "unfit", "unfit", "unused", "unused", "unfit"]
+    assert {ms for each in found.values() for ms in each.values()} == {60_000}
+    (late,) = await rig.store.ledger.read_sums(START + 3 * MINUTE, START + 5 * MINUTE, by=[])
+    assert late.ms == {LedgerName.UNFIT: 60_000, LedgerName.UNUSED: 60_000}
+
+
 async def test_old_minutes_and_hours_are_deleted_and_the_days_keep_the_sum(rig: Rig) -> None:
     await rig.host("h1", gpus=1, slots=0)
     await close(rig)
@@ -244,7 +277,7 @@ async def test_old_minutes_and_hours_are_deleted_and_the_days_keep_the_sum(rig: 
     await close(rig, most=1440)
     before = await sums(rig)
     assert len(await sums(rig, "job")) == 3
-    assert await rig.store.ledger.prune_ledger(1.0, 2.0, now=rig.now) > 1440
+    assert await rig.store.ledger.prune_ledger(1.0, 2.0, now=rig.now) > 72 + 36
     assert await sums(rig) == before
     assert sum(before[""].values()) == 4 * 86_400_000
     assert await sums(rig, "job", "label:team") == {  # the day's jobs are no longer told apart
@@ -396,8 +429,12 @@ async def check_steps(dsn: str) -> None:
     """Minutes, hours and days sum to the same, for every subject and name."""
     conn = await psycopg.AsyncConnection.connect(dsn)
     found = []
-    for table in ("minutes", "hours", "days"):
-        text = f"select subject, name, sum(ms)::bigint from ledger_{table} group by 1, 2 having sum(ms) > 0"
+    for table, ms in (
+        ("ledger_hours h cross join lateral minutes_of(h) m", "m.ms"),
+        ("ledger_hours", "ms"),
+        ("ledger_days", "ms"),
+    ):
+        text = f"select subject, name, sum({ms})::bigint from {table} group by 1, 2 having sum({ms}) > 0"
         found.append(sorted(await (await conn.execute(text)).fetchall()))
     await conn.close()
     assert found[0] == found[1] == found[2]

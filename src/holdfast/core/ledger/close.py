@@ -1,6 +1,6 @@
 """Close a span of minutes: from leases, hosts' states and accounts to the ledger's new rows."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 
@@ -24,7 +24,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 UNITS: tuple[Unit, Unit] = ("gpu", "cpu")
 
 
-class Subject(msgspec.Struct, frozen=True, kw_only=True):
+class Subject(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The subject of rows of the ledger; see `ledger_subjects`. labels: sorted pairs."""
 
     unit: Unit
@@ -41,7 +41,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
     settled: bool = False
 
 
-class HeldLease(msgspec.Struct, frozen=True, kw_only=True):
+class HeldLease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A lease that overlaps the span, and whose it is. over_at: when its job ended. left_over: its
     end waits in `ledger_ends`."""
 
@@ -77,7 +77,7 @@ class HeldLease(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class KeptAccount(msgspec.Struct, frozen=True, kw_only=True):
+class KeptAccount(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An account on record."""
 
     key: TaskKey
@@ -88,7 +88,7 @@ class KeptAccount(msgspec.Struct, frozen=True, kw_only=True):
     account: Account
 
 
-class LedgerRow(msgspec.Struct, frozen=True):
+class LedgerRow(msgspec.Struct, frozen=True, gc=False):
     """Milliseconds × devices of a subject in one minute, under one name."""
 
     subject: Subject
@@ -159,10 +159,9 @@ def close_span(facts: SpanFacts) -> SpanRows:
         if each.left_over and found.account.ended:
             forgotten.append(each.key)
     lost = _lose(accounts)
-    leased: dict[tuple[str, Unit], Counter[int]] = {}
+    leased: defaultdict[tuple[str, Unit], Counter[int]] = defaultdict(Counter)
     for row in rows:
-        of_host = leased.setdefault((row.subject.host_id, row.subject.unit), Counter())
-        of_host[row.at_ms] += row.ms
+        leased[row.subject.host_id, row.subject.unit][row.at_ms] += row.ms
     rows += _name_hosts(facts, leased)
     settled = {k.key.job_id for k in accounts.values()} & facts.over
     settled -= {k.key.job_id for k in accounts.values() if not k.account.ended}

@@ -25,14 +25,14 @@ _KNOWN = frozenset(str(name) for name in LedgerName)
 _OWN = frozenset({LedgerName.SETTING_UP, LedgerName.DRAINING, *_UNBEATEN})
 
 
-class Interval(msgspec.Struct, frozen=True):
+class Interval(msgspec.Struct, frozen=True, gc=False):
     """A stretch of time in milliseconds since 1970, without its end."""
 
     since: int
     until: int
 
 
-class TallyReport(msgspec.Struct, frozen=True, kw_only=True):
+class TallyReport(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A task's newest tally and the instant at which it came. final: it came with the end."""
 
     tally: Tally
@@ -40,7 +40,7 @@ class TallyReport(msgspec.Struct, frozen=True, kw_only=True):
     final: bool = False
 
 
-class Lease(msgspec.Struct, frozen=True, kw_only=True):
+class Lease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A task's lease as the store has it: from its reservation to its confirmed end.
 
     ended_ms: None while it is held. started_ms: when its program started, as reported. beats: its
@@ -54,7 +54,7 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     told: TallyReport | None = None
 
 
-class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     """How far a lease is counted, for one of its devices.
 
     until_ms: it is counted up to here. ms: what was counted, by name. base: what was counted before
@@ -74,7 +74,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     ended: bool = False
 
 
-class MinutePiece(msgspec.Struct, frozen=True):
+class MinutePiece(msgspec.Struct, frozen=True, gc=False):
     """Milliseconds of one name in the minute that begins at `at_ms`."""
 
     at_ms: int
@@ -140,8 +140,10 @@ def count_lease(
         weights = {_guess(lease): 1}
     counted = dict(heard.ms)
     pieces: list[MinutePiece] = []
+    by_length: dict[int, dict[LedgerName, int]] = {}
     for part in split_minutes(account.until_ms, end):
-        shares = apportion(part.until - part.since, weights)
+        length = part.until - part.since
+        shares = by_length.get(length) or by_length.setdefault(length, apportion(length, weights))
         for name, ms in shares.items():
             counted[name] = counted.get(name, 0) + ms
         pieces += _name_unfit(part, shares, unfit)

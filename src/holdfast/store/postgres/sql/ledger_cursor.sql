@@ -26,5 +26,10 @@ from ledger_cursor c;
 -- name: move_ledger_cursor
 update ledger_cursor set at = %(until)s where at = %(since)s;
 
+-- name: allow_ledger_pauses
+-- Between two statements of a span, rows of a hundred thousand leases are read or written down, which takes seconds
+-- on a busy machine: longer than a transaction may pause elsewhere.
+select set_config('idle_in_transaction_session_timeout', '60s', true);
+
 -- name: note_ledger_pruned
 update ledger_cursor set minutes_from = greatest(minutes_from, %(minutes)s), hours_from = greatest(hours_from, %(hours)s);

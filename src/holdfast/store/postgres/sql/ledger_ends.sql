@@ -29,6 +29,9 @@ join attempts a on a.job_id = t.job_id and a.number = t.attempt
 where t.job_id = any(%(ids)s) and t.host_id is not null
 on conflict do nothing;
 
+-- name: count_ledger_leases
+select count(*) from tasks where host_id is not null;
+
 -- name: read_ledger_leases
 -- Leases that are held, ended ones whose task is gone, and jobs of one task that succeeded and told a tally or were seen before.
 with leases as (

@@ -34,11 +34,12 @@ insert into ledger_subjects (unit, host_id, host, pool, job_id, attempt, job_nam
 select x.unit, x.host_id, x.host, x.pool, x.job_id, x.attempt, x.job_name, x.project, x.owner, x.queue, x.labels, x.settled
 from jsonb_to_recordset(%(rows)s::jsonb) as x(unit text, host_id text, host text, pool text, job_id text, attempt integer,
   job_name text, project text, owner text, queue text, labels jsonb, settled boolean)
-on conflict do nothing;
+on conflict do nothing
+returning id, unit, host_id, pool, job_id, attempt, project, owner, queue, labels;
 
 -- name: find_ledger_subjects
-select x.n, s.id
-from jsonb_to_recordset(%(rows)s::jsonb) as x(n integer, unit text, host_id text, pool text, job_id text, attempt integer,
+select s.id, s.unit, s.host_id, s.pool, s.job_id, s.attempt, s.project, s.owner, s.queue, s.labels
+from jsonb_to_recordset(%(rows)s::jsonb) as x(unit text, host_id text, pool text, job_id text, attempt integer,
   project text, owner text, queue text, labels jsonb)
 join ledger_subjects s on s.job_id = x.job_id and s.attempt = x.attempt and s.host_id = x.host_id and s.unit = x.unit
   and s.pool = x.pool and s.project = x.project and s.owner = x.owner and s.queue = x.queue
@@ -64,7 +65,6 @@ on conflict do nothing;
 
 -- name: prune_ledger_subjects
 delete from ledger_subjects s where s.settled
-  and not exists (select from ledger_minutes m where m.subject = s.id)
   and not exists (select from ledger_hours h where h.subject = s.id)
   and not exists (select from ledger_days d where d.subject = s.id);
 
@@ -77,8 +77,9 @@ select id, job_id, attempt, host_id, unit from ledger_subjects where job_id = an
 with parts as (
   select * from unnest(%(steps)s::text[], %(sinces)s::timestamptz[], %(untils)s::timestamptz[]) as p(step, since, until)
 ), found as (
-  select m.subject, m.name, case when %(timed)s then m.at end as at, sum(m.ms) as ms
-  from parts p join ledger_minutes m on p.step = 'minute' and m.at >= p.since and m.at < p.until group by 1, 2, 3
+  select h.subject, h.name, case when %(timed)s then m.at end as at, sum(m.ms) as ms
+  from parts p join ledger_hours h on p.step = 'minute' and h.at >= date_trunc('hour', p.since, 'UTC') and h.at < p.until
+  cross join lateral minutes_of(h) m where m.at >= p.since and m.at < p.until group by 1, 2, 3
   union all
   select h.subject, h.name, case when %(timed)s then h.at end, sum(h.ms)
   from parts p join ledger_hours h on p.step = 'hour' and h.at >= p.since and h.at < p.until group by 1, 2, 3
@@ -99,9 +100,9 @@ order by 1, 2;
 with parts as (
   select * from unnest(%(steps)s::text[], %(sinces)s::timestamptz[], %(untils)s::timestamptz[]) as p(step, since, until)
 ), found as (
-  select m.subject, m.name, sum(m.ms) as ms
-  from parts p join ledger_minutes m on p.step = 'minute' and m.at >= p.since and m.at < p.until
-  where m.name = any(%(names)s) group by 1, 2
+  select h.subject, h.name, sum(m.ms) as ms
+  from parts p join ledger_hours h on p.step = 'minute' and h.at >= date_trunc('hour', p.since, 'UTC') and h.at < p.until
+  cross join lateral minutes_of(h) m where m.at >= p.since and m.at < p.until and h.name = any(%(names)s) group by 1, 2
   union all
   select h.subject, h.name, sum(h.ms)
   from parts p join ledger_hours h on p.step = 'hour' and h.at >= p.since and h.at < p.until
