@@ -93,6 +93,7 @@ _SCRIPT = (
     "keys.js",
     "output.js",
     "grid.js",
+    "plot.js",
 )
 """The parts of the pages' script, in the order in which a browser runs them."""
 _STREAMS: dict[str, Any] = {"output": follow_output, "search": search_output}
@@ -160,6 +161,7 @@ class WebApp:
             response = _plain(500, "This page failed; the server's log has why.")
         for name, value in SECURITY_HEADERS.items():
             response.headers.setdefault(name, value)
+        _compress_page(scope, response)
         await response(scope, receive, send)
 
     def _find_answer(self, scope: Scope) -> Callable[[Scope, Receive], Any] | None:
@@ -386,6 +388,16 @@ def fixed_version() -> str:
     for name, data in sorted(read_fixed_files().items()):
         digest.update(name.encode() + data)
     return digest.hexdigest()[:12]
+
+
+def _compress_page(scope: Scope, response: Response) -> None:
+    """Have a page sent compressed where the browser takes that. A page holds no secret whose length
+    could tell it: cookie and proof stand in none."""
+    html = response.headers.get("content-type", "").startswith("text/html")
+    if html and "gzip" in (find_header(scope, b"accept-encoding") or ""):
+        response.body = gzip.compress(response.body, 5, mtime=0)
+        response.headers["Content-Encoding"] = "gzip"
+        response.headers["Content-Length"] = str(len(response.body))
 
 
 def _page(body: bytes, status: int) -> Response:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import msgspec
 
-from holdfast.core.ledger.values import LedgerName
+from holdfast.core.ledger.values import UNLEASED, LedgerName
 from holdfast.core.report.rows import HoursReport, ReportRow
 from holdfast.errors import NotFound
 from holdfast.web.page import Page, PageRequest, together
+from holdfast.web.plots import StackedPlot, stack
 
+_STEPS: Mapping[str, tuple[timedelta, int]] = {
+    "24h": (timedelta(hours=1), 24),
+    "7d": (timedelta(hours=1), 168),
+    "30d": (timedelta(days=1), 30),
+}
+"""How long a column of the history is, and how many there are."""
 SPANS = {"24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30)}
 FIELDS = ("project", "owner", "job", "queue", "host", "pool")
 WIDTH = 1000
@@ -27,6 +35,8 @@ _HUES: Mapping[LedgerName, str] = {
     LedgerName.STARTING: "starting",
     LedgerName.UNMEASURED_BUSY: "done",
 }
+_ORDER = (LedgerName.KEPT, *(n for n in LedgerName if n is not LedgerName.KEPT))
+MAX_LINES = 1000
 
 
 class LedgerPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,14 +50,18 @@ class LedgerPart(msgspec.Struct, frozen=True, kw_only=True):
     hue: str
 
 
+def find_name_hue(name: LedgerName) -> str:
+    """Return the name of the colour of what a second was spent on."""
+    return "free" if name in UNLEASED else _HUES.get(name, "waiting")
+
+
 def draw_parts(row: ReportRow) -> list[LedgerPart]:
     """Return the names of a line as parts of one bar, in the ledger's order with kept time first."""
     total = sum(row.by_name.values())
     if total <= 0:
         return []
     parts, x = [], 0.0
-    names = sorted(LedgerName, key=lambda name: name is not LedgerName.KEPT)
-    for name in names:
+    for name in _ORDER:
         hours = row.by_name.get(name.value, 0.0)
         if hours <= 0:
             continue
@@ -59,7 +73,7 @@ def draw_parts(row: ReportRow) -> list[LedgerPart]:
                 percent=hours / total * 100,
                 x=round(x, 2),
                 width=round(width, 2),
-                hue=_HUES.get(name, "waiting"),
+                hue=find_name_hue(name),
             )
         )
         x += width
@@ -72,9 +86,10 @@ async def show(ask: PageRequest) -> Page:
     unit = ask.query.get("unit", "gpu")
     if span not in SPANS or field not in FIELDS or unit not in ("gpu", "cpu"):
         raise NotFound(f"there is no report of the last {span[:16]} by {field[:32]}")
-    report, idle = await together(
+    report, idle, plot = await together(
         ask.reader.report(since=ask.now - SPANS[span], by=(field,), unit=unit),
         ask.reader.idle_jobs(),
+        read_history(ask, span, unit),
     )
     values = {
         "report": report,
@@ -86,8 +101,32 @@ async def show(ask: PageRequest) -> Page:
         "field": field,
         "fields": FIELDS,
         "unit": unit,
+        "plot": plot,
+        "step": "hour" if _STEPS[span][0] < timedelta(days=1) else "day",
+        "hues": {name.value.replace("_", " "): find_name_hue(name) for name in LedgerName},
     }
     return Page(template="report.html", title="Report", values=values)
+
+
+async def read_history(ask: PageRequest, span: str, unit: str) -> StackedPlot | None:
+    """Return the hours of a span as columns over time; None where there were none."""
+    step, count = _STEPS[span]
+    length = step.total_seconds()
+    last = datetime.fromtimestamp(ask.now.timestamp() // length * length, UTC)  # as the ledger cuts
+    begin = last - (count - 1) * step
+    told = "day" if step >= timedelta(days=1) else "hour"
+    report = await ask.reader.report(
+        since=begin, by=("time",), step=told, unit=unit, limit=MAX_LINES
+    )
+    found = {}
+    for row in report.rows:
+        hours = Counter(row.by_name)
+        hours.update(row.idle_hours)
+        values = {name.replace("_", " "): each for name, each in hours.items()}
+        found[datetime.fromisoformat(row.key[0])] = values, row.goodput
+    if not found:
+        return None
+    return stack(begin, step, count, found, [name.value.replace("_", " ") for name in _ORDER])
 
 
 async def read_day(ask: PageRequest) -> tuple[HoursReport, list[LedgerPart]]:

@@ -17,6 +17,7 @@ $("theme").onclick = () => {
 function writeTimes(root) {
   for (const each of root.querySelectorAll("time")) {
     each.title = new Date(each.dateTime).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" });
+    if ("plain" in each.dataset) each.textContent = new Date(each.dateTime).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
   }
 }
 writeTimes(document);

@@ -30,6 +30,7 @@ function place(page) {
 function swap(here, part) {
   writeTimes(part);
   decorate(part);
+  writePlots(part);
   if (here.isEqualNode(part) || here.contains(document.activeElement) && here.querySelector(":focus-visible")) return;
   here.replaceWith(part);
 }
