@@ -47,7 +47,7 @@ def run(scale: Scale) -> Figures:
             chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
             context = sign_in(chromium, place)
             lines = measure_paints(context, place, scale, job, gang)
-            lines += measure_following(chromium, context, place, writer, scale)
+            lines += measure_following(context, place, writer, scale)
             chromium.close()
     note = (
         f"Chromium {'' if scale.quick else 'of this machine '}with its renderer slowed {SLOWER} x by the DevTools protocol, "
@@ -177,7 +177,7 @@ def measure_paints(context: Any, place: Place, scale: Scale, job: str, gang: str
     """Each page's first paint, its bytes and its requests."""
     base = place.connection.call("POST", "/v1/sign-ins/links", {})["url"].partition("/sign-in")[0]
     looks = scale.pick(LOOKS, 1)
-    bare = [look(context, f"{base}/sign-in")[0] for _ in range(looks)]
+    bare = [look(context, f"{base}/sign-in").paint for _ in range(looks)]
     lines = []
     for title, path in (
         ("now", "/"),
@@ -188,9 +188,14 @@ def measure_paints(context: Any, place: Place, scale: Scale, job: str, gang: str
         ("1,000 hosts", "/hosts"),
     ):
         seen = [look(context, base + path) for _ in range(looks)]
-        paints = [paint for paint, _, _ in seen]
-        size, requests = max(each[1] for each in seen), max(each[2] for each in seen)
-        say(f"  {title}: {paints} ms, {size / 1000:.0f} kB, {requests} requests")
+        paints = [each.paint for each in seen]
+        size, requests = max(each.size for each in seen), max(each.requests for each in seen)
+        bytes_after = percentile([each.first_byte for each in seen], 50)
+        works = [look(context, base + path, slower=1).work for _ in range(looks)]
+        say(
+            f"  {title}: first byte {bytes_after:.0f} ms, paint {percentile(paints, 50):.0f} ms, its own work at full "
+            f"speed {percentile(works, 50):.0f} ms of a core, {size / 1000:.0f} kB, {requests} requests"
+        )
         lines.append(
             Line(
                 what=f"first paint of {title} ({size / 1000:.0f} kB, {requests} requests)",
@@ -205,36 +210,66 @@ def measure_paints(context: Any, place: Place, scale: Scale, job: str, gang: str
     return lines
 
 
-def look(context: Any, url: str) -> tuple[float, int, int]:
-    """Open a page anew. Return the milliseconds to its first paint, its bytes and its requests."""
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """One opening of a page: milliseconds to its first byte and to its first paint, milliseconds of a
+    core that its process took until it was idle, its bytes and its requests."""
+
+    first_byte: float
+    paint: float
+    work: float
+    size: int
+    requests: int
+
+
+def look(context: Any, url: str, slower: int = SLOWER) -> Look:
+    """Open a page anew."""
     page = context.new_page()
     devtools = context.new_cdp_session(page)
     devtools.send("Network.enable")
     devtools.send("Network.setCacheDisabled", {"cacheDisabled": True})
-    devtools.send("Emulation.setCPUThrottlingRate", {"rate": SLOWER})
+    devtools.send("Emulation.setCPUThrottlingRate", {"rate": slower})
     asked: list[str] = []
     sizes: list[int] = []
     devtools.on("Network.requestWillBeSent", lambda event: asked.append(event["request"]["url"]))
     devtools.on(
         "Network.loadingFinished", lambda event: sizes.append(int(event["encodedDataLength"]))
     )
+    before = count_work(context)
     page.goto(url)
     page.wait_for_function(
         "() => performance.getEntriesByName('first-contentful-paint').length > 0"
     )
     page.wait_for_timeout(300)
-    paint = page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")
-    first = page.evaluate("performance.getEntriesByType('navigation')[0].responseStart")
-    say(f"    {url.rpartition('/')[2][:12]}: first byte {first:.0f} ms, paint {paint:.0f} ms")
-    if os.environ.get("PAINT_SAYS"):
-        say(f"    {asked}")
+    work = count_work(context) - before
+    paint, first_byte = page.evaluate(
+        "() => [performance.getEntriesByName('first-contentful-paint')[0].startTime, "
+        "performance.getEntriesByType('navigation')[0].responseStart]"
+    )
     page.close()
-    return float(paint), sum(sizes), len([each for each in asked if not each.endswith("/live")])
+    requests = len([each for each in asked if not each.endswith("/live")])
+    return Look(first_byte=first_byte, paint=paint, work=work, size=sum(sizes), requests=requests)
 
 
-def measure_following(
-    chromium: Any, context: Any, place: Place, writer: LogWriter, scale: Scale
-) -> list[Line]:
+def list_renderers(context: Any) -> list[int]:
+    """Return the processes that draw pages."""
+    found = context.browser.new_browser_cdp_session().send("SystemInfo.getProcessInfo")
+    return [each["id"] for each in found["processInfo"] if each["type"] == "renderer"]
+
+
+def count_work(context: Any) -> float:
+    """Return the milliseconds of a core that the first threads of all renderers took."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    total = 0.0
+    for pid in list_renderers(context):
+        try:
+            fields = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:  # it ended meanwhile
+            continue
+        total += (int(fields[11]) + int(fields[12])) * 1000 / ticks
+    return total
+
+
+def measure_following(context: Any, place: Place, writer: LogWriter, scale: Scale) -> list[Line]:
     """How long a line takes to the screen, and what a page holds after as many lines as an hour has."""
     base = place.connection.call("POST", "/v1/sign-ins/links", {})["url"].partition("/sign-in")[0]
     page = context.new_page()
@@ -250,14 +285,14 @@ def measure_following(
         bare.append((time.perf_counter() - began) * 1000)
         await_line(page, writer.lines - 1)
         took.append((time.perf_counter() - began) * 1000)
-    before = read_memory(chromium, devtools)
+    before = read_memory(context, devtools)
     total = scale.pick(3600 * LINES_A_SECOND, 2000)
     say(f"  following {total:,} lines")
     while writer.lines < total:
         writer.write(min(1000, total - writer.lines))
         time.sleep(scale.pick(0.05, 0.0))
     await_line(page, writer.lines - 1)
-    after = read_memory(chromium, devtools)
+    after = read_memory(context, devtools)
     page.close()
     return [
         Line(
@@ -292,12 +327,10 @@ def await_line(page: Any, number: int) -> None:
     )
 
 
-def read_memory(chromium: Any, devtools: Any) -> tuple[float, float]:
+def read_memory(context: Any, devtools: Any) -> tuple[float, float]:
     """Return the megabytes of the largest renderer that are its own, and of the page's heap of scripts."""
-    found = chromium.new_browser_cdp_session().send("SystemInfo.getProcessInfo")["processInfo"]
-    renderers = [each["id"] for each in found if each["type"] == "renderer"]
     sizes = []
-    for pid in renderers:
+    for pid in list_renderers(context):
         status = Path(f"/proc/{pid}/status").read_text()
         own = (int(status.partition(f"{each}:")[2].split()[0]) for each in ("RssAnon", "RssShmem"))
         sizes.append(sum(own) / 1000)

@@ -31,7 +31,12 @@ function hear(message) {
   if (message.seen && message.seen !== document.body.dataset.seen) soon();
   if (names.includes("all") || names.some((name) => follows.has(name))) soon();
 }
-channel.onmessage = (event) => hear(event.data);
+channel.onmessage = (event) => event.data.lost ? sayLost() : hear(event.data);
+function sayLost() {
+  lost = true;
+  $("live").textContent = "no connection";
+  $("live").className = "live off";
+}
 function soon() {
   if (document.hidden) return;
   due = due || setTimeout(() => { due = null; refresh(); }, GATHER_MS);
@@ -50,16 +55,15 @@ async function hold() {
       });
     } catch (error) { /* tried again below; the mark at the top says that the page is not live */ }
     clearInterval(silent);
+    channel.postMessage({ lost: true });
+    sayLost();
     await new Promise((go) => setTimeout(go, AGAIN_SECONDS * 1000));
   }
 }
 navigator.locks.request("holdfast-live", hold);
 setInterval(() => {
-  if (Date.now() - heardAt < GONE_SECONDS * 1000) return;
-  lost = true;
-  $("live").textContent = "no connection";
-  $("live").className = "live off";
-}, 500);
+  if (Date.now() - heardAt >= GONE_SECONDS * 1000) sayLost();
+}, 250);
 document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
 const every = Number(document.body.dataset.every);
 if (every) setInterval(() => { if (!document.hidden && !lost) refresh(); }, every * 1000);

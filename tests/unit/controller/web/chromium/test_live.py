@@ -1,11 +1,18 @@
-"""What a page reads when it opens: once, and again only where something happened meanwhile."""
+"""What a page reads when it opens, and when its controller was away."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+import re
+from typing import TYPE_CHECKING, Any
 
+from holdfast.controller.server import RunningServer, bind_socket
+from tests.unit.controller.conftest import FakeAgent
 from tests.unit.controller.web.chromium.person import SECOND, Person, expect
+from tests.unit.controller.web.chromium.test_output import start
+
+if TYPE_CHECKING:  # a machine without Chromium has no playwright either
+    from playwright.async_api import Page
 
 
 async def test_a_page_that_was_just_drawn_is_not_read_again_unless_something_happened(
@@ -29,3 +36,38 @@ async def test_a_page_that_was_just_drawn_is_not_read_again_unless_something_hap
     await page.route("**/live", happen_first)
     await page.goto(path)
     await expect(page.locator("#head .state")).to_have_text("cancelled", timeout=SECOND)
+
+
+async def read_words(page: Page) -> str:
+    """Return what a page says, without how long ago things were and how long they lasted."""
+    words = await page.locator("main").inner_text()
+    return re.sub(r"\b\d+ (ms|s|m|h)\b( \d+ s)?|\d\d:\d\d:\d\d\.\d{3}", "", words)
+
+
+async def test_a_job_is_whole_again_when_its_controller_is_back(
+    person: Person, agent: FakeAgent
+) -> None:
+    """As whole as a page that is loaded afresh."""
+    job, writer = await start(person, agent)
+    page = await person.sign_in()
+    path = f"{person.base}/jobs/{job}"
+    await page.goto(path)
+    await writer.count(50)
+    await expect(page.locator("#log")).to_contain_text("step 49 of many", timeout=SECOND)
+    running, port = person.served.running, int(person.base.rpartition(":")[2])
+    await running.stop()
+    await expect(page.locator("#live")).to_have_text("no connection", timeout=SECOND)
+    again = RunningServer(person.served.store, bind_socket("127.0.0.1", port))
+    await again.start()
+    person.served.running, person.served.controller = again, again.controller
+    await writer.count(50)
+    await person.served.call("POST", f"/v1/jobs/{job}/cancel", json={"reason": "meanwhile"})
+    await expect(page.locator("#live")).to_have_text("live", timeout=2 * SECOND)
+    await expect(page.locator("#log")).to_contain_text("step 99 of many", timeout=SECOND)
+    await expect(page.locator("#head .state")).not_to_have_text("running", timeout=SECOND)
+    fresh = await person.open()
+    await fresh.goto(path)
+    await expect(fresh.locator("#log")).to_contain_text("step 99 of many", timeout=SECOND)
+    await expect(fresh.locator("#live")).to_have_text("live", timeout=SECOND)
+    assert await read_words(page) == await read_words(fresh)
+    await again.stop()
