@@ -11,6 +11,7 @@ from typing import Any
 
 from bench.figures import Figures, Line, spread
 from bench.ledger_fleet import BEGAN, LedgerFleet
+from bench.held_hosts import lease_hosts
 from bench.ledger_night import EVENING, Night
 from bench.scale import Scale, say
 from bench.system import Database, Scratch
@@ -195,34 +196,13 @@ async def _read_rented(night: Night, since: datetime) -> dict[str, int]:
 
 async def _sync(dsn: str, scale: Scale) -> dict[str, list[float]]:
     """Microseconds of a sync of one host with 8 tasks, in batches, with tallies and without."""
-    from holdfast.core.gpus import Gpu
     from holdfast.core.ledger.tally import Tally
-    from holdfast.core.placement.plan import plan_admission
-    from holdfast.core.spec import JobSpec
-    from holdfast.moves.values import HostSync, NewJob
+    from holdfast.moves.values import HostSync
     from holdfast.store.postgres.store import PostgresStore
-    from holdfast.wire.agent import HostFacts
 
-    hosts = scale.pick(100, 3)
     store = PostgresStore(dsn)
     await store.open()
-    for n in range(hosts):
-        facts = HostFacts(name=f"h{n}", gpus=[Gpu(index=i) for i in range(8)], memory_bytes=1 << 40)
-        await store.hosts.register_host(f"h{n}", f"h{n}".encode().ljust(32), "incarnation-1", facts)
-    jobs = [
-        NewJob(id=f"job-{n:05d}", spec=JobSpec(argv=("x",), gpus=1), queue="gpu")
-        for n in range(8 * hosts)
-    ]
-    await store.jobs.submit_jobs(jobs)
-    snap = await store.admission.read_admission(8 * hosts)
-    plan = plan_admission(snap.candidates, snap.hosts, snap.headroom, snap.quotas)
-    await store.leases.reserve_and_offer(
-        plan.placements, {p.job_id: 3600.0 for p in plan.placements}, ()
-    )
-    mine: dict[str, list[Any]] = {}
-    for job in jobs:
-        for task in await store.jobs.list_tasks(job.id):
-            mine.setdefault(str(task.host_id), []).append(task.key)
+    mine = await lease_hosts(store, scale.pick(100, 3))
     tally = Tally(ms={"setting_up": 5, "loading": 60_000, "kept": 5_000_000}, now="kept", beaten=True, first_step=1, step=9)  # fmt: skip
     found: dict[str, list[float]] = {"plain": [], "told": []}
     for n in range(2 + 2 * scale.pick(15, 1)):

@@ -45,7 +45,7 @@ BUDGETED = {
     "workflow": 1,
     "sessions": 7,
     "pages": 9,
-    "stragglers": 4,
+    "stragglers": 5,
     "grep": 5,
     "supervisor": 4,
     "supervisor-heartbeats": 4,

@@ -39,6 +39,7 @@ from holdfast.core.ledger.values import LedgerName
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.states import AgentTaskEvent, AgentTaskState
 from holdfast.core.stragglers.ring import RankRings
+from holdfast.core.stragglers.values import write_pace
 from holdfast.core.transitions import AGENT_TASK, step
 from holdfast.core.watchdogs import TaskWatch
 from holdfast.errors import ValidationError
@@ -291,7 +292,7 @@ class AgentTask:
             waits=waits,
             tally=self._tell_tally(now),
             broken=self._find_broken(),
-            pace=self.rings.pace.take(now),
+            pace=write_pace(self.rings.pace.take(now)),
             checksums=self.rings.checksums.take(),
         )
 

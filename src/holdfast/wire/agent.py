@@ -31,7 +31,7 @@ from holdfast.core.ledger.tally import Tally
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.spec import Name, ShortText
 from holdfast.core.stragglers.agree import StepChecksums
-from holdfast.core.stragglers.values import PaceBlocks
+from holdfast.core.stragglers.values import PaceText
 from holdfast.wire.beat import Counts
 from holdfast.wire.data.outputs import OutputsOrder
 from holdfast.wire.sessions.messages import SessionOrder
@@ -136,7 +136,7 @@ class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
     waits: bool = False
     tally: Tally | None = None
     broken: tuple[Large, Large] | None = None
-    pace: PaceBlocks = []
+    pace: PaceText = ""
     checksums: StepChecksums = []
 
 

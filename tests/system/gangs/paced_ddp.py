@@ -3,8 +3,9 @@
     paced_ddp.py STEPS [waits] [checksums] [WRONG_RANK WRONG_STEP]
 
 waits: tell how long each step waited for gradients. checksums: tell one of the weights after each
-step; where a file `wrong` is in the folder, that rank computes wrongly from that step on, as a
-broken device does.
+step; where the file of $WRONG is there, that rank computes wrongly from that step on, as a
+broken device does. Each rank makes a file with the name of $GO and its number when it is ready, and the
+first step begins when the file of $GO is there.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ torch.manual_seed(7)
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 width = 256
+passes = 5 if "checksums" in WORDS else 27
 model = DistributedDataParallel(
     torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(4)])
 )
@@ -34,8 +36,11 @@ if "waits" in WORDS:
     tell_waits(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
 batch = torch.randn(64, width, generator=torch.Generator().manual_seed(rank))
+Path(f"{os.environ['GO']}{rank}").touch()
+while not Path(os.environ["GO"]).exists():
+    time.sleep(0.05)
 for step in range(1, int(sys.argv[1]) + 1):
-    for _ in range(7):  # gradients of one step are gathered over several passes
+    for _ in range(passes):  # gradients of one step are gathered over several passes
         with model.no_sync():
             model(batch).square().mean().backward()
     model(batch).square().mean().backward()

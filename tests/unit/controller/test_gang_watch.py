@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.core.stragglers.agree import LEAST_AGREED, StepChecksum
-from holdfast.core.stragglers.values import PaceBlock
+from holdfast.core.stragglers.values import PaceBlock, write_pace
 from holdfast.wire import agent as wire
 from tests.unit.controller.conftest import FakeAgent, Served
 from tests.waits import within
@@ -59,7 +59,8 @@ class SpreadGang:
                 block = PaceBlock(
                     last_step=self.step, steps=5, seconds=max(owns), own_seconds=owns[rank]
                 )
-                await host.sync(host.running(order, pace=[block]), sent_at=50.0 + self.step)
+                told = host.running(order, pace=write_pace([block]))
+                await host.sync(told, sent_at=50.0 + self.step)
             await self.served.controller.gangs.judge()
 
     async def tell_checksums(self, step: int, texts: str) -> None:
@@ -92,6 +93,19 @@ class SpreadGang:
 @pytest.fixture
 async def gang(served: Served) -> SpreadGang:
     return SpreadGang(served)
+
+
+async def test_a_pace_that_cannot_be_read_is_left_out_and_the_rest_is_judged(
+    gang: SpreadGang,
+) -> None:
+    await gang.start()
+    host, order = gang.orders[0]
+    many = write_pace([PaceBlock(last_step=5, steps=5, seconds=1.0)] * 9)
+    for text in ("[", "null", "[[]]", "[[5,5,-1]]", many):
+        answer = await host.sync(host.running(order, pace=text), sent_at=50.0)
+        assert answer.unread == []
+    await gang.tell_steps((1.0, 1.3, 1.0), blocks=8)
+    assert await gang.list_events("task.straggler")
 
 
 async def test_a_slow_rank_is_told_with_its_evidence_until_it_keeps_up_again(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from statistics import median
 
 import msgspec
@@ -47,6 +48,7 @@ _CHUNK_LOG = math.log(1.07)
 _STEADY_LOG = math.log(1.06)
 _BEYOND = 6.0
 _LEAST_NOISE = 0.02
+_MOST_LIKE = 0.9
 _OWN_SHARE = 0.6
 _SLOWED_RATIO = 1.2
 _SLOWED_STEPS = 30
@@ -153,10 +155,12 @@ def _find_in(
         return []
     slow_ranks = {rank for rank, _ in found}
     calm = [rank for rank in newest if rank not in slow_ranks][:_SAMPLE]
-    noise = _measure_noise(chunks, measure, calm, len(window))
+    among = _measure_apart(chunks, measure, calm, len(window))
+    noise = max(_measure_noise(chunks, measure, calm, len(window)), among)
     named = []
     for rank, log in found:
-        if log < _BEYOND * noise:
+        own = _measure_noise(chunks, measure, [rank], len(window))
+        if log < _BEYOND * max(noise, own):
             continue
         slow = _describe(rank, log, window, chunks, measure)
         if slow is not None:
@@ -165,27 +169,55 @@ def _find_in(
 
 
 def _measure_noise(
+    chunks: Sequence[Chunk], measure: PaceMeasure, ranks: Sequence[int], length: int
+) -> float:
+    """Return by how much the median of a window of `length` chunks is uncertain by the noise of
+    chunks. What disturbs a rank often lasts for several chunks, so that they say less than as many
+    that are independent, by their correlation with the next one. The chunks before the window and
+    those in it are taken apart, because a slow rank was not slow before."""
+    compared = [chunk.above[measure] for chunk in chunks if measure in chunk.above]
+    runs = list[list[float]]()
+    for part in (compared[:-length], compared[-length:]):
+        for rank in ranks:
+            logs = [each[rank] for each in part if rank in each]
+            if logs:
+                middle = median(logs)
+                runs.append([log - middle for log in logs])
+    deviation = 1.4826 * median(abs(one) for run in runs for one in run) if runs else 0.0
+    few = 1 + 2 / max(1, len(compared))
+    doubt = _correlate(runs, 3 * deviation, length)
+    return max(_LEAST_NOISE, 1.25 * deviation * few) * math.sqrt(doubt / length)
+
+
+def _correlate(runs: Sequence[Sequence[float]], most: float, length: int) -> float:
+    """Return how many times the square of the uncertainty of a mean of `length` values is that of
+    independent ones. runs: values around 0 that follow one another; beyond `most` they are
+    accidents."""
+    squares = products = 0.0
+    for run in runs:
+        clipped = [min(most, max(-most, one)) for one in run]
+        squares += sum(one * one for one in clipped)
+        products += sum(one * after for one, after in pairwise(clipped))
+    # A few values seem less alike than they are, because their own middle was taken from them.
+    more = 1 / max(map(len, runs), default=1)
+    like = min(_MOST_LIKE, max(0.0, products / squares) + more) if squares else 0.0
+    return 1 + 2 * sum((1 - k / length) * like**k for k in range(1, length))
+
+
+def _measure_apart(
     chunks: Sequence[Chunk], measure: PaceMeasure, calm: Sequence[int], length: int
 ) -> float:
-    """Return by how much the median of a window of `length` chunks is uncertain: by the noise of
-    chunks, and by how far the `calm` ranks are apart in windows of this length. What a slow rank does
+    """Return how far the `calm` ranks are apart in windows of `length` chunks. What a slow rank does
     to the median of the others moves all calm ranks alike, so windows are judged one by one."""
     compared = [chunk.above[measure] for chunk in chunks if measure in chunk.above]
-    residuals, apart = list[float](), list[float]()
-    for part in (compared[:-length], compared[-length:]):
-        for rank in calm:
-            logs = [each[rank] for each in part if rank in each]
-            middle = median(logs) if logs else 0.0
-            residuals += [abs(log - middle) for log in logs]
+    apart = list[float]()
     for end in range(len(compared), length - 1, -length):
         part = compared[end - length : end]
         medians = [median(each[r] for each in part) for r in calm if all(r in e for e in part)]
         if len(medians) > 2:
             middle = median(medians)
             apart += [abs(one - middle) for one in medians]
-    deviation = 1.4826 * median(residuals) if residuals else 0.0
-    among = 1.4826 * median(apart) if apart else 0.0
-    return max(max(_LEAST_NOISE, 1.25 * deviation) / math.sqrt(length), among)
+    return 1.4826 * median(apart) if apart else 0.0
 
 
 def _describe(

@@ -23,6 +23,8 @@ CPU_SECONDS = 0.15
 MAX_BEATS = 256
 """Beats of one block that are kept: every second one is dropped beyond that."""
 MAX_LENGTH = 5 << 16
+_DIGITS = 7
+"""Decimals of a second that are told: a tenth of a microsecond."""
 
 
 class _Ended(msgspec.Struct, frozen=True):
@@ -118,15 +120,15 @@ class PaceRing:
             return
         if not few:
             whole = len(self._owns) == len(self._seconds)
-            used = median(self._used) if self._used and not self._skipped else None
+            used = _round(self._used) if self._used and not self._skipped else None
             self._ended.append(
                 _Ended(
                     at,
                     PaceBlock(
                         last_step=step,
                         steps=steps,
-                        seconds=median(self._seconds),
-                        own_seconds=median(self._owns) if whole else None,
+                        seconds=_round(self._seconds),
+                        own_seconds=_round(self._owns) if whole else None,
                         cpu_seconds=used,
                     ),
                 )
@@ -145,6 +147,10 @@ class PaceRing:
             msgspec.structs.replace(one.block, age_seconds=round(max(0.0, now - one.at), 4))
             for one in ended
         ]
+
+
+def _round(seconds: list[float]) -> float:
+    return round(median(seconds), _DIGITS)
 
 
 class RankRings:

@@ -6,8 +6,14 @@ The seeds are fixed; `bench` has the same on thousands of hours.
 
 from __future__ import annotations
 
+import math
+import random
+
 import pytest
 from bench.straggler_traces import Trace, play
+
+from holdfast.core.stragglers.judge import GangJudge
+from holdfast.core.stragglers.values import Finding, PaceBlock, SlowRank
 
 SOON_STEPS = 30
 
@@ -27,7 +33,7 @@ def test_a_rank_that_is_slow_by_a_fifth_is_named_within_thirty_steps(tells: str,
 
 @pytest.mark.parametrize("ranks", [2, 3, 16])
 def test_a_gang_of_any_size_has_its_slow_rank_named(ranks: int) -> None:
-    trace = Trace(ranks=ranks, slow=(1,), slow_from=150, steps=200)
+    trace = Trace(ranks=ranks, slow=(1,), slow_from=150, steps=230)
     assert [found.rank for _, found in play(trace, 1).named] == [1]
 
 
@@ -69,3 +75,30 @@ def test_a_gang_that_is_slower_as_a_whole_has_no_rank_named() -> None:
     found = play(Trace(slow_from=300, steps=500, ratio=1.4, all_slow=True), 4)
     assert found.named == ()
     assert len(found.slowed) == 1
+
+
+def count_named(ranks: int, like: float, gangs: int) -> int:
+    """Return in how many of these healthy gangs a rank is named. Each rank's time of its own has
+    noise of 15 %, which lasts: `like` is how much of it is the same in the next block."""
+    named = 0
+    for seed in range(gangs):
+        dice, judge, noise = random.Random(seed), GangJudge(), [0.0] * ranks
+        found = list[Finding]()
+        for number in range(1, 61):
+            fresh = 0.15 * math.sqrt(1 - like * like)
+            noise = [like * one + dice.gauss(0, fresh) for one in noise]
+            owns = [math.exp(one) for one in noise]
+            now = 5.0 * number
+            for rank, own in enumerate(owns):
+                block = PaceBlock(5 * number, 5, max(owns), own_seconds=own)
+                judge.take(rank, [block], now, now, 60.0)
+            found += judge.judge(now)
+        named += any(isinstance(one, SlowRank) for one in found)
+    return named
+
+
+@pytest.mark.parametrize(("ranks", "like", "most"), [(2, 0.0, 0), (2, 0.5, 8), (3, 0.8, 12)])
+def test_noise_that_lasts_is_not_taken_for_a_slow_rank(ranks: int, like: float, most: int) -> None:
+    """SLOW-1: what a busy host does to its rank comes and goes within some seconds, so four blocks
+    that agree are no four witnesses."""
+    assert count_named(ranks, like, 50) <= most

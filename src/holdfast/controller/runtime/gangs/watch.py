@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from holdfast.bounds import UNREADABLE
 from holdfast.controller.runtime.gangs.acts import Acting, Rank, Unclear, WatchedGang
 from holdfast.controller.runtime.outages import Outages
 from holdfast.core.stragglers.clock import HostClock
-from holdfast.core.stragglers.values import Finding
+from holdfast.core.stragglers.values import Finding, PaceBlock, read_pace
 from holdfast.core.stragglers.words import say_readings
 from holdfast.errors import Unavailable
 from holdfast.wire.agent import SyncRequest, TaskReport
@@ -129,6 +130,18 @@ class GangWatch:
                 self._gangs.popitem(last=False)
             touched[key.job_id] = gang
             gang.ranks[key.rank] = Rank(key.epoch, told.host_id, told.strain)
-            gang.judge.take(key.rank, task.pace, told.heard_at, sent_at, error)
+            gang.judge.take(key.rank, _read_pace(task), told.heard_at, sent_at, error)
             if task.checksums:
                 gang.checksums.append((key.rank, task.checksums))
+
+
+def _read_pace(task: TaskReport) -> list[PaceBlock]:
+    """Return the blocks that a report tells; none where they cannot be read, because one agent must
+    not keep the others' gangs from being judged."""
+    try:
+        return read_pace(task.pace)
+    except UNREADABLE as error:
+        log.warning(
+            f"what a rank told of its pace cannot be read: {error}", extra={"job": task.key.job_id}
+        )
+        return []
