@@ -1,6 +1,15 @@
-// ---- keys: / finds, j and k move, x chooses, Enter opens
+// ---- keys: / finds, j and k move, x chooses, Enter opens, c makes rows compact, ? shows the keys
+$("show-keys").onclick = () => $("keys").showModal();
+$("compact").onchange = () => resizeRows($("compact").checked);
+function resizeRows(compact) {
+  localStorage.setItem("size", compact ? "compact" : "");
+  sizeRows();
+}
 document.addEventListener("keydown", (event) => {
   if (event.target.matches("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (document.querySelector("dialog[open]")) return;
+  if (event.key === "?") $("keys").showModal();
+  if (event.key === "c") resizeRows(!$("compact").checked);
   const rows = [...document.querySelectorAll("tbody tr")];
   const at = rows.findIndex((row) => row.classList.contains("cursor"));
   if (event.key === "/") { event.preventDefault(); $("search").focus(); }

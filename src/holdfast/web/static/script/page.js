@@ -14,6 +14,11 @@ $("theme").onclick = () => {
   document.documentElement.className = dark ? "light" : "dark";
   localStorage.setItem("theme", document.documentElement.className);
 };
+function sizeRows() {
+  document.documentElement.dataset.size = localStorage.getItem("size") || "";
+  $("compact").checked = localStorage.getItem("size") === "compact";
+}
+sizeRows();
 function writeTimes(root) {
   for (const each of root.querySelectorAll("time")) {
     each.title = new Date(each.dateTime).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" });
