@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from bench.figures import Figures, Line, spread
-from bench.ledger_fleet import BEGAN, LedgerFleet
 from bench.held_hosts import lease_hosts
+from bench.ledger_fleet import BEGAN, LedgerFleet
 from bench.ledger_night import EVENING, Night
 from bench.scale import Scale, say
 from bench.system import Database, Scratch

@@ -45,6 +45,7 @@ BUDGETED = {
     "workflow": 1,
     "sessions": 7,
     "pages": 9,
+    "paint": 9 if os.environ.get("HOLDFAST_TEST_CHROMIUM") else 0,
     "stragglers": 5,
     "grep": 5,
     "supervisor": 4,

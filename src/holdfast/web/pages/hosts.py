@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import msgspec
@@ -11,11 +12,16 @@ from holdfast.client.methods.jobs import JobMethods
 from holdfast.core.gpus import Gpu
 from holdfast.core.records import GpuPoint, HostRecord
 from holdfast.core.states import HostState
+from holdfast.errors import ValidationError
 from holdfast.web.page import Page, PageRequest, read_items, together
 from holdfast.web.words import draw_line
+from holdfast.wire.api import HostView
 
 SHOWN_SECONDS = 6 * 3600
 SHOWN_JOBS = 50
+SHOWN_HOSTS = 150
+WORDS = ("state", "pool", "label")
+ORDER = {state: n for n, state in enumerate(("dead", "error", "quarantined", "draining"))}
 
 
 def list_acts(host: HostRecord) -> list[str]:
@@ -37,12 +43,63 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     memory: Markup
 
 
+def say_state(host: HostView) -> str:
+    """Return the word for a host's state, where a dead one is told apart."""
+    return "dead" if host.dead else str(host.state)
+
+
+def filter_hosts(hosts: Sequence[HostView], text: str) -> list[HostView]:
+    """Return the hosts that all words of a filter fit, those that need a person first.
+
+    A word is `state:quarantined`, `pool:NAME`, `label:KEY=VALUE` or a part of the name. Raises
+    ValidationError.
+    """
+    found = list(hosts)
+    for word in text.split():
+        kind, colon, value = word.partition(":")
+        if colon and (kind not in WORDS or not value):
+            raise ValidationError(
+                f"{word!r} filters nothing; the words are {', '.join(f'{w}:…' for w in WORDS)}, "
+                "and a part of a name",
+                field="q",
+            )
+        found = [host for host in found if _fits(host, kind if colon else "", value or word)]
+    return sorted(found, key=lambda host: (ORDER.get(say_state(host), len(ORDER)), host.name))
+
+
+def _fits(host: HostView, kind: str, value: str) -> bool:
+    if kind == "state":
+        return say_state(host) == value
+    if kind == "pool":
+        return host.pool == value
+    if kind == "label":
+        key, _, wanted = value.partition("=")
+        return host.labels.get(key) == wanted
+    return value.lower() in host.name.lower()
+
+
 async def show_all(ask: PageRequest) -> Page:
     """Make the page of all hosts."""
     hosts = await ask.reader.hosts(include_terminated=ask.query.get("all") == "1")
-    return Page(
-        template="hosts.html", title="Hosts", values={"hosts": hosts}, follows=("hosts",), every=10
-    )
+    text, trouble, found = ask.query.get("q", ""), "", list[HostView]()
+    try:
+        found = filter_hosts(hosts, text)
+    except ValidationError as error:
+        trouble = error.message
+    page = ask.query.get("page", "1")
+    number = int(page) if page.isascii() and page.isdigit() and 0 < len(page) < 6 else 1
+    begin = max(0, number - 1) * SHOWN_HOSTS
+    values = {
+        "hosts": found[begin : begin + SHOWN_HOSTS],
+        "begin": begin,
+        "found": len(found),
+        "counts": Counter(say_state(host) for host in hosts),
+        "filter": text,
+        "trouble": trouble,
+        "before": str(number - 1) if begin else None,
+        "after": str(number + 1) if begin + SHOWN_HOSTS < len(found) else None,
+    }
+    return Page(template="hosts.html", title="Hosts", values=values, follows=("hosts",), every=10)
 
 
 async def show_one(ask: PageRequest) -> Page:

@@ -1,9 +1,10 @@
-"""The parts of a job's page: its timeline, the ranks of a gang, its files as downloads."""
+"""The parts of a job's page: its timeline, the ranks of a gang, its files as downloads; and hosts."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -16,8 +17,10 @@ from holdfast.core.facts import TaskFacts
 from holdfast.core.ledger.tally import Tally
 from holdfast.core.records import AttemptRecord, MemberRecord
 from holdfast.core.states import AttemptState, Outcome, TaskState
+from holdfast.web.pages.hosts import filter_hosts
 from holdfast.web.pages.job.gang import RankState, group_ranks, make_grid, say_fall, view_member
 from holdfast.web.pages.job.timeline import draw_timeline
+from holdfast.wire.api import HostView
 from holdfast.wire.data.outputs import OutputsReport, encode_report
 from tests.unit.controller.conftest import FakeAgent, Served, bearer
 from tests.unit.controller.web.conftest import Browser
@@ -189,3 +192,21 @@ async def test_the_ranks_of_a_gang_stay_when_it_has_ended(
     assert "exit code 3" in page
     readings = (await browser.send("GET", f"/jobs/{job['id']}?tab=readings")).text
     assert readings.count("<td") > 6
+
+
+async def test_of_a_thousand_hosts_those_that_need_a_person_come_first(
+    served: Served, browser: Browser
+) -> None:
+    for n in range(3):
+        await FakeAgent(served, f"box-{n}", labels={"zone": "a" if n else "b"}).register()
+    await served.call("POST", "/v1/hosts/box-1/quarantine", json={"reason": "ECC"})
+    page = (await browser.send("GET", "/hosts")).text
+    places = [page.index(f'href="/hosts/{name}"') for name in ("box-1", "box-0", "box-2")]
+    assert places == sorted(places)
+    assert "Quarantined 1" in page
+    found = (await browser.send("GET", "/hosts", params={"q": "label:zone=a state:active"})).text
+    assert re.findall(r'href="/hosts/(box-\d)"', found) == ["box-2"]
+    assert "filters nothing" in (await browser.send("GET", "/hosts", params={"q": "x:y"})).text
+    made = msgspec.convert((await served.call("GET", "/v1/hosts/box-0", "read")).json(), HostView)
+    many = [msgspec.structs.replace(made, name=f"box-{n:04d}") for n in range(1000)]
+    assert len(filter_hosts(many, "box-00")) == 100

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from typing import Any
 
 from tests.unit.controller.conftest import FakeAgent
@@ -165,3 +166,23 @@ async def test_more_pages_than_a_browser_has_connections_all_follow(
         ]
     )
     assert [await tab.locator("#log > div").count() for tab in tabs] == [6] * 8
+
+
+async def test_a_click_on_a_bar_shows_only_what_came_in_its_time(
+    person: Person, agent: FakeAgent
+) -> None:
+    job, writer = await start(person, agent)
+    await writer.count(20)
+    page = await person.sign_in()
+    await page.goto(f"{person.base}/jobs/{job}")
+    await expect(page.locator("#log")).to_contain_text("step 19 of many", timeout=SECOND)
+    # Where the job waited nothing was printed, and where it ran all lines were.
+    for bar, lines in ((0, 0), (-1, 20)):
+        await page.locator("#timeline .bars a").nth(bar).focus()
+        await page.keyboard.press("Enter")
+        await page.wait_for_url(re.compile("begin="))
+        await expect(page.locator("#log > div")).to_have_count(lines, timeout=SECOND)
+        await page.click("text=Show all")
+        await expect(page.locator("#log > div")).to_have_count(20, timeout=SECOND)
+        await page.goto(f"{person.base}/jobs/{job}?tab=events")
+        await page.goto(f"{person.base}/jobs/{job}")
