@@ -11,11 +11,19 @@ from holdfast.client.methods.jobs import JobMethods
 from holdfast.core.gpus import Gpu
 from holdfast.core.records import GpuPoint, HostRecord
 from holdfast.core.states import HostState
+from holdfast.web.acts import ACTS, write_bulk
 from holdfast.web.page import Page, PageRequest, read_items, together
 from holdfast.web.words import draw_line
 
 SHOWN_SECONDS = 6 * 3600
 SHOWN_JOBS = 50
+
+
+BULK = {
+    ACTS[name].button: write_bulk(name, "host", "host")
+    for name in ("host.drain", "host.undrain", "host.quarantine", "host.release")
+}
+"""The acts on many hosts."""
 
 
 def list_acts(host: HostRecord) -> list[str]:
@@ -41,7 +49,11 @@ async def show_all(ask: PageRequest) -> Page:
     """Make the page of all hosts."""
     hosts = await ask.reader.hosts(include_terminated=ask.query.get("all") == "1")
     return Page(
-        template="hosts.html", title="Hosts", values={"hosts": hosts}, follows=("hosts",), every=10
+        template="hosts.html",
+        title="Hosts",
+        values={"hosts": hosts, "bulk": BULK},
+        follows=("hosts",),
+        every=10,
     )
 
 
