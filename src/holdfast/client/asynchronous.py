@@ -3,7 +3,6 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -12,20 +11,9 @@ import msgspec
 from holdfast.client.download import receive
 from holdfast.client.follow import Follow, ReconnectDelays
 from holdfast.client.locate import locate
-from holdfast.client.methods.arrays import ArrayMethods
-from holdfast.client.methods.calls import CallMethods
-from holdfast.client.methods.checkpoints import CheckpointMethods
-from holdfast.client.methods.code import CodeMethods
-from holdfast.client.methods.jobs import JobMethods
-from holdfast.client.methods.operate import OperateMethods
-from holdfast.client.methods.outputs import OutputMethods
-from holdfast.client.methods.pools import PoolMethods
-from holdfast.client.methods.report import ReportMethods
-from holdfast.client.methods.schedules import ScheduleMethods
-from holdfast.client.methods.webhooks import WebhookMethods
-from holdfast.client.methods.workflows import WorkflowMethods
+from holdfast.client.methods.every import EveryMethod
 from holdfast.client.rest import PageCall, RestCall
-from holdfast.client.scripts import Awaited, FetchFile, Script, SendFile, Sleep, Step, UseCaller
+from holdfast.client.scripts import Awaited, FetchFile, SendFile, Sleep, Step, UseCaller
 from holdfast.client.sse import EventStreamReader, ServerEvent
 from holdfast.client.transport import (
     explain_loss,
@@ -37,7 +25,7 @@ from holdfast.client.transport import (
     tell_note,
     warn,
 )
-from holdfast.errors import ConnectionLost, HoldfastError, NeverConnected, Unavailable
+from holdfast.errors import ConnectionLost, NeverConnected, Unavailable
 from holdfast.http.asynchronous import AsyncHttp
 from holdfast.http.courier import HttpRequest
 
@@ -202,22 +190,6 @@ class AsyncRestConnection(Awaited):
         tell_note(answer.headers, self.on_note)
         return answer.body
 
-    async def perform(self, begin: Callable[[], Script[T]]) -> T:
-        """Carry out the steps of a script, and return its result. A step's failure is raised inside
-        the script."""
-        script = begin()
-        go_on: Callable[[], Step] = partial(next, script)
-        while True:
-            try:
-                step = go_on()
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            try:
-                go_on = partial(script.send, await self._do(step))
-            except HoldfastError as error:
-                go_on = partial(script.throw, error)
-
     async def _do(self, step: Step) -> Any:
         if isinstance(step, RestCall):
             return await self.call(step)
@@ -303,21 +275,7 @@ class _ThreadCaller:
         return asyncio.run_coroutine_threadsafe(self._connection.call(call), self._loop).result()
 
 
-class AsyncClient(
-    JobMethods,
-    OperateMethods,
-    PoolMethods,
-    ReportMethods,
-    ArrayMethods,
-    ScheduleMethods,
-    WebhookMethods,
-    WorkflowMethods,
-    CheckpointMethods,
-    CodeMethods,
-    OutputMethods,
-    CallMethods,
-    AsyncRestConnection,
-):
+class AsyncClient(EveryMethod, AsyncRestConnection):
     """A connection to a controller. One event loop uses it, as an `async with` block or up to
     `close()`.
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
 from holdfast.client.follow import Follow
 from holdfast.client.rest import PageCall, RestCall
+from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -94,6 +95,26 @@ class Blocking:
 
 class Awaited:
     """A client whose methods return coroutines and asynchronous iterators."""
+
+    async def perform(self, begin: Callable[[], Script[T]]) -> T:
+        """Carry out the steps of a script, and return its result. A step's failure is raised inside
+        the script."""
+        script = begin()
+        go_on: Callable[[], Step] = partial(next, script)
+        while True:
+            try:
+                step = go_on()
+            except StopIteration as end:
+                result: T = end.value
+                return result
+            try:
+                go_on = partial(script.send, await self._do(step))
+            except HoldfastError as error:
+                go_on = partial(script.throw, error)
+
+    async def _do(self, step: Step) -> Any:
+        """Do one step of a script, and return what the script gets for it."""
+        raise NotImplementedError
 
 
 class AnswerMethod(Generic[P, T]):

@@ -15,18 +15,7 @@ import msgspec
 from holdfast.client.download import receive
 from holdfast.client.follow import Follow, ReconnectDelays
 from holdfast.client.locate import locate
-from holdfast.client.methods.arrays import ArrayMethods
-from holdfast.client.methods.calls import CallMethods
-from holdfast.client.methods.checkpoints import CheckpointMethods
-from holdfast.client.methods.code import CodeMethods
-from holdfast.client.methods.jobs import JobMethods
-from holdfast.client.methods.operate import OperateMethods
-from holdfast.client.methods.outputs import OutputMethods
-from holdfast.client.methods.pools import PoolMethods
-from holdfast.client.methods.report import ReportMethods
-from holdfast.client.methods.schedules import ScheduleMethods
-from holdfast.client.methods.webhooks import WebhookMethods
-from holdfast.client.methods.workflows import WorkflowMethods
+from holdfast.client.methods.every import EveryMethod
 from holdfast.client.rest import PageCall, RestCall
 from holdfast.client.scripts import Blocking, FetchFile, Script, SendFile, Sleep, Step, UseCaller
 from holdfast.client.sse import EventStreamReader, ServerEvent
@@ -295,21 +284,7 @@ class RestConnection(Blocking):
             time.sleep(delay)
 
 
-class Client(
-    JobMethods,
-    OperateMethods,
-    PoolMethods,
-    ReportMethods,
-    ArrayMethods,
-    ScheduleMethods,
-    WebhookMethods,
-    WorkflowMethods,
-    CheckpointMethods,
-    CodeMethods,
-    OutputMethods,
-    CallMethods,
-    RestConnection,
-):
+class Client(EveryMethod, RestConnection):
     """A connection to a controller. Threads may share it, in a `with` block or up to `close()`.
 
     Args:

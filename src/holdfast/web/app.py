@@ -186,6 +186,8 @@ class WebApp:
             if streams is not None:
                 return functools.partial(self._stream_part, streams)
             return functools.partial(self._send_part, answers)
+        if path == "/find/words":
+            return functools.partial(self._send_part, jobs.send_words)
         if re.fullmatch(r"/jobs/[^/]+/download/[a-z]+", path):
             return self._download
         if path == "/" and not is_ours(scope, self._origins()):

@@ -5,30 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 from starlette.types import ASGIApp, Message
 
 from holdfast.client.follow import Follow
-from holdfast.client.methods.arrays import ArrayMethods
-from holdfast.client.methods.calls import CallMethods
-from holdfast.client.methods.checkpoints import CheckpointMethods
-from holdfast.client.methods.code import CodeMethods
-from holdfast.client.methods.jobs import JobMethods
-from holdfast.client.methods.operate import OperateMethods
-from holdfast.client.methods.outputs import OutputMethods
-from holdfast.client.methods.pools import PoolMethods
-from holdfast.client.methods.report import ReportMethods
-from holdfast.client.methods.schedules import ScheduleMethods
-from holdfast.client.methods.webhooks import WebhookMethods
-from holdfast.client.methods.workflows import WorkflowMethods
+from holdfast.client.methods.every import EveryMethod
 from holdfast.client.rest import PageCall, RestCall, ResultPage, read_problem
-from holdfast.client.scripts import Awaited, Script, Step
+from holdfast.client.scripts import Awaited, Step
 from holdfast.client.sse import EventStreamReader
 from holdfast.core.records import TokenRecord
-from holdfast.errors import HoldfastError
 
 T = TypeVar("T")
 MAX_PIECES = 16
@@ -36,21 +23,7 @@ CALLER = "holdfast.caller"
 """The key under which the scope of a call inside this process holds its caller's token."""
 
 
-class ApiReader(
-    JobMethods,
-    OperateMethods,
-    PoolMethods,
-    ArrayMethods,
-    ScheduleMethods,
-    WebhookMethods,
-    WorkflowMethods,
-    CheckpointMethods,
-    CodeMethods,
-    OutputMethods,
-    CallMethods,
-    ReportMethods,
-    Awaited,
-):
+class ApiReader(EveryMethod, Awaited):
     """The methods of the client that read, answered by `api` for the user of a token (WEB-1)."""
 
     def __init__(self, api: ASGIApp, token: TokenRecord) -> None:
@@ -67,21 +40,9 @@ class ApiReader(
         """Return one page of a list, with the cursor of the next."""
         return await self.call(call)
 
-    async def perform(self, begin: Callable[[], Script[T]]) -> T:
-        """Carry out the steps of a script, and return its result."""
-        script = begin()
-        go_on: Callable[[], Step] = partial(next, script)
-        while True:
-            try:
-                step = go_on()
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            assert isinstance(step, RestCall), "a page only reads"
-            try:
-                go_on = partial(script.send, await self.call(step))
-            except HoldfastError as error:
-                go_on = partial(script.throw, error)
+    async def _do(self, step: Step) -> Any:
+        assert isinstance(step, RestCall), "a page only reads"
+        return await self.call(step)
 
     async def each(self, source: PageCall[T] | Follow[T]) -> AsyncIterator[T]:
         """Yield every item of a list, or of a stream until it breaks off."""

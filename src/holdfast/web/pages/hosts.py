@@ -13,6 +13,7 @@ from holdfast.core.gpus import Gpu
 from holdfast.core.records import GpuPoint, HostRecord
 from holdfast.core.states import HostState
 from holdfast.errors import ValidationError
+from holdfast.web.acts import ACTS, write_bulk
 from holdfast.web.page import Page, PageRequest, read_items, together
 from holdfast.web.words import draw_line
 from holdfast.wire.api import HostView
@@ -22,6 +23,13 @@ SHOWN_JOBS = 50
 SHOWN_HOSTS = 150
 WORDS = ("state", "pool", "label")
 ORDER = {state: n for n, state in enumerate(("dead", "error", "quarantined", "draining"))}
+
+
+BULK = {
+    ACTS[name].button: write_bulk(name, "host", "host")
+    for name in ("host.drain", "host.undrain", "host.quarantine", "host.release")
+}
+"""The acts on many hosts."""
 
 
 def list_acts(host: HostRecord) -> list[str]:
@@ -95,6 +103,7 @@ async def show_all(ask: PageRequest) -> Page:
         "found": len(found),
         "counts": Counter(say_state(host) for host in hosts),
         "filter": text,
+        "bulk": BULK,
         "trouble": trouble,
         "before": str(number - 1) if begin else None,
         "after": str(number + 1) if begin + SHOWN_HOSTS < len(found) else None,

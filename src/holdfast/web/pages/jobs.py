@@ -6,13 +6,14 @@ import shlex
 from collections.abc import Iterable
 
 import msgspec
+from starlette.responses import Response
 
 from holdfast.client.methods.jobs import JobMethods
 from holdfast.core.records import HostRecord, JobRecord, ProjectRecord, QueueRecord
 from holdfast.core.states import JobState
 from holdfast.errors import ValidationError
 from holdfast.web.acts import write_bulk
-from holdfast.web.page import Page, PageRequest, together
+from holdfast.web.page import Page, PageRequest, read_items, together
 
 PAGE_JOBS = 50
 VIEWS = (
@@ -73,6 +74,19 @@ def make_query(words: dict[str, list[str]]) -> dict[str, object]:
     return query
 
 
+async def send_words(ask: PageRequest) -> Response:
+    """Send the words that complete a filter; a page's script asks for them when one is typed."""
+    reader = ask.reader
+    queues, projects, hosts, jobs = await together(
+        reader.queues(),
+        reader.projects(),
+        reader.hosts(),
+        read_items(reader, JobMethods.jobs(reader, page_size=2 * MAX_OFFERS)),
+    )
+    words = msgspec.json.encode(list_offers(queues, projects, hosts, jobs))
+    return Response(words, 200, None, "application/json")
+
+
 def list_offers(
     queues: Iterable[QueueRecord],
     projects: Iterable[ProjectRecord],
@@ -80,7 +94,7 @@ def list_offers(
     jobs: Iterable[JobRecord],
 ) -> list[str]:
     """Return the words that complete a filter: every state, queue and project, the hosts, and the
-    owners and labels of the jobs that are shown."""
+    owners and labels of the newest jobs."""
     labels = {f"label:{key}={value}" for job in jobs for key, value in job.labels.items()}
     owners = {f"owner:{job.owner}" for job in jobs if job.owner}
     words = [
@@ -105,9 +119,7 @@ async def show(ask: PageRequest) -> Page:
     call = JobMethods.jobs(ask.reader, page_size=PAGE_JOBS, **query)
     if "cursor" in ask.query:
         call = call.at(ask.query["cursor"])
-    found, queues, projects, hosts = await together(
-        ask.reader.first(call), ask.reader.queues(), ask.reader.projects(), ask.reader.hosts()
-    )
+    found = await ask.reader.first(call)
     bulk = {"noun": "job", "find": f"/v1/jobs?{_api_query(query)}"}
     values = {
         "jobs": [] if trouble else found.items,
@@ -115,7 +127,6 @@ async def show(ask: PageRequest) -> Page:
         "filter": text,
         "trouble": trouble,
         "views": VIEWS,
-        "offers": msgspec.json.encode(list_offers(queues, projects, hosts, found.items)).decode(),
         "cancel": write_bulk("job.cancel", key="id", many="/v1/jobs/cancel", states=_LIVE, **bulk),
         "retry": write_bulk(
             "job.retry", key="id", many="/v1/jobs/retry", states=["failed", "cancelled"], **bulk

@@ -49,11 +49,13 @@ document.addEventListener("click", (event) => {
 decorate(document);
 // Completion: the last word of a filter, from what the API has.
 for (const input of document.querySelectorAll("[data-offers]")) {
-  const offers = JSON.parse(input.dataset.offers);
-  const complete = () => {
+  let offers = null;
+  const complete = async () => {
+    offers ??= call("GET", input.dataset.offers).catch(() => []);
+    const words = await offers;
     const at = input.value.lastIndexOf(" ") + 1, before = input.value.slice(0, at), word = input.value.slice(at).toLowerCase();
-    const kinds = [...new Set(offers.map((each) => each.split(":")[0] + ":"))];
-    const fitting = (word.includes(":") ? offers : word ? [...kinds, ...offers] : kinds).filter((each) => each.toLowerCase().startsWith(word) && each !== word);
+    const kinds = [...new Set(words.map((each) => each.split(":")[0] + ":"))];
+    const fitting = (word.includes(":") ? words : word ? [...kinds, ...words] : kinds).filter((each) => each.toLowerCase().startsWith(word) && each !== word);
     input.list.replaceChildren(...fitting.slice(0, 20).map((each) => new Option(before + each, before + each)));
   };
   input.addEventListener("input", complete);

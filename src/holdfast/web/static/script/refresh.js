@@ -31,8 +31,20 @@ function swap(here, part) {
   writeTimes(part);
   decorate(part);
   writePlots(part);
+  carry(here, part);
   if (here.isEqualNode(part) || here.contains(document.activeElement) && here.querySelector(":focus-visible")) return;
   here.replaceWith(part);
+}
+// What a person chose stays: ticks, the row of the keys, what was opened.
+function carry(here, part) {
+  for (const box of here.querySelectorAll("[data-pick]:checked")) {
+    const other = part.querySelector('[data-pick][value="' + CSS.escape(box.value) + '"]');
+    if (other) other.checked = true;
+  }
+  const at = [...here.querySelectorAll("tbody tr")].findIndex((row) => row.classList.contains("cursor"));
+  if (at >= 0 && part.querySelectorAll("tbody tr")[at]) part.querySelectorAll("tbody tr")[at].classList.add("cursor");
+  const opened = [...here.querySelectorAll("details")];
+  part.querySelectorAll("details").forEach((each, n) => { if (opened[n]) each.open = opened[n].open; });
 }
 // Rows that are there change in place. New rows are announced, because a list that moves under the pointer is clicked wrongly.
 function placeRows(rows) {
