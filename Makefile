@@ -5,7 +5,7 @@ UV     := .uv/bin/uv
 RUN    := .venv/bin
 UVENV  := UV_PROJECT_ENVIRONMENT=$(CURDIR)/.venv
 
-.PHONY: help browser kept pictures slow-ranks code-large demo demo-fleet demo-pipeline test ddp gpu integrations slurm kubernetes s3 tools lint types imports bench bench-peers curves profile soak clean env anew
+.PHONY: help browser kept pictures slow-ranks code-large demo demo-fleet demo-pipeline test heavy ddp gpu integrations slurm kubernetes s3 tools lint types imports bench bench-peers curves profile soak clean env anew
 
 help:           ## what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -43,6 +43,9 @@ WORKERS ?= 4
 KEPT := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/.pytest_cache/byte-code
 test: env | .pytest_cache/byte-code ## every test that needs no torch
 	@$(KEPT) $(RUN)/python -m pytest -q -n $(WORKERS) --dist worksteal --durations=30 --durations-min=8
+
+heavy: env | .pytest_cache/byte-code ## each benchmark at a tiny size, and a night of faults
+	@$(KEPT) $(RUN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m heavy
 
 # Made once, before several workers would make it at the same time. What fails here fails in the tests, which say it.
 .pytest_cache/byte-code:

@@ -115,7 +115,7 @@ def test_every_benchmark_has_the_silhouette(name: str) -> None:
     assert callable(case.run)
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", NAMES)
 def test_it_runs_and_leaves_nothing(name: str, memory_path: Path, migrated_cluster: Path) -> None:
     scratch = memory_path / "t"
