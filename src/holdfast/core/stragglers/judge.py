@@ -156,11 +156,12 @@ def _find_in(
     slow_ranks = {rank for rank, _ in found}
     calm = [rank for rank in newest if rank not in slow_ranks][:_SAMPLE]
     among = _measure_apart(chunks, measure, calm, len(window))
-    noise = max(_measure_noise(chunks, measure, calm, len(window)), among)
+    doubt = _correlate(_list_runs(chunks, measure, [*calm, *slow_ranks], len(window)), len(window))
+    noise = _measure_noise(chunks, measure, calm, len(window), doubt)
     named = []
     for rank, log in found:
-        own = _measure_noise(chunks, measure, [rank], len(window))
-        if log < _BEYOND * max(noise, own):
+        own = _measure_noise(chunks, measure, [rank], len(window), doubt)
+        if log < _BEYOND * max(noise, own, among):
             continue
         slow = _describe(rank, log, window, chunks, measure)
         if slow is not None:
@@ -168,31 +169,41 @@ def _find_in(
     return named
 
 
-def _measure_noise(
+def _list_runs(
     chunks: Sequence[Chunk], measure: PaceMeasure, ranks: Sequence[int], length: int
-) -> float:
-    """Return by how much the median of a window of `length` chunks is uncertain by the noise of
-    chunks. What disturbs a rank often lasts for several chunks, so that they say less than as many
-    that are independent, by their correlation with the next one. The chunks before the window and
-    those in it are taken apart, because a slow rank was not slow before."""
+) -> list[list[float]]:
+    """Return how far ranks are from their own middle, chunk after chunk: before the newest `length`
+    chunks and in them, because a slow rank was not slow before."""
     compared = [chunk.above[measure] for chunk in chunks if measure in chunk.above]
-    runs = list[list[float]]()
+    runs = []
     for part in (compared[:-length], compared[-length:]):
         for rank in ranks:
             logs = [each[rank] for each in part if rank in each]
             if logs:
                 middle = median(logs)
                 runs.append([log - middle for log in logs])
-    deviation = 1.4826 * median(abs(one) for run in runs for one in run) if runs else 0.0
-    few = 1 + 2 / max(1, len(compared))
-    doubt = _correlate(runs, 3 * deviation, length)
-    return max(_LEAST_NOISE, 1.25 * deviation * few) * math.sqrt(doubt / length)
+    return runs
 
 
-def _correlate(runs: Sequence[Sequence[float]], most: float, length: int) -> float:
+def _measure_noise(
+    chunks: Sequence[Chunk], measure: PaceMeasure, ranks: Sequence[int], length: int, doubt: float
+) -> float:
+    """Return by how much the median of a window of `length` chunks is uncertain by the noise of
+    chunks. doubt: as `_correlate` returns."""
+    runs = _list_runs(chunks, measure, ranks, length)
+    deviation = _spread(runs) * (1 + 2 / len(chunks))  # a few chunks show less of it
+    return max(_LEAST_NOISE, 1.25 * deviation) * math.sqrt(doubt / length)
+
+
+def _spread(runs: Sequence[Sequence[float]]) -> float:
+    return 1.4826 * median(abs(one) for run in runs for one in run) if runs else 0.0
+
+
+def _correlate(runs: Sequence[Sequence[float]], length: int) -> float:
     """Return how many times the square of the uncertainty of a mean of `length` values is that of
-    independent ones. runs: values around 0 that follow one another; beyond `most` they are
-    accidents."""
+    independent ones: what disturbs a rank often lasts for several chunks, which then say less. runs:
+    values around 0 that follow one another, as `_list_runs` returns; far ones are accidents."""
+    most = 3 * _spread(runs)
     squares = products = 0.0
     for run in runs:
         clipped = [min(most, max(-most, one)) for one in run]
@@ -200,7 +211,7 @@ def _correlate(runs: Sequence[Sequence[float]], most: float, length: int) -> flo
         products += sum(one * after for one, after in pairwise(clipped))
     # A few values seem less alike than they are, because their own middle was taken from them.
     more = 1 / max(map(len, runs), default=1)
-    like = min(_MOST_LIKE, max(0.0, products / squares) + more) if squares else 0.0
+    like = min(_MOST_LIKE, max(0.0, products / squares + more)) if squares else 0.0
     return 1 + 2 * sum((1 - k / length) * like**k for k in range(1, length))
 
 
