@@ -353,6 +353,23 @@ def test_cancel_goes_on_after_a_refusal(stub: Stub) -> None:
     assert other in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("words", "sent"),
+    [
+        (["max_retries", "2"], {"max_retries": 2}),
+        (["max_retries=2"], {"max_retries": 2}),
+        (["max_retries=2", "watchdog_cap=5"], {"max_retries": 2, "watchdog_cap": 5}),
+    ],
+)
+def test_settings_are_set_as_elsewhere(
+    stub: Stub, words: list[str], sent: dict[str, object]
+) -> None:
+    """As `queues set` and `projects set` take them, and as two words."""
+    stub.run("config", "set", *words, "--project", "vision")
+    told = json.loads(stub.requests[0].body)
+    assert told == {"set": sent, "unset": []}
+
+
 def test_config_set_checks_before_it_sends(stub: Stub) -> None:
     assert stub.run("config", "set", "watchdog_cap", "many").exit_code == 2
     assert stub.run("config", "set", "no_such", "1").exit_code == 2

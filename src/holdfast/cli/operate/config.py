@@ -78,13 +78,12 @@ def read_changes(pairs: Sequence[str]) -> dict[str, Value]:
 
 
 @config.command("set")
-@click.argument("name")
-@click.argument("value")
+@click.argument("words", nargs=-1, required=True, metavar="NAME VALUE | NAME=VALUE...")
 @click.option("--queue", help="For this queue only.")
 @click.option("--project", help="For this project only.")
 @talks
-def set_value(face: Face, name: str, value: str, queue: str | None, project: str | None) -> None:
-    """Change a setting for the cluster, a queue or a project. `off` switches a limit off.
+def set_value(face: Face, words: tuple[str, ...], queue: str | None, project: str | None) -> None:
+    """Change settings for the cluster, a queue or a project. `off` switches a limit off.
 
     It takes effect for running work too.
 
@@ -92,9 +91,12 @@ def set_value(face: Face, name: str, value: str, queue: str | None, project: str
     Examples:
       holdfast config set watchdog_cap 5
       holdfast config set time_limit_seconds 4h --queue gpu
+      holdfast config set history_days=90 log_keep_mb=32
       holdfast config set max_retries 2 --project vision
     """
-    _change(face, queue, project, read_changes([f"{name}={value}"]), [])
+    one = len(words) == 2 and "=" not in words[0]
+    changes = read_changes(["=".join(words)] if one else words)
+    _change(face, queue, project, changes, [])
 
 
 @config.command("unset")

@@ -8,7 +8,6 @@ from datetime import datetime
 from holdfast.core.ledger.values import LedgerName
 from holdfast.core.report.rows import HoursReport, ReportRow
 
-NOTHING = "(no job)"
 NAMES: Mapping[str, str] = {
     "kept": "kept: steps that count",
     "lost": "lost: steps done again",
@@ -29,7 +28,8 @@ NAMES: Mapping[str, str] = {
 
 
 def name_row(row: ReportRow, by: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the texts of a line's key: a job with its name, a moment as people write it."""
+    """Return the texts of a line's key: a job with its name, a moment as people write it. Hours of no
+    job have no owner either, and hosts of one's own no pool."""
     words = []
     for field, text in zip(by, row.key, strict=True):
         if field == "job" and row.name and text:
@@ -37,7 +37,7 @@ def name_row(row: ReportRow, by: tuple[str, ...]) -> tuple[str, ...]:
         elif field == "time":
             words.append(say_moment(text))
         else:
-            words.append(text or NOTHING)
+            words.append(text or f"(no {field.removeprefix('label:')})")
     return tuple(words)
 
 

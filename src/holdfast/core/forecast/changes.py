@@ -110,7 +110,14 @@ def _try_limits(trials: _Trials, job: Candidate) -> Iterator[Change]:
     quota = outlook.quotas.get(project)
     if quota is not None:
         free = {name: left for name, left in outlook.quotas.items() if name != project}
-        if trials.starts(job, msgspec.structs.replace(outlook, quotas=free)):
+        starts = trials.starts(job, msgspec.structs.replace(outlook, quotas=free))
+        if starts and quota.held:
+            yield Change(
+                what="budget",
+                message=f"if project {project} had a larger budget for this month (budget_usd_per_month)",
+                hint=f"holdfast projects set {project} budget_usd_per_month=N",
+            )
+        elif starts:
             which = "quota_jobs" if quota.jobs is not None and quota.jobs <= 0 else "quota_gpus"
             yield Change(
                 what="quota",

@@ -100,12 +100,15 @@ def find_forecast(
     outlook: Outlook, told: Foretold, job: Candidate, ahead: int, *, more: bool = False
 ) -> Forecast | None:
     """Return the forecast of one job: by the plan where replays reached it, else by the pace; None for a job
-    for which no room will ever come, as far as can be told.
+    for which no room will ever come, as far as can be told, and for one whose project is held.
 
     ahead: number of jobs ahead of it; more: these are only the least.
     """
     if (found := told.known.get(job.job_id)) is not None:
         return found
+    quota = outlook.quotas.get(job.project)
+    if quota is not None and quota.held:
+        return None
     if told.whole:  # it is not in the line, or never starts
         alone = foretell_line(msgspec.structs.replace(outlook, line=(job,)), ALONE_WORK)
         if alone.whole and job.job_id not in alone.known:

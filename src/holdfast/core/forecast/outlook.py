@@ -2,7 +2,7 @@
 
 FORECAST-1  No forecast lies before the moment of its outlook, and its earliest time, its expectation and
             its latest time stand in this order.
-FORECAST-2  A job that the planner starts on the outlook as it is, is expected at once.
+FORECAST-2  A job is expected at once if and only if the planner starts it on the outlook as it is.
 FORECAST-3  "It would start now if …" is said of a change only after the planner has started the changed job
             on the outlook, beside all jobs that come before it.
 """

@@ -20,6 +20,7 @@ from holdfast.core.forecast.outlook import JobArrival, Outlook, PoolOutlook
 from holdfast.core.forecast.spreads import Spread
 from holdfast.core.forecast.world import World, gather_lives, part_of
 from holdfast.core.placement.labels import carries
+from holdfast.core.placement.plan import MAX_HOLDERS as MAX_HOLDERS_NOW
 from holdfast.core.placement.plan import AdmissionPlan, plan_admission
 from holdfast.core.placement.types import Candidate, Capacity, RunningTask
 
@@ -32,8 +33,8 @@ WINDOW = 32
 HORIZON_SECONDS = 30 * 86_400.0
 MAX_POOL_LINE = 100_000
 MAX_HOLDERS = 2
-"""Jobs for which a replayed plan holds room back; what later ones hold changes nothing
-much, and costs as much again for each."""
+"""Jobs for which a replayed plan of later holds room back; what more of them hold changes nothing much, and
+costs as much again for each. The first plan holds room back as admission does now (FORECAST-2)."""
 
 
 Event = Callable[[], bool]
@@ -249,12 +250,13 @@ class _Replay:
             return plan
         running = world.list_running(self.at)
         placed = {each.job_id for each in plan.placements}
+        most = MAX_HOLDERS if self.at > 0.0 else MAX_HOLDERS_NOW
         kept, holders = [], 0
         for job in window:
             holders += job.job_id not in placed
-            if job.job_id in placed or holders <= MAX_HOLDERS or not self._plain:
+            if job.job_id in placed or holders <= most or not self._plain:
                 kept.append(job)
-        self.work.spend(3 * len(running) * (1 + min(holders, MAX_HOLDERS)))
+        self.work.spend(3 * len(running) * (1 + min(holders, most)))
         return self._call(kept, world.list_room((-1, -1, -1)), running)
 
     def _call(

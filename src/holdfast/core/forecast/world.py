@@ -148,7 +148,7 @@ class World:
         if job.queue in self.headroom:
             self.headroom[job.queue] -= sign
         quota = self.quotas.get(job.project)
-        if quota is not None:
+        if quota is not None and not quota.held:  # a held project starts none, whatever ends
             self.quotas[job.project] = QuotaLeft(
                 jobs=None if quota.jobs is None else quota.jobs - sign,
                 gpus=None if quota.gpus is None else quota.gpus - sign * gpus,
@@ -192,6 +192,9 @@ def _tell(live: Live, at: float) -> Iterable[RunningTask]:
             memory_bytes=seat.memory_bytes,
             ran_seconds=ran,
             queue=job.queue,
+            kin=job.kin,
+            time_limit_seconds=job.time_limit_seconds,
+            expected_seconds=job.expected_seconds,
             ends_in_seconds=ends,
             foretold=foretold,
             draining=live.draining,

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from holdfast.cli.output import count_columns, printable, unstyle
 from holdfast.cli.report.spreadsheet import write_csv
 from holdfast.cli.report.tables import draw_idle, draw_report
+from holdfast.cli.report.words import name_row
 from holdfast.core.report.idle import IdleJob
 from tests.unit.cli.report.samples import ledger_sum, lost_of, make_report, usual_report
 
@@ -26,12 +27,20 @@ def test_a_report_is_readable_on_80_columns() -> None:
         "kept: steps that count        110.5 h",
         "$7.75  3.1 h: steps done again after 4 stalls of `train`",
         "saved 2.4 h",
-        "(no job)",
+        "(no owner)",
         "13.0 h have no price",
         "40.0 h are of jobs that send no beats",
         "Some jobs still run",
     ):
         assert words in text
+
+
+@pytest.mark.parametrize("field", ["job", "owner", "project", "queue", "pool", "label:team"])
+def test_hours_without_a_value_are_named_by_what_they_lack(field: str) -> None:
+    """Hosts of one's own run jobs, and have no pool."""
+    report = make_report(ledger_sum("", "vision", "h1", kept=1.0), by=(field,))
+    (text,) = name_row(report.rows[0], (field,))
+    assert text == f"(no {field.removeprefix('label:')})"
 
 
 def test_the_lines_tell_hours_goodput_and_dollars() -> None:

@@ -4,7 +4,9 @@ import msgspec
 from hypothesis import given
 
 from holdfast.core.forecast.changes import find_changes, plan_once
-from holdfast.core.forecast.outlook import Change, Outlook
+from holdfast.core.forecast.forecast import Foretold, find_forecast, foretell_line
+from holdfast.core.forecast.outlook import Change, Outlook, StartPace
+from holdfast.core.forecast.spreads import Spread
 from holdfast.core.placement.types import Candidate, QuotaLeft
 from tests.unit.core.forecast.samples import make_host, make_job, make_outlook, make_task, outlooks
 
@@ -31,7 +33,7 @@ def apply(outlook: Outlook, job: Candidate, change: Change) -> tuple[Outlook, Ca
         gone = words[2].split("=")[0] if words else None
         left = {k: v for k, v in job.host_labels.items() if gone is not None and k != gone}
         fields = {"host_labels": left}
-    elif change.what == "quota":
+    elif change.what in ("quota", "budget"):
         outlook = msgspec.structs.replace(outlook, quotas={})
     elif change.what == "max_running":
         outlook = msgspec.structs.replace(outlook, headroom={})
@@ -98,6 +100,25 @@ def test_a_quota_a_limit_of_the_queue_and_a_paused_queue_are_named() -> None:
     assert say(make_outlook(line=(job,), hosts=hosts), paused=True) == [
         "if queue gpu were not paused"
     ]
+
+
+def test_a_project_that_spent_its_budget_is_told_of_its_budget_and_of_no_quota() -> None:
+    """And no start is foretold, because no end of another job lets it start (QUOTA-3)."""
+    job, held = make_job("a", project="x"), QuotaLeft(jobs=0, held="project x has spent its budget")
+    outlook = make_outlook(
+        line=(job,),
+        hosts=(make_host("h", 1),),
+        running=(make_task("r", "h", project="x"),),
+        ends={"r": Spread((100.0,))},
+        quotas={"x": held},
+    )
+    assert say(outlook) == [
+        "if project x had a larger budget for this month (budget_usd_per_month)"
+    ]
+    told = foretell_line(outlook)
+    assert find_forecast(outlook, told, job, 0) is None
+    paced = msgspec.structs.replace(outlook, pace=StartPace(starts=9, seconds=60.0))
+    assert find_forecast(paced, Foretold(whole=False), job, 0) is None
 
 
 def test_a_higher_priority_is_named_with_the_jobs_that_it_would_stop() -> None:

@@ -7,6 +7,7 @@ from holdfast.core.forecast.changes import plan_once
 from holdfast.core.forecast.forecast import Foretold, find_forecast, foretell_by_pace, foretell_line
 from holdfast.core.forecast.outlook import JobArrival, Outlook, StartPace
 from holdfast.core.forecast.spreads import Spread
+from holdfast.core.forecast.world import World
 from holdfast.core.placement.types import QuotaLeft
 from tests.unit.core.forecast.samples import (
     make_host,
@@ -28,11 +29,33 @@ def test_no_forecast_lies_before_now_and_its_times_stand_in_order(outlook: Outlo
 
 
 @given(outlooks())
-def test_a_job_that_the_planner_starts_is_expected_now(outlook: Outlook) -> None:
+def test_a_job_is_expected_now_if_the_planner_starts_it_and_no_other_is(outlook: Outlook) -> None:
     """FORECAST-2."""
     known = foretell_line(outlook, 60_000).known
-    for placement in plan_once(outlook, outlook.line).placements:
-        assert known[placement.job_id].latest_seconds == 0.0
+    started = {each.job_id for each in plan_once(outlook, outlook.line).placements}
+    for job_id in started:
+        assert known[job_id].latest_seconds == 0.0
+    for job_id, found in known.items():
+        assert job_id in started or found.expected_seconds > 0.0
+
+
+def test_a_job_that_room_is_held_back_from_is_not_expected_now_behind_three_gangs() -> None:
+    """Found by a day that was lived through twice: held room for the third gang was given away."""
+    outlook = make_outlook(
+        line=(
+            *(make_job(f"big{n}", gpus=4, waited_seconds=900.0) for n in range(3)),
+            make_job("small", waited_seconds=90.0, time_limit_seconds=7200.0),
+        ),
+        hosts=tuple(make_host(f"h{n}", 1) for n in range(3)),
+        running=tuple(
+            make_task(f"r{n}", f"h{n}", 3, time_limit_seconds=600.0, ends_in_seconds=540.0)
+            for n in range(3)
+        ),
+        ends={f"r{n}": Spread((540.0,)) for n in range(3)},
+        hold_back_seconds=60.0,
+    )
+    assert not plan_once(outlook, outlook.line).placements
+    assert foretell_line(outlook).known["small"].expected_seconds > 0.0
 
 
 def test_a_job_alone_on_free_room_starts_now() -> None:
@@ -137,6 +160,20 @@ def test_jobs_of_higher_priority_that_came_lately_come_again() -> None:
     assert found.expected_seconds == 100
     assert found.latest_seconds is not None
     assert found.latest_seconds > 600
+
+
+def test_a_job_that_a_replay_starts_is_seen_by_the_planner_with_its_limit_and_its_expectation() -> (
+    None
+):
+    """Else room that it will leave could not be held back for a larger job."""
+    job = make_job("a", time_limit_seconds=600.0, expected_seconds=90.0, kin="train")
+    outlook = make_outlook(line=(job,), hosts=(make_host("h", 1),))
+    (place,) = plan_once(outlook, outlook.line).placements
+    world = World(outlook)
+    world.start(job, place, 0.0, 100.0)
+    (task,) = world.list_running(30.0)
+    assert (task.time_limit_seconds, task.expected_seconds, task.kin) == (600.0, 90.0, "train")
+    assert (task.ran_seconds, task.ends_in_seconds) == (30.0, 60.0)
 
 
 def test_the_end_of_a_job_gives_its_queues_limit_and_its_projects_quota_back() -> None:
