@@ -15,6 +15,7 @@ from holdfast.agent.probes.real import RealProbe
 from holdfast.agent.probes.scripted import ScriptedProbe
 from holdfast.agent.probes.visible import declare_visible
 from holdfast.core.gpus import Gpu
+from holdfast.core.sessions.rights import CLOSED_LABEL
 from holdfast.http.addresses import read_addresses
 from holdfast.version import VERSION
 from holdfast.wire.agent import HostFacts
@@ -66,7 +67,7 @@ async def read_host_facts(
         memory_bytes=read_memory_bytes() if config.memory_bytes is None else config.memory_bytes,
         gpus=gpus,
         queues=config.queues,
-        labels={**config.host_labels, **list_labels(config.mounts)},
+        labels={**config.host_labels, **list_labels(config.mounts), **_say_sessions(config)},
         pool=config.pool,
         address=config.advertise or await _look_up_address(config.url),
         version=VERSION,
@@ -74,6 +75,10 @@ async def read_host_facts(
         memory_limits=memory_limits,
         boot_id=_read_boot_id(),
     )
+
+
+def _say_sessions(config: AgentConfig) -> dict[str, str]:
+    return {} if config.sessions else dict((CLOSED_LABEL,))
 
 
 def _read_boot_id() -> str:

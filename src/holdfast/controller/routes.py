@@ -65,6 +65,7 @@ from holdfast.core.records import (
     WorkerHealth,
     WorkerPerformance,
 )
+from holdfast.core.report.depths import QueueDepth
 from holdfast.core.report.idle import IdleJob
 from holdfast.core.report.rows import HoursReport
 from holdfast.core.schedules import ScheduleSpec
@@ -332,6 +333,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     _get("/v1/values/{sha256}", values.get_value, "The bytes of a large argument or result.", None, media=_BYTES),
     # queues
     _get("/v1/queues", queues.list_queues, "Every queue and what is in it.", PageOf(QueueRecord)),
+    _get("/v1/queue-depths", queues.list_depths, "How many jobs were queued in each queue, and how old the oldest was.",
+         PageOf(QueueDepth), queries.DepthsQuery),
     _get("/v1/queues/{name}", queues.get_queue, "One queue.", QueueRecord),
     Endpoint("PUT", "/v1/queues/{name}", A, queues.put_queue, "Make or change a queue.", body=api.SettingsPatch,
              optional_body=True, answers={200: QueueRecord}),

@@ -183,6 +183,9 @@ def test_a_host_that_takes_no_sessions_says_so(shared: Cluster) -> None:
     shared.add_host("closed", cpu_slots=1, labels={"closed": "yes"}, sessions=False)
     job_id = shared.submit("sleep", "600", host_labels={"closed": "yes"})
     shared.until(job_id, "running")
+    right = shared.client.session_right(job_id)
+    assert (right.allowed, right.code) == (False, "sessions_off")
+    assert "host closed" in right.reason
     with pytest.raises(Forbidden, match="switched off on this host"):
         shared.client.open_session(job_id, ["true"])
     wait_until(lambda: not shared.client.sessions(job_id), 20)

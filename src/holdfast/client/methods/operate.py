@@ -21,6 +21,7 @@ from holdfast.client.rest import (
 from holdfast.client.scripts import Script, gives_list, gives_one, runs, take_answer
 from holdfast.core.ledger.values import LedgerView
 from holdfast.core.records import HostCheckRecord, ProjectRecord, QueueRecord, TokenRecord
+from holdfast.core.report.depths import QueueDepth
 from holdfast.core.settings.resolve import Effective, Value
 from holdfast.wire.sessions.messages import SessionRecord, SessionRight
 
@@ -41,6 +42,12 @@ class OperateMethods:
     def queues(self) -> PageCall[QueueRecord]:
         """Return every queue, with the counts of its jobs."""
         return get_pages(path_of("queues"), QueueRecord)
+
+    @gives_list
+    def queue_depths(self, *, seconds: int = 86_400, step: int = 1800) -> PageCall[QueueDepth]:
+        """Return how many jobs were queued in each queue in the last `seconds`, and how old the oldest
+        was, the most of each `step` seconds; none for a stretch in which none was queued."""
+        return get_pages(path_of("queue-depths"), QueueDepth, seconds=seconds, step=step)
 
     @gives_one
     def queue(self, name: str) -> RestCall[QueueRecord]:

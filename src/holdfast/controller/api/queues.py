@@ -1,5 +1,7 @@
 """The routes of queues."""
 
+from datetime import timedelta
+
 from msgspec.structs import replace
 from starlette.responses import Response
 
@@ -7,6 +9,7 @@ from holdfast.controller.api.settings.patch import read_name, read_settings_patc
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
+from holdfast.controller.http.queries import DepthsQuery
 from holdfast.errors import NotFound
 from holdfast.wire.api import PauseRequest, SettingsPatch
 
@@ -14,6 +17,13 @@ from holdfast.wire.api import PauseRequest, SettingsPatch
 async def list_queues(call: ApiCall) -> Response:
     """List every queue and the counts of its jobs."""
     return answer_page(await call.store.settings.list_queues())
+
+
+async def list_depths(call: ApiCall) -> Response:
+    """List how full queues were, each queue in the order of time."""
+    query = call.query(DepthsQuery)
+    since = await call.store.now() - timedelta(seconds=query.seconds)
+    return answer_page(await call.store.settings.read_queue_depths(since, query.step))
 
 
 async def get_queue(call: ApiCall) -> Response:

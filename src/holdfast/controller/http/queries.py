@@ -26,6 +26,13 @@ class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     list everything."""
 
 
+class DepthsQuery(Query, frozen=True, kw_only=True):
+    """How full queues were: in the last `seconds`, in stretches of `step` seconds."""
+
+    seconds: Annotated[int, Meta(ge=60, le=8 * 86_400)] = 86_400
+    step: Annotated[int, Meta(ge=60, le=86_400)] = 1800
+
+
 class JobsQuery(Query, frozen=True, kw_only=True):
     """The filters of the list of jobs, newest first.
 

@@ -22,6 +22,7 @@ from holdfast.controller.loops.drains import DrainsLoop
 from holdfast.controller.loops.due import DueLoop
 from holdfast.controller.loops.fleet import FleetLoop
 from holdfast.controller.loops.health import HealthLoop, PruneHealthLoop
+from holdfast.controller.loops.ledger.depths import QueueDepthsLoop
 from holdfast.controller.loops.ledger.ledger import LedgerLoop, PruneLedgerLoop
 from holdfast.controller.loops.members import MembersLoop
 from holdfast.controller.loops.money.budgets import BudgetsLoop
@@ -63,6 +64,7 @@ LOOPS: tuple[type[Loop], ...] = (
     CallsLoop,
     LedgerLoop,
     PruneLedgerLoop,
+    QueueDepthsLoop,
     BudgetsLoop,
     IdleGpusLoop,
 )

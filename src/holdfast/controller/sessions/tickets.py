@@ -18,7 +18,13 @@ from holdfast.wire.sessions.messages import SessionRight, SessionTicket, TicketR
 
 async def show_right(call: ApiCall) -> Response:
     """Tell whether the caller may come into a job's tasks."""
-    refused = await find_entry_refusal(call, await call.store.jobs.get_job(call.params["id"]))
+    job = await call.store.jobs.get_job(call.params["id"])
+    refused = await find_entry_refusal(call, job)
+    if refused is None and (host := await call.store.sessions.find_closed_host(job.id)) is not None:
+        refused = (
+            "sessions_off",
+            f"sessions are switched off on host {host}, in its agent's configuration",
+        )
     code, reason = refused or ("", "")
     return answer_json(SessionRight(allowed=refused is None, code=code, reason=reason))
 

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 import msgspec
 
 ANY_PROJECT = "*"
+CLOSED_LABEL = ("sessions", "off")
+"""The label, and its value, of a host whose configuration has sessions switched off."""
 
 
 class WishToEnter(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,6 +1,7 @@
 """Settings, queues, projects and quotas in PostgreSQL."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Literal
 
 import msgspec
@@ -8,6 +9,7 @@ import msgspec
 from holdfast.core.causes import Cause
 from holdfast.core.placement.plan import QuotaLeft, Share
 from holdfast.core.records import ProjectRecord, QueueRecord
+from holdfast.core.report.depths import QueueDepth
 from holdfast.core.settings.resolve import Value
 from holdfast.errors import NotFound
 from holdfast.moves import layers
@@ -78,6 +80,17 @@ class PostgresSettings(OnSession, SettingsStore):
         """Return every queue, by name, with its running jobs alone: to count a million that wait takes
         seconds."""
         return await _read_queues(tx, counted="count_live")
+
+    @transacts
+    async def note_queue_depths(self, tx: Tx, *, now: Now = None) -> None:
+        """Note how many jobs are queued in each queue in this minute, and how old the oldest is."""
+        await tx.run("note_queue_depths", now=now)
+        await tx.run("prune_queue_depths", now=now)
+
+    @reads
+    async def read_queue_depths(self, tx: Tx, since: datetime, step: int) -> list[QueueDepth]:
+        """Return how full each queue was from `since` on, in stretches of `step` seconds."""
+        return await tx.list_of(QueueDepth, "read_queue_depths", since=since, step=step)
 
     @reads
     async def get_queue(self, tx: Tx, name: str) -> QueueRecord:

@@ -17,6 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from holdfast import web
 from holdfast.controller.http.sockets import REFUSED
 from holdfast.controller.runtime.auth import hash_secret
+from holdfast.core.sessions.rights import CLOSED_LABEL
 from holdfast.store.postgres.sign_ins import BrowserTicket
 from holdfast.wire.sessions.frames import PROTOCOL, STATUS, STDOUT, frame
 from holdfast.wire.sessions.messages import SessionStatus
@@ -190,6 +191,23 @@ async def test_signing_out_ends_a_shell(served: Served, agent: FakeAgent, browse
                 await host.recv()
     assert closed.value.rcvd is not None
     assert closed.value.rcvd.code == REFUSED
+
+
+async def test_a_host_that_takes_no_sessions_has_no_button(
+    served: Served, browser: Browser
+) -> None:
+    label, value = CLOSED_LABEL
+    agent = FakeAgent(served, "closed", labels={label: value})
+    await agent.register()
+    job = await served.submit()
+    order = await agent.take()
+    await agent.sync(agent.running(order))
+    first, shell = [
+        await browser.send("GET", path)
+        for path in (f"/jobs/{job['id']}", f"/jobs/{job['id']}/shell")
+    ]
+    assert ">Shell</a>" not in first.text
+    assert "switched off on host closed" in shell.text
 
 
 async def test_only_a_user_who_may_come_in_sees_the_button(

@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import JobRecord
+from holdfast.core.sessions.rights import CLOSED_LABEL
 from holdfast.core.states import TaskState
 from holdfast.errors import Conflict, NotFound
 from holdfast.moves.rows import NewEvent, clean_text
@@ -32,6 +33,14 @@ class Visitor(StoreValue, frozen=True, kw_only=True):
 
 class PostgresSessions(OnSession):
     """Sessions and their links."""
+
+    @reads
+    async def find_closed_host(self, tx: Tx, job_id: str) -> str | None:
+        """Return the name of a host of a job whose ranks all run on hosts that take no sessions;
+        None for any other job."""
+        label, value = CLOSED_LABEL
+        row = await tx.one("find_closed_host", job_id=job_id, label=label, value=value)
+        return None if row is None else row["host"]
 
     @transacts
     async def open_session(

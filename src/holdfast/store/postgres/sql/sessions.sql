@@ -30,6 +30,12 @@ select t.job_id, t.rank, t.epoch, t.attempt, t.state, t.host_id, t.queue, h.name
        coalesce(%(now)s, clock_timestamp()) as now
 from tasks t left join hosts h on h.id = t.host_id where t.job_id = %(job_id)s and t.rank = %(rank)s;
 
+-- name: find_closed_host
+-- No row where a rank runs on a host that takes sessions, or none runs.
+select min(h.name) as host from tasks t join hosts h on h.id = t.host_id
+where t.job_id = %(job_id)s and t.state = 'running'
+having bool_and(coalesce(h.labels->>%(label)s, '') = %(value)s);
+
 -- name: insert_session
 insert into sessions (id, job_id, rank, epoch, attempt, host_id, project, kind, command, tty, owner, token_id, token_name,
                       from_address, created_at)
