@@ -25,7 +25,7 @@ const clock = (micros) => {
 function sayPlace(row) {
   const [attempt, rank, stream] = row.id.slice(1).split(".");
   return "attempt " + attempt + ", rank " + rank + ", " + (stream === "e" ? "stderr" : "stdout") + ", "
-    + new Date(row.dataset.at / 1000).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" });
+    + exactly.format(new Date(row.dataset.at / 1000));
 }
 function read(html) {
   const piece = document.createElement("template");
