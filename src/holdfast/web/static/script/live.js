@@ -13,7 +13,7 @@ async function listen(url, signal, take) {
     rest = parts.pop();
     for (const part of parts) {
       const kind = /^event: (.*)$/m.exec(part), data = /^data: (.*)$/m.exec(part);
-      take(kind ? kind[1] : "", data ? JSON.parse(data[1]) : null);
+      await take(kind ? kind[1] : "", data ? JSON.parse(data[1]) : null);  // a slow page is sent less
     }
   }
 }

@@ -1,7 +1,7 @@
 // ---- the output of a job
 // The page keeps a bounded number of lines. It follows until someone reads: then what comes waits, and a pill counts it.
 const logBox = $("log");
-const KEPT_LINES = 3000, STREAMS_A_BROWSER = 3;
+const KEPT_LINES = 3000, STREAMS_A_BROWSER = 3, FRAME_MS = 40;
 let following = true, hole = false, missed = 0, waiting = [], stopOutput = null, ended = false;
 function beginOutput() {
   const { line, at, begin, until, find } = logBox.dataset;
@@ -25,7 +25,7 @@ const clock = (micros) => {
 function sayPlace(row) {
   const [attempt, rank, stream] = row.id.slice(1).split(".");
   return "attempt " + attempt + ", rank " + rank + ", " + (stream === "e" ? "stderr" : "stdout") + ", "
-    + new Date(row.dataset.at / 1000).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" });
+    + exactly.format(new Date(row.dataset.at / 1000));
 }
 function read(html) {
   const piece = document.createElement("template");
@@ -61,7 +61,7 @@ async function streamOutput() {
   try {
     await listen(logBox.dataset.stream, stopOutput.signal, (kind, data) => {
       silentAt = Date.now();
-      if (kind === "lines") addLines(data);
+      if (kind === "lines") { addLines(data); return sleep(FRAME_MS); }  // the page draws, and hears what its user does
       if (kind === "end") ended = true;
       if (kind === "problem") { ended = true; complain(data.detail); }
     });

@@ -19,9 +19,10 @@ function sizeRows() {
   $("compact").checked = localStorage.getItem("size") === "compact";
 }
 sizeRows();
+const exactly = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });  // one, because making one is slow
 function writeTimes(root) {
-  for (const each of root.querySelectorAll("time")) {
-    each.title = new Date(each.dateTime).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" });
+  for (const each of root.querySelectorAll("time[datetime]")) {
+    each.title = exactly.format(new Date(each.dateTime));
     if ("plain" in each.dataset) each.textContent = new Date(each.dateTime).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
   }
 }

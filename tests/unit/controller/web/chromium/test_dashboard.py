@@ -44,7 +44,8 @@ async def test_every_page_is_accessible_light_dark_and_on_a_phone(
     paths = [
         *PLACES,
         f"/jobs/{job['id']}",
-        f"/jobs/{job['id']}?tab=ranks",
+        f"/jobs/{job['id']}?find=x",
+        *[f"/jobs/{job['id']}?tab={tab}" for tab in ("ranks", "readings", "files", "events")],
         f"/jobs/{job['id']}?tab=spec",
     ]
     for path in paths:
