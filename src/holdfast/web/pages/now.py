@@ -48,40 +48,17 @@ async def show(ask: PageRequest) -> Page:
     """Make the page."""
     reader = ask.reader
     live = JobMethods.jobs(reader, states=_LIVE, page_size=SHOWN_JOBS)
-    waiting = JobMethods.jobs(reader, states=["waiting"], page_size=MAX_WAITING)
     failed = JobMethods.jobs(reader, states=["failed"], page_size=SHOWN_JOBS)
-    (
-        hosts,
-        queues,
-        pools,
-        projects,
-        retries,
-        hooks,
-        (day, parts),
-        jobs,
-        held,
-        lately,
-    ) = await together(
+    hosts, queues, pools, others, (day, parts), jobs, lately = await together(
         reader.hosts(),
         reader.queues(),
         reader.pools(),
-        reader.projects(),
-        reader.retries(),
-        reader.webhooks() if ask.may("admin") else _nothing(),
+        _read_needs(ask),
         read_day(ask),
         read_items(reader, live),
-        read_items(reader, waiting),
         read_items(reader, failed),
     )
-    needs = [
-        *_host_needs(hosts),
-        *_pool_needs(pools),
-        *_queue_needs(queues),
-        *_project_needs(projects),
-        *_retry_needs(retries),
-        *_hook_needs(hooks),
-        *_job_needs(held),
-    ]
+    needs = [*_host_needs(hosts), *_pool_needs(pools), *_queue_needs(queues), *others]
     tiles = [_make_tile(host) for host in hosts if host.gpus]
     devices = [hue for tile in tiles for hue in tile.hues]
     values = {
@@ -105,6 +82,20 @@ async def show(ask: PageRequest) -> Page:
         template="now.html", title="Now", values=values,
         follows=("jobs", "hosts", "queues", "pools", "projects", "webhooks"), every=10,
     )  # fmt: skip
+
+
+async def _read_needs(ask: PageRequest) -> list[NeededAct]:
+    """Return what needs a person of projects, retries, webhooks and parked jobs."""
+    reader = ask.reader
+    waiting = JobMethods.jobs(reader, states=["waiting"], page_size=MAX_WAITING)
+    projects, retries, hooks, held = await together(
+        reader.projects(),
+        reader.retries(),
+        reader.webhooks() if ask.may("admin") else _nothing(),
+        read_items(reader, waiting),
+    )
+    needs = (_project_needs(projects), _retry_needs(retries), _hook_needs(hooks), _job_needs(held))
+    return [need for each in needs for need in each]
 
 
 async def _nothing() -> list[WebhookRecord]:
