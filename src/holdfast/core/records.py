@@ -57,7 +57,7 @@ class JobFields(msgspec.Struct, kw_only=True):
     attempts: how many attempts it has had, with the running one; also the number of the last.
     reason: the sentence of the last decision.
     wait_cause, wait_until: while `waiting`: why ("start_time", "back_off", "retries_held",
-    "dependency", "array", "held") and until when. retry_at: when the pending retry is due; a kill switch may
+    "dependency", "array", "parked") and until when. retry_at: when the pending retry is due; a kill switch may
     hold it longer.
     best_step: the furthest step of any attempt. no_progress: number of attempts in a row that got
     no further. drain_*: while `draining`, why, since when, and how long its tasks have to save before

@@ -212,6 +212,15 @@ ACTS: Mapping[str, Act] = {
         call="PATCH /v1/config", role="admin", button="Unset",
         ask="The layer below holds again: the server's environment, or the default.",
     ),
+    "retries.release": Act(
+        call="PATCH /v1/config", role="admin", button="Release",
+        ask="Retries go again; those that fell due meanwhile go no faster than the rate limit.",
+    ),
+    "project.release": Act(
+        call="PUT /v1/projects/{name}", role="admin", button="Release",
+        ask="Retries of the project go again; those that fell due meanwhile go no faster than the "
+        "rate limit.",
+    ),
     "token.create": Act(
         call="POST /v1/tokens", role="admin", button="New token", fields=_TOKEN, shows="secret",
         ask="Its secret is shown once, here.",

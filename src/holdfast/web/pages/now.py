@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -10,9 +11,10 @@ from holdfast.client.methods.jobs import JobMethods
 from holdfast.core.records import JobRecord, ProjectRecord, QueueRecord
 from holdfast.core.states import HostState, JobState
 from holdfast.core.webhooks.values import WebhookRecord, WebhookState
+from holdfast.moves.rows import PARKED
 from holdfast.web.page import Page, PageRequest, read_items, together
 from holdfast.web.pages.report import read_day
-from holdfast.wire.api import HostView
+from holdfast.wire.api import HostView, RetriesView
 from holdfast.wire.pools import PoolStatus
 
 SHOWN_JOBS = 8
@@ -31,6 +33,7 @@ class NeededAct(msgspec.Struct, frozen=True, kw_only=True):
     link: str
     act: str = ""
     params: Mapping[str, str] = {}
+    body: Mapping[str, object] = {}
     work: JobRecord | None = None
 
 
@@ -45,27 +48,17 @@ async def show(ask: PageRequest) -> Page:
     """Make the page."""
     reader = ask.reader
     live = JobMethods.jobs(reader, states=_LIVE, page_size=SHOWN_JOBS)
-    waiting = JobMethods.jobs(reader, states=["waiting"], page_size=MAX_WAITING)
     failed = JobMethods.jobs(reader, states=["failed"], page_size=SHOWN_JOBS)
-    hosts, queues, pools, projects, hooks, (day, parts), jobs, held, lately = await together(
+    hosts, queues, pools, others, (day, parts), jobs, lately = await together(
         reader.hosts(),
         reader.queues(),
         reader.pools(),
-        reader.projects(),
-        reader.webhooks() if ask.may("admin") else _nothing(),
+        _read_needs(ask),
         read_day(ask),
         read_items(reader, live),
-        read_items(reader, waiting),
         read_items(reader, failed),
     )
-    needs = [
-        *_host_needs(hosts),
-        *_pool_needs(pools),
-        *_queue_needs(queues),
-        *_project_needs(projects),
-        *_hook_needs(hooks),
-        *_job_needs(held),
-    ]
+    needs = [*_host_needs(hosts), *_pool_needs(pools), *_queue_needs(queues), *others]
     tiles = [_make_tile(host) for host in hosts if host.gpus]
     devices = [hue for tile in tiles for hue in tile.hues]
     values = {
@@ -89,6 +82,20 @@ async def show(ask: PageRequest) -> Page:
         template="now.html", title="Now", values=values,
         follows=("jobs", "hosts", "queues", "pools", "projects", "webhooks"), every=10,
     )  # fmt: skip
+
+
+async def _read_needs(ask: PageRequest) -> list[NeededAct]:
+    """Return what needs a person of projects, retries, webhooks and parked jobs."""
+    reader = ask.reader
+    waiting = JobMethods.jobs(reader, states=["waiting"], page_size=MAX_WAITING)
+    projects, retries, hooks, held = await together(
+        reader.projects(),
+        reader.retries(),
+        reader.webhooks() if ask.may("admin") else _nothing(),
+        read_items(reader, waiting),
+    )
+    needs = (_project_needs(projects), _retry_needs(retries), _hook_needs(hooks), _job_needs(held))
+    return [need for each in needs for need in each]
 
 
 async def _nothing() -> list[WebhookRecord]:
@@ -133,11 +140,30 @@ def _queue_needs(queues: Iterable[QueueRecord]) -> Iterable[NeededAct]:
 
 def _job_needs(jobs: Iterable[JobRecord]) -> Iterable[NeededAct]:
     for job in jobs:
-        if job.wait_cause == "held":
+        if job.wait_cause == PARKED:
             yield NeededAct(
                 name=job.name, hue="waiting", sentence=job.reason, link=f"/jobs/{job.id}",
                 act="job.retry", params={"id": job.id}, work=job,
             )  # fmt: skip
+
+
+def _retry_needs(retries: RetriesView) -> Iterable[NeededAct]:
+    for hold in retries.holds:
+        why = f": {hold.reason}" if hold.reason else ""
+        whose = "of the cluster" if hold.project is None else f"of project {hold.project}"
+        told: dict[str, Any] = {
+            "name": "retries",
+            "hue": "draining",
+            "link": "/jobs?q=state:waiting",
+            "sentence": f"The retries {whose} are held{why}. {retries.held} jobs wait for it.",
+        }
+        body = {"unset": ["retries_enabled", "retries_hold_reason"]}
+        if hold.source == "cluster":
+            yield NeededAct(**told, act="retries.release", body=body)
+        elif hold.project is not None:
+            yield NeededAct(**told, act="project.release", params={"name": hold.project}, body=body)
+        else:
+            yield NeededAct(**told)
 
 
 def _project_needs(projects: Iterable[ProjectRecord]) -> Iterable[NeededAct]:

@@ -13,9 +13,11 @@ import msgspec
 import pytest
 
 from holdfast.controller.routes import ENDPOINTS
+from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import make_id
 from holdfast.web import acts
 from holdfast.web.acts import ACTS
+from holdfast.wire.agent import TaskReport
 from tests.unit.controller.conftest import FakeAgent, Served
 from tests.unit.controller.fleet.world import ScriptedProvider
 from tests.unit.controller.web.conftest import Browser
@@ -169,6 +171,10 @@ async def test_every_act_of_every_page_leaves_an_event_that_names_its_user(
         ("calls.retry", f"/calls/{SET}", {}),
         ("setting.set", "/settings?q=history_days", {"set": {"history_days": 40}}),
         ("setting.unset", "/settings?q=history_days", {}),
+        ("setting.set", "/settings?q=retries_enabled", {"set": {"retries_enabled": False}}),
+        ("retries.release", "/", {}),
+        ("project.set", "/queues", {"named": "vision", "set": {"retries_enabled": False}}),
+        ("project.release", "/", {}),
         ("token.create", "/settings", {"role": "read", "name": "spare"}),
         ("token.revoke", "/settings", {"named": "spare"}),
         ("hook.create", "/settings", {"url": FREE_PORT, "name": "second"}),
@@ -260,3 +266,23 @@ async def test_no_page_shows_a_button_that_would_be_refused(
     mine = await person.read_acts(f"/jobs/{job_id}")
     assert bool(mine) == (role != "read")
     assert bool(await person.read_acts(f"/jobs/{theirs.json()['id']}")) == (role == "admin")
+
+
+async def test_a_parked_job_needs_a_person_and_is_tried_again(
+    served: Served, agent: FakeAgent, browser: Browser
+) -> None:
+    await served.call("PATCH", "/v1/config", json={"set": {"start_failure_limit": 1}})
+    job = await served.submit(name="train", tasks=2, start_timeout_seconds=1)
+    async with within(30):
+        while (await served.job(job["id"]))["wait_cause"] != "parked":
+            answer = await agent.sync(wait=0.2)
+            ends = [
+                TaskReport(key=each.key, state="ended", facts=TaskFacts(stopped=True))
+                for each in answer.preempt
+            ]
+            await agent.sync(*ends)
+    person = Person(browser)
+    assert "it is parked until" in (await browser.send("GET", f"/jobs/{job['id']}")).text
+    await person.read_acts(f"/jobs/{job['id']}")
+    await person.do("job.retry", "/")
+    assert (await served.job(job["id"]))["wait_cause"] != "parked"

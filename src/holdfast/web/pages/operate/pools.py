@@ -22,6 +22,11 @@ def list_bounds(pool: PoolStatus) -> list[ActField]:
     ]
 
 
+def make_way_back(pool: PoolStatus) -> dict[str, int]:
+    """Return the bounds that a pool has now, as the API takes them."""
+    return {each.name: getattr(pool.spec, each.name) for each in ACTS["pool.scale"].fields}
+
+
 def say_pool(pool: PoolStatus) -> list[str]:
     """Return what holds a pool up, each as a sentence."""
     said = (pool.paused_reason, pool.blocked, pool.quiet_reason, *pool.provider_says)
@@ -30,7 +35,12 @@ def say_pool(pool: PoolStatus) -> list[str]:
 
 async def show_all(ask: PageRequest) -> Page:
     """Make the page of all pools."""
-    values = {"pools": await ask.reader.pools(), "bounds": list_bounds, "say": say_pool}
+    values = {
+        "pools": await ask.reader.pools(),
+        "bounds": list_bounds,
+        "back": make_way_back,
+        "say": say_pool,
+    }
     return Page(
         template="pools.html", title="Pools", values=values, follows=("pools", "hosts"), every=10
     )
@@ -48,6 +58,7 @@ async def show_one(ask: PageRequest) -> Page:
     values = {
         "pool": pool,
         "bounds": list_bounds,
+        "back": make_way_back,
         "say": say_pool,
         "cycles": [each for each in cycles if each.reasons or each.error][:SHOWN_CYCLES],
         "quiet": len([each for each in cycles if not each.reasons and not each.error]),

@@ -11,7 +11,7 @@ import msgspec
 from holdfast.core.report.depths import QueueDepth
 from holdfast.web.acts import write_bulk
 from holdfast.web.page import Page, PageRequest, together
-from holdfast.web.pages.operate.settings import list_setting_fields
+from holdfast.web.pages.operate.settings import list_setting_fields, make_way_back
 
 OF_A_QUEUE = ("max_running", "time_limit_seconds", "preempt_min_run_seconds", "on_trip")
 OF_A_PROJECT = (
@@ -61,6 +61,8 @@ async def show(ask: PageRequest) -> Page:
         "projects": projects,
         "queue_fields": partial(list_setting_fields, OF_A_QUEUE),
         "project_fields": partial(list_setting_fields, OF_A_PROJECT),
+        "queue_back": partial(make_way_back, OF_A_QUEUE),
+        "project_back": partial(make_way_back, OF_A_PROJECT),
         "bulk": {
             "pause": write_bulk("queue.pause", "queue", "name"),
             "resume": write_bulk("queue.resume", "queue", "name"),

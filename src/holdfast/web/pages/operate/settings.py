@@ -62,6 +62,11 @@ def list_setting_fields(offered: Sequence[str], own: Mapping[str, Value]) -> lis
     ]
 
 
+def make_way_back(offered: Sequence[str], own: Mapping[str, Value]) -> dict[str, object]:
+    """Return the change that makes the settings of a queue or a project what they are now."""
+    return {"set": dict(own), "unset": [name for name in offered if name not in own]}
+
+
 def list_lines(settings: Sequence[Effective], changes: Sequence[EventRecord]) -> list[SettingLine]:
     """Return the settings with their last changes. changes: events, oldest first."""
     last: dict[str, EventRecord] = {}
