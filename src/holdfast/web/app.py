@@ -220,8 +220,8 @@ class WebApp:
             page = await show(ask)
         except HoldfastError as error:
             values = {"error": error}
-            status = 404 if isinstance(error, NotFound) else 400
-            page = Page(template="error.html", title="Not found", values=values, status=status)
+            title = "Not found" if isinstance(error, NotFound) else "Not shown"
+            page = Page(template="error.html", title=title, values=values, status=error.status)
         if page.location:
             return Response(status_code=303, headers={"Location": page.location})
         response = _page(draw(page, ask, fixed_version(), seen), page.status)

@@ -246,8 +246,10 @@ async def test_no_page_shows_a_button_that_would_be_refused(
         f"/workflows/{RUN}?node=q", "/calls", f"/calls/{SET}", "/schedules", "/schedules/s",
         "/events", "/report", "/settings", "/find?q=t",
     ]  # fmt: skip
+    hook_page = f"/settings/webhooks/{hook['id']}"
     if role == "admin":
-        pages.append(f"/settings/webhooks/{hook['id']}")
+        pages.append(hook_page)
+    assert ((await browser.send("GET", hook_page)).status_code == 403) == (role != "admin")
     offered = 0
     for page in pages:
         text = (await browser.send("GET", page)).text
