@@ -27,8 +27,8 @@ def sign_in_event(what: str, sign_in_id: str, text: str) -> NewEvent:
 
 
 def calls_event(what: str, set_id: str, project: str, text: str) -> NewEvent:
-    """Return the event `call.<what>`, of a person's change to the calls of a set."""
-    return NewEvent(kind=f"call.{what}", project=project, message=text, data={"set": set_id})
+    """Return the event `calls.<what>`, of a person's change to the calls of a set."""
+    return NewEvent(kind=f"calls.{what}", project=project, message=text, data={"set": set_id})
 
 
 def format_event_id(tx: int, number: int) -> str:

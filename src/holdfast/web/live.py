@@ -31,7 +31,7 @@ ALL = "all"
 def name_changes(event: EventRecord) -> set[str]:
     """Return the names of what an event changed: kinds of pages, and single jobs and hosts."""
     kind = event.kind.partition(".")[0].partition("_")[0]
-    names = {"events", f"{kind}s"}
+    names = {"events", kind if kind.endswith("s") else f"{kind}s"}
     if event.job_id is not None:
         names |= {"jobs", f"job:{event.job_id}"}
     if event.host_id is not None:

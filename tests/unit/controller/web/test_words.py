@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from holdfast.core.records import AttemptRecord
+from holdfast.core.records import AttemptRecord, EventRecord
 from holdfast.core.states import AttemptState, Outcome
 from holdfast.errors import ValidationError
 from holdfast.web import words
 from holdfast.web.ansi import MAX_LINE_BYTES, MarkedLine, MarkupLines
 from holdfast.web.browsers import list_origins
+from holdfast.web.live import name_changes
 from holdfast.web.pages.job.timeline import WIDTH, draw_timeline
 from holdfast.web.pages.jobs import make_query, read_filter
 from tests.unit.controller.why.test_limits import make_job
@@ -163,3 +164,14 @@ def test_bars_stay_in_the_picture_and_in_order(lengths: list[tuple[float, ...]])
 def test_the_operators_origin_stands_in_links() -> None:
     found = list_origins("http://10.0.0.1:7990", ["https://Holdfast.example.org/"])
     assert found == ("https://holdfast.example.org", "http://holdfast.localhost:7990")
+
+
+def test_an_event_names_the_pages_that_it_changes() -> None:
+    def name(kind: str, **more: str) -> set[str]:
+        return name_changes(EventRecord(id="1", at=NOW, kind=kind, **more))
+
+    assert name("settings.changed") == {"events", "settings"}
+    assert name("calls.cancelling") == {"events", "calls"}
+    assert name("sign_in.ended") == {"events", "signs"}
+    assert name("job.ended", job_id="j") == {"events", "jobs", "job:j"}
+    assert name("queue.paused", queue="q") == {"events", "queues"}

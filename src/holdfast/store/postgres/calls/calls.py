@@ -262,7 +262,7 @@ class PostgresCalls(PostgresCallReads):
             steps.append(("close_call_set", {"n": n, "reason": why, "now": at}))
         await tx.many(*steps, *list_writes(moves), *list_counts(moves, also=n))
         view = await show_set(tx, set_id)
-        await _tell(tx, "cancelled", view, indices, at, f": {why}" if why else "")
+        await _tell(tx, "cancelling", view, indices, at, f": {why}" if why else "")
         return view
 
     @transacts_planned
@@ -314,8 +314,10 @@ _PRUNED = ("pages", "results", "charges", "failures", "sets")
 async def _tell(
     tx: Tx, what: str, view: CallSetView, indices: Sequence[int] | None, at: datetime, why: str = ""
 ) -> None:
-    which = "all calls" if indices is None else f"{len(indices)} calls"
-    text = f"{which} of {view.spec.function} in call set {view.id} were {what}{why}"
+    some = "" if indices is None else "1 call" if len(indices) == 1 else f"{len(indices)} calls"
+    said = {"cancelling": "asked to stop", "retried": "made ready again"}[what]
+    which = f"{some or 'all calls'} of {view.spec.function} in call set {view.id}"
+    text = f"{which} {'was' if some == '1 call' else 'were'} {said}{why}"
     await write_events(tx, [calls_event(what, view.id, view.spec.project, text)], at)
 
 

@@ -69,5 +69,9 @@ async def show(ask: PageRequest) -> Page:
         },
     }
     return Page(
-        template="queues.html", title="Queues", values=values, follows=("queues", "jobs"), every=10
+        template="queues.html",
+        title="Queues",
+        values=values,
+        follows=("queues", "projects", "jobs"),
+        every=10,
     )
