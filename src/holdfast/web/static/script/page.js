@@ -20,10 +20,11 @@ function sizeRows() {
 }
 sizeRows();
 const exactly = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "long" });  // one, because making one is slow
+const briefly = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "short" });
 function writeTimes(root) {
   for (const each of root.querySelectorAll("time[datetime]")) {
     each.title = exactly.format(new Date(each.dateTime));
-    if ("plain" in each.dataset) each.textContent = new Date(each.dateTime).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short" });
+    if ("plain" in each.dataset) each.textContent = briefly.format(new Date(each.dateTime));
   }
 }
 writeTimes(document);
