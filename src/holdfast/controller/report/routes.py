@@ -96,7 +96,7 @@ async def list_idle_jobs(call: ApiCall) -> Response:
             continue
         if query.project not in (None, job.project) or query.owner not in (None, job.owner):
             continue
-        policy = find_idle_policy(settings, job.project)
+        policy = find_idle_policy(settings, job)
         shown.append(
             IdleJob(
                 job_id=job.id,

@@ -5,6 +5,7 @@ from datetime import datetime
 
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.ledger.values import Step, Unit
+from holdfast.core.records import JobRecord
 from holdfast.core.report.idle import IdlePolicy
 from holdfast.core.report.losses import MAX_LINES, LossLine, list_losses
 from holdfast.core.report.money import HOUR_MS, Prices
@@ -108,8 +109,9 @@ async def _read_losses(
     )
 
 
-def find_idle_policy(settings: Settings, project: str) -> IdlePolicy:
-    """Return what becomes of jobs of a project that hold idle GPUs."""
+def find_idle_policy(settings: Settings, job: JobRecord) -> IdlePolicy:
+    """Return what becomes of a job that holds idle GPUs, as its project sets it (HELD-2)."""
+    project = job.project
     told, drained = (
         settings.value(name, project=project)
         for name in ("idle_gpus_seconds", "idle_gpus_drain_seconds")
@@ -117,4 +119,6 @@ def find_idle_policy(settings: Settings, project: str) -> IdlePolicy:
     assert isinstance(told, (int, float))
     assert isinstance(drained, (int, float))
     then = str(settings.value("idle_gpus", project=project))
+    if then == "drain" and job.spec.interactive:
+        then = "tell"
     return IdlePolicy(then=then, tell_seconds=float(told), drain_seconds=float(drained))

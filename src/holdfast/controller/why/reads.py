@@ -187,7 +187,7 @@ def _read_rules(settings: Settings, job: JobRecord) -> dict[str, Any]:
         "rate_limit": settings.value("retry_rate_limit"),
         "quota_jobs": settings.value("quota_jobs", job.queue, job.spec),
         "quota_gpus": settings.value("quota_gpus", job.queue, job.spec),
-        "idle_policy": find_idle_policy(settings, job.project),
+        "idle_policy": find_idle_policy(settings, job),
         "watch": settings.watch(job.queue, job.spec),
         "silence_seconds": settings.silence_seconds,
         "reservation_seconds": settings.number("reservation_seconds"),

@@ -4,7 +4,8 @@ HELD-1  A job is judged only where every device of it was idle in the whole of e
         ledger. A look in which one worked, or in which the job was in a section of its own, begins
         anew. A look without readings is no evidence, and changes nothing.
 HELD-2  A job at which a person sits is never judged, nor an executor: each has a rule of its own for
-        idleness (AWAY-1, `executor_idle_seconds`).
+        idleness (AWAY-1, `executor_idle_seconds`). Of a job that runs once, people are told, and it is
+        never stopped, because it could not be queued again.
 HELD-3  Nothing is stopped before people were told and `idle_gpus_drain_seconds` went by after that,
         and then by a drain: the job saves, and is queued again at no charge.
 """

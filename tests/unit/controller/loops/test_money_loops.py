@@ -205,6 +205,16 @@ async def test_a_job_at_which_a_person_sits_is_left_alone(
     assert (await leader.rig.job(job_id)).state is JobState.RUNNING
 
 
+async def test_a_job_that_runs_once_is_told_of_and_never_stopped(leader: Leader) -> None:
+    """HELD-2: it could not be queued again, so its end would be for good."""
+    await leader.set("p", idle_gpus="drain", idle_gpus_seconds=60, idle_gpus_drain_seconds=60)
+    job_id, _ = await leader.start("idle", project="p", gpus=1, interactive=True)
+    await leader.pass_minutes(6)
+    (event,) = await leader.events("job.idle_gpus")
+    assert "stopped" not in event.message
+    assert (await leader.rig.job(job_id)).state is JobState.RUNNING
+
+
 async def test_a_job_in_a_section_is_left_alone_and_counts_anew_after_it(leader: Leader) -> None:
     """HELD-1: an evaluation on the CPU leaves the GPUs idle by intent."""
     await leader.set("p", idle_gpus_seconds=180)

@@ -113,7 +113,7 @@ class IdleGpusLoop(Loop):
             job = jobs.get(job_id)
             if job is None:
                 continue
-            policy = find_idle_policy(settings, job.project)
+            policy = find_idle_policy(settings, job)
             then = decide_idle(idle, policy)
             if then is Then.DRAIN:
                 drains.append((job, say_idle(idle, policy, drains=True)))

@@ -137,6 +137,8 @@ class Acting:
         text = say_slow(slow, host)
         if rank.strain:
             text += f"; {rank.strain}"
+        if act == "blame":
+            text += await self._say_kept([rank.host_id])
         evidence: Evidence = {
             "measure": str(slow.measure),
             "ratio": slow.ratio,
@@ -202,6 +204,8 @@ class Acting:
         names = {n: await self._name_host(r.host_id) for n, r in gang.ranks.items()}
         text = say_disagreement(found, names)
         acts = found.comparable and policy == "restart"
+        if acts:
+            text += await self._say_kept([gang.ranks[n].host_id for n in found.odd])
         odd = found.odd[0] if found.odd else None
         epoch = gang.ranks[rank if odd is None else odd].epoch
         new = NewSuspect(
@@ -237,7 +241,17 @@ class Acting:
             return
         names = {n: await self._name_host(unclear.ranks[n].host_id) for n in wrong}
         text = say_rerun(unclear.found, wrong, right, names)
-        log.warning("%s", text, extra={"job": gang.job_id})
+        text += await self._say_kept([unclear.ranks[n].host_id for n in wrong])
+        new = NewSuspect(
+            job_id=gang.job_id,
+            epoch=gang.ranks[wrong[0]].epoch,
+            rank=wrong[0],
+            kind="corrupt",
+            step=unclear.found.step,
+            message=text,
+            evidence=_list_texts(unclear.found),
+        )
+        await self._note(gang, new)
         for host_id in dict.fromkeys(unclear.ranks[n].host_id for n in wrong):
             await self._set_aside(host_id, text, MAX_ASIDE_SECONDS)
 
@@ -267,12 +281,25 @@ class Acting:
         found = await self._store.hosts.get_hosts([host_id])
         return found[host_id].name if host_id in found else host_id
 
+    async def _find_refusal(self, host_id: str) -> str:
+        """Return why a host may not be set aside, "" where it may be (BLAME-5)."""
+        settings = await self._settings.recent()
+        if not settings.value("blame_hosts"):
+            return "blame_hosts is off"
+        return may_set_aside(host_id, await self._store.hosts.list_hosts())
+
+    async def _say_kept(self, host_ids: Sequence[str]) -> str:
+        """Return the end of a sentence about hosts that are not set aside, though a rank there was
+        slow or wrong; "" where all are."""
+        words = []
+        for host_id in dict.fromkeys(host_ids):
+            if refusal := await self._find_refusal(host_id):
+                words.append(f"; {await self._name_host(host_id)} stays in service: {refusal}")
+        return "".join(words)
+
     async def _set_aside(self, host_id: str, reason: str, seconds: float) -> None:
         """Quarantine a host on a gang's evidence, within the bounds of BLAME-5."""
-        settings = await self._settings.recent()
-        hosts = await self._store.hosts.list_hosts()
-        refusal = may_set_aside(host_id, hosts) if settings.value("blame_hosts") else "blame_hosts"
-        if refusal:
+        if refusal := await self._find_refusal(host_id):
             log.warning("host %s is not set aside: %s", host_id, refusal, extra={"host": host_id})
             return
         verdict = SetAside(host_id=host_id, kind="jobs", reason=reason, seconds=seconds)
