@@ -16,7 +16,7 @@ from holdfast.core.placement.plan import MAX_HOLDERS, AdmissionPlan, plan_admiss
 from holdfast.core.placement.types import Candidate
 
 MAX_CHANGES = 5
-MAX_COST = 80_000
+MAX_COST = 40_000
 """The time that all plans for one job may take together, in microseconds of a usual machine."""
 SPANS = ((14_400, "4h"), (7200, "2h"), (3600, "1h"), (1800, "30m"), (900, "15m"), (300, "5m"))
 _GIB = 1 << 30

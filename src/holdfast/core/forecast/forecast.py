@@ -12,7 +12,7 @@ from holdfast.core.forecast.replay import Effort, replay
 from holdfast.core.forecast.world import SCENARIOS
 from holdfast.core.placement.types import Candidate
 
-WORK = 150_000
+WORK = 100_000
 """The time that one forecast may take, in the microseconds of `Effort`."""
 ALONE_WORK = 20_000
 FEWEST = 5

@@ -32,6 +32,8 @@ WINDOW = 32
 """The jobs at the head of the line that a step looks at first."""
 HORIZON_SECONDS = 30 * 86_400.0
 MAX_POOL_LINE = 100_000
+SHARED_COST = 6
+"""How many times as much a plan costs where projects have shares, or jobs may be preempted."""
 MAX_HOLDERS = 2
 """Jobs for which a replayed plan of later holds room back; what more of them hold changes nothing much, and
 costs as much again for each. The first plan holds room back as admission does now (FORECAST-2)."""
@@ -244,7 +246,8 @@ class _Replay:
         self.work.spend(len(world.hosts) // 8)
         if not hosts and self._plain:
             return None
-        self.work.spend(60 + 2 * len(hosts) + 5 * len(window))
+        dear = 1 if self._plain else SHARED_COST
+        self.work.spend(dear * (60 + 2 * len(hosts) + 5 * len(window)))
         plan = self._call(window, hosts, None)
         if not plan.needs_running or (self._plain and not plan.placements):
             return plan
@@ -256,7 +259,7 @@ class _Replay:
             holders += job.job_id not in placed
             if job.job_id in placed or holders <= most or not self._plain:
                 kept.append(job)
-        self.work.spend(3 * len(running) * (1 + min(holders, most)))
+        self.work.spend(dear * 3 * len(running) * (1 + min(holders, most)))
         return self._call(kept, world.list_room((-1, -1, -1)), running)
 
     def _call(
