@@ -9,14 +9,16 @@ from typing import NamedTuple
 import msgspec
 from markupsafe import Markup, escape
 
-MAX_LINE_BYTES = 8192
-"""Of a longer line its beginning is shown, because a browser lays out one of megabytes for seconds."""
+MAX_LINE = 8192
+"""Of a longer line so many characters are shown, because a browser lays out one of megabytes for seconds."""
+MAX_PARTS = 2000
+"""So many parts of a line have colours of their own; what follows is not shown."""
+_KEPT_BYTES = 8 * MAX_LINE
+"""So much of a line is read, because colours stand between its characters."""
 _ESCAPE = re.compile(
     r"\x1b\[(?P<sgr>[0-9;:]{0,64})m|\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]|\x1b\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)"
     r"|\x1b[ -/]{0,8}[0-~]"
 )
-# A colour that is set again and again changes nothing after the first time.
-_FLOOD = re.compile(rb"(\x1b\[[0-9;:]{0,64}m)\1+")
 # Control characters, except tabs, and those that reverse the writing.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
@@ -110,35 +112,36 @@ class MarkupLines:
         if again or (self._returned and piece.strip(b"\r")):
             self._rest, self._more, piece = b"", 0, piece[again:]
         self._returned = piece.endswith(b"\r") if piece else self._returned
-        come = len(piece)
-        # Else a thousand colours would leave no room for the text behind them.
-        piece = _FLOOD.sub(rb"\1", piece)
-        self._more += come - len(piece)
-        room = MAX_LINE_BYTES - len(self._rest)
+        room = _KEPT_BYTES - len(self._rest)
         self._rest += piece[:room]
         self._more += max(0, len(piece) - room)
         self._shown = self._shown and not piece
 
     def _write(self) -> Markup:
-        marked = self._mark(self._rest)
-        if self._more > 0 and len(self._rest) >= MAX_LINE_BYTES:
-            whole = (
-                f" … ({self._more + len(self._rest):,} bytes in this line; Download has them all)"
-            )
-            marked += Markup("<i>{}</i>").format(whole)
+        marked, cut = self._mark(self._rest)
+        if self._more or cut:
+            size = self._more + len(self._rest)
+            note = f" … ({size:,} bytes in this line; Download has them all)"
+            marked += Markup("<i>{}</i>").format(note)
         return marked
 
-    def _mark(self, line: bytes) -> Markup:
+    def _mark(self, line: bytes) -> tuple[Markup, bool]:
+        """Return a line's text in its colours, and whether a part of the text is left out."""
         text = line.decode("utf-8", "replace").rstrip("\r")
         text = text.rpartition("\r")[2]
-        out, at = [], 0
-        for found in _ESCAPE.finditer(text):
-            out.append(self._dress(text[at : found.start()]))
-            at = found.end()
-            if found["sgr"] is not None:
-                self._look = self._look.apply(found["sgr"])
-        out.append(self._dress(text[at:]))
-        return Markup("").join(out)
+        out: list[Markup] = []
+        at, room, cut = 0, MAX_LINE, False
+        for found in (*_ESCAPE.finditer(text), None):
+            piece = text[at : len(text) if found is None else found.start()]
+            if piece:
+                cut = cut or len(piece) > room or len(out) == MAX_PARTS
+                out += [] if len(out) == MAX_PARTS else [self._dress(piece[:room])]
+                room -= min(room, len(piece))
+            if found is not None:
+                at = found.end()
+                if found["sgr"] is not None:
+                    self._look = self._look.apply(found["sgr"])
+        return Markup("").join(out), cut
 
     def _dress(self, text: str) -> Markup:
         if not text:

@@ -148,7 +148,7 @@ class World:
         if job.queue in self.headroom:
             self.headroom[job.queue] -= sign
         quota = self.quotas.get(job.project)
-        if quota is not None and not quota.held:  # else an end would let a held project starts none, also as jobs end
+        if quota is not None and not quota.held:  # a held project starts none, also as jobs end
             self.quotas[job.project] = QuotaLeft(
                 jobs=None if quota.jobs is None else quota.jobs - sign,
                 gpus=None if quota.gpus is None else quota.gpus - sign * gpus,

@@ -15,7 +15,7 @@ from holdfast.core.records import AttemptRecord, EventRecord
 from holdfast.core.states import AttemptState, Outcome
 from holdfast.errors import ValidationError
 from holdfast.web import words
-from holdfast.web.ansi import MAX_LINE_BYTES, MarkedLine, MarkupLines
+from holdfast.web.ansi import MAX_LINE, MarkedLine, MarkupLines
 from holdfast.web.browsers import list_origins
 from holdfast.web.live import name_changes
 from holdfast.web.pages.job.timeline import WIDTH, draw_timeline
@@ -43,7 +43,11 @@ def test_lines_hold_no_markup_but_our_own(pieces: list[bytes]) -> None:
 
 
 @given(
-    st.lists(st.sampled_from([b"a", b"\r", b"\n", b"\x1b[31m", b"\xc3\xa4", b"x" * 5000])),
+    st.lists(
+        st.sampled_from(
+            [b"a", b"\r", b"\n", b"\x1b[31m", b"\xc3\xa4", b"x" * 5000, b"\x1b[32m" * 9000]
+        )
+    ),
     st.integers(1, 50),
 )
 def test_lines_are_the_same_however_they_come(words: list[bytes], size: int) -> None:
@@ -55,7 +59,7 @@ def test_lines_are_the_same_however_they_come(words: list[bytes], size: int) -> 
 def test_a_line_of_megabytes_is_cut_and_its_length_said() -> None:
     stream = MarkupLines()
     lines = read_all(stream, *[b"x" * 65_536] * 160, b"\nnext\n")
-    assert len(lines[0].text) < 2 * MAX_LINE_BYTES
+    assert len(lines[0].text) < 2 * MAX_LINE
     assert "10,485,760 bytes in this line" in lines[0].text
     assert lines[1:] == [MarkedLine(10_485_761, Markup("next"))]
 
