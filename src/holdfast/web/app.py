@@ -215,6 +215,8 @@ class WebApp:
         reader = ApiReader(self._api, token)
         shared = await read_shared(reader)
         ask = make_request(reader, scope["path"], params, scope["query_string"], shared)
+        if find_header(scope, b"sec-fetch-dest") == "document":
+            ask = msgspec.structs.replace(ask, hurry=True)
         seen = self._seen()  # before the facts are read, so that a later one is noticed
         try:
             page = await show(ask)

@@ -38,7 +38,8 @@ _RANKS = {"read": 1, "submit": 2, "admin": 3}
 
 class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One request for a page. params: what the path names. query: the address's parameters, the
-    last of each name. shared: the projects all of whose users may change its work (OWNER-1)."""
+    last of each name. shared: the projects all of whose users may change its work (OWNER-1).
+    hurry: a person waits for the page, which reads itself anew where a part is late."""
 
     reader: ApiReader
     path: str
@@ -46,6 +47,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
     query: Mapping[str, str]
     now: datetime
     shared: frozenset[str] = frozenset()
+    hurry: bool = False
 
     @property
     def token(self) -> TokenRecord:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
+import pytest
 
 from holdfast.core.bundles.manifest import FILE, FOLDER, Entry, encode_manifest
 from holdfast.core.bundles.packs import head_of_pack
@@ -18,6 +19,7 @@ from holdfast.core.ledger.tally import Tally
 from holdfast.core.records import AttemptRecord, MemberRecord
 from holdfast.core.states import AttemptState, Outcome, TaskState
 from holdfast.web.pages.hosts import filter_hosts
+from holdfast.web.pages.job import page as job_page
 from holdfast.web.pages.job.gang import RankState, group_ranks, make_grid, say_fall, view_member
 from holdfast.web.pages.job.timeline import draw_timeline
 from holdfast.wire.api import HostView
@@ -210,3 +212,16 @@ async def test_of_a_thousand_hosts_those_that_need_a_person_come_first(
     made = msgspec.convert((await served.call("GET", "/v1/hosts/box-0", "read")).json(), HostView)
     many = [msgspec.structs.replace(made, name=f"box-{n:04d}") for n in range(1000)]
     assert len(filter_hosts(many, "box-00")) == 100
+
+
+async def test_reasons_that_take_long_hold_no_page_up(
+    served: Served, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await served.submit()
+    monkeypatch.setattr(job_page, "WHY_SECONDS", 0.0)
+    path = f"/jobs/{job['id']}"
+    first = (await browser.send("GET", path, headers={"Sec-Fetch-Dest": "document"})).text
+    assert "data-late" in first
+    then = (await browser.send("GET", path, headers={"Sec-Fetch-Dest": "empty"})).text
+    assert "data-late" not in then
+    assert "no host" in then

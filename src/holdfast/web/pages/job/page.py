@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -20,10 +21,11 @@ from holdfast.web.pages.job.files import read_files
 from holdfast.web.pages.job.gang import find_shown, find_slow, group_ranks, read_ranks, say_fall
 from holdfast.web.pages.job.readings import read_readings
 from holdfast.web.pages.job.timeline import draw_timeline
-from holdfast.wire.api import ForensicsView, JobView
+from holdfast.wire.api import ForensicsView, JobView, Why
 
 TABS = ("output", "ranks", "readings", "stacks", "files", "events", "spec")
 FEW_RANKS = 64
+WHY_SECONDS = 0.3
 SHOWN_EVENTS = 200
 SHOWN_ATTEMPTS = 20
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -39,7 +41,7 @@ async def show(ask: PageRequest) -> Page:
     few = view.tasks <= FEW_RANKS  # a large gang has thousands of members in every attempt
     attempts, why, suspects, right = await together(
         reader.attempts(view.id) if few else reader.attempts(view.id, last=SHOWN_ATTEMPTS),
-        reader.why(view.id),
+        _read_why(ask, view.id),
         reader.suspects(view.id),
         reader.session_right(view.id),
     )
@@ -67,6 +69,20 @@ async def show(ask: PageRequest) -> Page:
         follows=(f"job:{view.id}",),
         every=0 if view.state.terminal else 5 if few else 15,
     )
+
+
+async def _read_why(ask: PageRequest, job_id: str) -> Why | None:
+    """Return why a job is where it is; None where that takes longer than a person should wait for a
+    page, as where its start is planned among a hundred thousand jobs."""
+    reading = asyncio.ensure_future(ask.reader.why(job_id))
+    if not ask.hurry:
+        return await reading
+    done, _ = await asyncio.wait((reading,), timeout=WHY_SECONDS)
+    if done:
+        return reading.result()
+    reading.cancel()
+    await asyncio.gather(reading, return_exceptions=True)
+    return None
 
 
 def read_span(ask: PageRequest) -> tuple[datetime, datetime] | None:

@@ -27,6 +27,7 @@ function place(page) {
   if (rows && $("rows")) placeRows(rows);
   else if (rows) location.reload();  // the list was empty
 }
+if (document.querySelector("[data-late]")) refresh();  // a part took longer than one waits for a page
 function swap(here, part) {
   writeTimes(part);
   decorate(part);
