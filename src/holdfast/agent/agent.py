@@ -242,6 +242,7 @@ class Agent:
             folder=self._work_folder,
             is_idle=lambda: not self._table.count_live(),
         )
+        self._commands.settings_changed = self._health.look_again
         self._ends = TaskEnds(
             self._table,
             containers=self._containers,

@@ -187,6 +187,24 @@ async def test_an_order_is_carried_out_and_reported(tmp_path: Path) -> None:
     assert second.report.measured.versions["holdfast"]
 
 
+async def test_a_host_that_waits_an_hour_asks_again_once_the_settings_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.agent.health import checks
+
+    monkeypatch.setattr(checks, "FAILURE_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(checks, "SETTINGS_SPREAD_SECONDS", 0.0)
+    controller = Controller(HealthAnswer(next_seconds=3600.0))
+    health = HealthChecks(controller.ask, find_gpus, incarnation="incarnation", folder=tmp_path)
+    running = asyncio.create_task(health.run())
+    while not controller.requests:
+        await asyncio.sleep(0)
+    health.look_again()
+    await in_time(controller.heard.wait(), 60)
+    running.cancel()
+    assert len(controller.requests) == 2
+
+
 async def test_ends_are_told_once_the_controller_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

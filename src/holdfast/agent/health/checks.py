@@ -7,6 +7,7 @@ HCHK-1  A check runs in a process of its own with a deadline; a part that hangs 
 import asyncio
 import contextlib
 import logging
+import random
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
@@ -32,6 +33,7 @@ log = logging.getLogger("holdfast.agent.health")
 
 RETRY_SECONDS = 30.0
 MAX_WAIT_SECONDS = 3600.0
+SETTINGS_SPREAD_SECONDS = 20.0  # in which all hosts ask, once the settings have changed
 FAILURE_PAUSE_SECONDS = 2.0  # after a failed task, so that its siblings' ends are counted with it
 
 Ask = Callable[[HealthRequest], Awaitable[HealthAnswer]]
@@ -68,6 +70,11 @@ class HealthChecks:
             self._news.set()
         else:
             self._passed += 1
+
+    def look_again(self) -> None:
+        """Have the controller asked soon when the next check is due, because its settings changed."""
+        wait = random.uniform(0.0, SETTINGS_SPREAD_SECONDS)
+        asyncio.get_running_loop().call_later(wait, self._news.set)
 
     async def run(self) -> None:
         """Ask for orders, measure and report for ever."""

@@ -1,7 +1,7 @@
 """Carry out the instructions that `decide` makes of sync answers, on the tasks of this host."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.agent.housekeeping import Housekeeper
@@ -31,7 +31,7 @@ class Commands:
 
     keeper: the housekeeper, which forgets a task once its end is on record. closing: True once
     this host starts no more tasks. settings_rev: the revision of the settings that the tasks are
-    watched by.
+    watched by. settings_changed: called when another revision is heard of.
     """
 
     table: TaskTable
@@ -44,6 +44,7 @@ class Commands:
     news: News
     closing: bool = False
     settings_rev: int = 0
+    settings_changed: Callable[[], None] = lambda: None
     _unsaid: list[tuple[AgentTask, str]] = field(default_factory=list)
 
     def carry_out(self, answer: SyncAnswer, *, started_at: float, newest: bool) -> bool:
@@ -61,6 +62,8 @@ class Commands:
         self.launcher.log_launches()
         self._do(found.watches)
         if newest:
+            if self.settings_rev not in (0, answer.settings_rev):
+                self.settings_changed()
             self.settings_rev = answer.settings_rev
         return found.news
 

@@ -313,6 +313,14 @@ def test_an_overtaken_answer_gives_no_commands(commands: Commands, line: Line) -
     assert line.said == []
 
 
+def test_another_revision_of_the_settings_is_told_once(commands: Commands) -> None:
+    told: list[int] = []
+    commands.settings_changed = lambda: told.append(commands.settings_rev)
+    for rev in (3, 3, 4, 4):
+        commands.carry_out(SyncAnswer(settings_rev=rev), started_at=read_boottime(), newest=True)
+    assert told == [3], "the first answer is no change"
+
+
 def test_stops_act_once_and_a_harder_one_again(commands: Commands, line: Line) -> None:
     now = read_boottime()
     commands.carry_out(SyncAnswer(launch=[order()]), started_at=now, newest=True)
