@@ -4,7 +4,7 @@ none (`make slow-ranks`); and a rank that computes wrongly has its host set asid
 `make slow-ranks` wants two processors on which nothing else runs. A rank that has to wait for one is slow by
 itself, and is named, as it should be: with twenty other processes on two processors, ranks waited for 6 to 9 % of
 the time in spite of their weight, and a healthy one was named by processor time in two of three runs, by the waits
-that the job tells in none of three.
+that the job tells in none of three. With ten others none was named in three runs.
 """
 
 from __future__ import annotations
