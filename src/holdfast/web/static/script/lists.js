@@ -5,8 +5,19 @@ function cellValue(row, at) {
   const cell = row.cells[at], time = cell && cell.querySelector("time");
   if (!cell) return "";
   if (time) return Date.parse(time.dateTime);
-  const text = cell.textContent.trim(), number = parseFloat(text.replace(/[\u2009$]/g, ""));
-  return text && isFinite(number) ? number : text.toLowerCase();
+  return readFigure(cell.textContent.trim());
+}
+// A figure as the server writes it ("1 h 04 m", "1.2 GiB", "$3 200", "6 of 8") as one number, or another text as it stands.
+const UNITS = { ms: 0.001, s: 1, m: 60, min: 60, h: 3600, d: 86400, B: 1, KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30, TiB: 2 ** 40 };
+function readFigure(text) {
+  if (!/^\$?\d[\d\u2009]*(\.\d+)?(\s|%|$)/.test(text)) return text.toLowerCase();
+  let sum = 0;
+  for (const [, figure, unit] of text.matchAll(/\$?(\d[\d\u2009]*(?:\.\d+)?)\s?([A-Za-z]*)/g)) {
+    const number = parseFloat(figure.replaceAll("\u2009", ""));
+    if (!(unit in UNITS)) return sum || number;
+    sum += number * UNITS[unit];
+  }
+  return sum;
 }
 function sortRows(table, at, down) {
   const body = table.tBodies[0], rows = [...body.rows].map((row) => [cellValue(row, at), row]);

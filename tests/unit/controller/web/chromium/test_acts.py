@@ -131,6 +131,15 @@ async def test_a_list_is_completed_kept_sorted_and_searched(
     assert await names.all_text_contents() == ["alpha", "beta"]
     await page.get_by_role("button", name="Job", exact=True).click()
     assert await names.all_text_contents() == ["beta", "alpha"]
+    for figures in (
+        ["850 ms", "24.1 min", "12 h 04 m", "3\u2009200 h", "140 d 2 h"],
+        ["900 B", "1.2 KiB", "3 MiB", "1.1 GiB"],
+        ["$0.40", "$12.00", "$3\u2009200"],
+        ["2 of 8", "6 of 4", "45 %", "a", "h1"],
+    ):
+        read = await page.evaluate("(texts) => texts.map(readFigure)", figures)
+        assert read == sorted(read, key=lambda each: (isinstance(each, str), each))
+        assert len(set(map(str, read))) == len(figures)
     await page.fill("#search", "H1")
     await page.press("#search", "Enter")
     await page.wait_for_url(re.compile("/hosts/h1"))
