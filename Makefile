@@ -41,10 +41,10 @@ WORKERS ?= 4
 # Byte code is kept, also where the environment forbids it beside the sources: without it each worker compiles pytest and
 # its plugins anew, before tests/conftest.py can say where to keep it.
 KEPT := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/.pytest_cache/byte-code
-test: env | .pytest_cache/byte-code ## every test that needs no torch
+test: env | .pytest_cache/byte-code ## all tests but the heavy ones and those that need torch
 	@$(KEPT) $(RUN)/python -m pytest -q -n $(WORKERS) --dist worksteal --durations=30 --durations-min=8
 
-heavy: env | .pytest_cache/byte-code ## each benchmark at a tiny size, and a night of faults
+heavy: env | .pytest_cache/byte-code ## real containers, killed fleets, a night of faults, each benchmark at a tiny size
 	@$(KEPT) $(RUN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m heavy
 
 # Made once, before several workers would make it at the same time. What fails here fails in the tests, which say it.

@@ -18,7 +18,7 @@ from tests.system.containers import python_image
 from tests.system.containers.engines import Engine
 from tests.waits import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.heavy
 SECONDS = 60.0
 
 

@@ -8,7 +8,7 @@ from tests.system.cluster import Cluster
 from tests.system.containers.engines import Engine
 from tests.waits import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.heavy
 
 
 def test_a_copy_sees_the_containers_files_and_caches_and_mounts_are_bound_in(

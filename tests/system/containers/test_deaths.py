@@ -21,7 +21,7 @@ from tests.system.containers.test_pulling import kill_guardian
 from tests.waits import is_alive, wait_until
 
 MakeHost = Callable[..., Host]
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.heavy
 SECONDS = 40.0
 
 

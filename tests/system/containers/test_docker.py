@@ -29,7 +29,7 @@ from tests.system.containers.test_pulling import kill_guardian
 from tests.unit.sources import ROOT
 from tests.waits import is_alive, wait_exit, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.heavy
 SECONDS = 40.0
 
 

@@ -20,7 +20,7 @@ from tests.system.containers.engines import Docker
 from tests.waits import is_alive, wait_until
 
 MakeHost = Callable[..., Host]
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.heavy
 SECONDS = 40.0
 GPUS = [Gpu(index=index, vendor="nvidia", model="a stand-in") for index in range(4)]
 

@@ -18,7 +18,7 @@ from tests.system.containers.conftest import BoxController
 from tests.system.containers.engines import Podman
 
 MakeHost = Callable[..., Host]
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.heavy
 SECONDS = 40.0
 GPUS = [Gpu(index=index, vendor="nvidia", model="a stand-in") for index in range(4)]
 FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))

@@ -15,7 +15,7 @@ from tests.system.containers.engines import Engine
 from tests.system.proxy import Proxy
 from tests.waits import is_alive, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.heavy
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tests.system.proxy import Proxy
 from tests.waits import crowding, wait_exit, wait_until
 
 MakeHost = Callable[..., Host]
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.heavy
 SECONDS = 40.0
 CHUNK_DELAY = 0.03  # for each 64 KiB: the large image then takes about four seconds
 

@@ -20,7 +20,7 @@ from tests.system.containers.engines import Engine
 from tests.waits import wait_until
 
 MakeHost = Callable[..., Host]
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.heavy
 SECONDS = 40.0
 
 

@@ -9,7 +9,7 @@ from tests.system.cluster import Cluster
 from tests.system.containers.engines import Engine
 from tests.waits import wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.heavy
 
 
 def test_a_command_runs_inside_of_the_container_and_ends_with_its_session(

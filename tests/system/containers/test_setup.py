@@ -11,7 +11,7 @@ from tests.system.cluster import Cluster
 from tests.system.containers import python_image
 from tests.system.containers.engines import Engine
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.heavy
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from holdfast.providers.local import LocalConfig, LocalProvider
 from tests.system.cluster import Cluster, Controller
 from tests.waits import wait_exit, wait_until
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.heavy
 SERVER = str(Path(__file__).with_name("stopping_server.py"))
 
 
