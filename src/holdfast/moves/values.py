@@ -162,6 +162,7 @@ class JobFilter(StoreValue, frozen=True, kw_only=True):
     single: bool = False  # only jobs of no array
     executors: Literal["hide", "only"] | None = None  # jobs that Holdfast submits to run calls
     family: str | None = None  # executors of this family
+    supervised: bool = False  # only jobs that a script supervises
     before: str | None = None
     limit: int = 100
 

@@ -503,6 +503,13 @@ async def test_executors_are_listed_apart_and_by_family(rig: Rig) -> None:
     assert [(job.id, job.spec.executor) for job in mine] == [("e1", families[1].name)]
 
 
+async def test_jobs_that_a_script_supervises_are_listed_apart(rig: Rig) -> None:
+    await rig.submit()
+    supervised = await rig.submit(tasks=2, supervised=True)
+    found = await rig.store.jobs.list_jobs(JobFilter(supervised=True))
+    assert [job.id for job in found] == [supervised]
+
+
 async def test_a_job_keeps_its_owner_on_every_road(rig: Rig) -> None:
     """OWNER-1."""
     await rig.host()

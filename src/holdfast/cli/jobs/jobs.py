@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from holdfast.wire.forecasts.values import JobForecast
 
 # Filters about jobs alone: an array that has some such members is not one of them.
-_OF_JOBS = ("cause", "min_retries", "max_retries", "host", "parent", "match", "since")
+_OF_JOBS = ("cause", "min_retries", "max_retries", "host", "parent", "match", "since", "supervised")
 # And what lists of arrays can be asked for, too.
 _OF_BOTH = ("queue", "project", "owner", "name")
 # The least room in which a reason is read easily beside the other columns; else it goes under them.
@@ -71,6 +71,9 @@ REASON_COLUMNS, UNDER_COLUMNS, RATE_COLUMNS = 30, 5, 100
 @click.option("--limit", type=POSITIVE, default=50, help="The most to list.")
 @click.option("--all", "everything", is_flag=True, help="List all of them, executors too.")
 @click.option("--executors", is_flag=True, help="Only the jobs that run calls of functions.")
+@click.option(
+    "--supervised", is_flag=True, default=None, help="Only jobs that a script supervises."
+)
 @click.option("--wide", is_flag=True, help="One line for each job, with nothing cut or wrapped.")
 @click.option("--watch", "watches", is_flag=True, help="Draw it anew every two seconds; q leaves.")
 @talks

@@ -152,13 +152,15 @@ class JobMethods:
         host: str | None = None,
         array: str | None = None,
         executors: str | None = None,
+        supervised: bool | None = None,
         page_size: int | None = None,
     ) -> PageCall[JobRecord]:
         """Yield jobs, newest first. match: a part of the name. prefix: the beginning of the id.
         since: the earliest time of submission, in Unix seconds. owner: a user, or `@me`.
 
         array: an array's id for its members only, or "none" for jobs of no array. executors: "show"
-        or "only" for the jobs that run calls, which are left out by default.
+        or "only" for the jobs that run calls, which are left out by default. supervised: True for
+        the jobs that a script supervises.
         """
         return get_pages(
             path_of("jobs"),
@@ -179,6 +181,7 @@ class JobMethods:
             host=host,
             array=array,
             executors=executors,
+            supervised=supervised or None,
             limit=page_size,
         )
 

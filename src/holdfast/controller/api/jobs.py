@@ -328,6 +328,7 @@ async def read_jobs_page(
             array_id=None if query.array == "none" else query.array,
             single=query.array == "none",
             executors=None if query.executors == "show" else query.executors,
+            supervised=query.supervised,
             before=read_cursor(query.cursor) if query.cursor else None,
             limit=query.limit + 1,
         )

@@ -42,6 +42,7 @@ class JobsQuery(Query, frozen=True, kw_only=True):
     an array's id, or "none". retries_min, retries_max: bounds of the retries that a job was
     charged, both included. executors: what becomes of the jobs that Holdfast itself submits to run
     calls: they are left out (hide), listed alone (only), or listed beside the others (show).
+    supervised: only the jobs that a script supervises.
     """
 
     state: tuple[JobState, ...] = ()
@@ -62,6 +63,7 @@ class JobsQuery(Query, frozen=True, kw_only=True):
     retries_max: Count | None = None
     host: Text | None = None
     executors: Literal["hide", "only", "show"] = "hide"
+    supervised: bool = False
     limit: Limit = 100
     cursor: Text | None = None
 

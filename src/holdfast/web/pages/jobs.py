@@ -21,9 +21,22 @@ VIEWS = (
     ("Running", "state:running"),
     ("Waiting", "state:waiting state:queued"),
     ("Failed", "state:failed"),
+    ("Supervised", "supervised:only"),
     ("Mine", "owner:@me"),
 )
-WORDS = ("state", "queue", "project", "owner", "name", "label", "cause", "host", "array", "parent")
+WORDS = (
+    "state",
+    "queue",
+    "project",
+    "owner",
+    "name",
+    "label",
+    "cause",
+    "host",
+    "array",
+    "parent",
+    "supervised",
+)
 MAX_OFFERS = 100
 _STATES = [state.value for state in JobState]
 _LIVE = [state.value for state in JobState if not state.terminal]
@@ -53,6 +66,8 @@ def read_filter(text: str) -> dict[str, list[str]]:
             raise ValidationError(
                 f"{value!r} is no state; the states are {', '.join(_STATES)}", field="q"
             )
+        elif kind == "supervised" and value != "only":
+            raise ValidationError(f"{word!r} filters nothing; write supervised:only", field="q")
         else:
             found.setdefault(kind, []).append(value)
     return found
@@ -67,6 +82,8 @@ def make_query(words: dict[str, list[str]]) -> dict[str, object]:
     }
     if "state" in words:
         query["states"] = words["state"]
+    if "supervised" in words:
+        query["supervised"] = True
     if "match" in words:
         query["match"] = " ".join(words["match"])
     if "label" in words:
@@ -102,6 +119,7 @@ def list_offers(
         *(f"queue:{each.name}" for each in queues),
         *(f"project:{each.name}" for each in projects),
         "owner:@me",
+        "supervised:only",
         *sorted(owners),
         *sorted(labels)[:MAX_OFFERS],
         *(f"host:{each.name}" for each in hosts),

@@ -116,16 +116,19 @@ def test_an_age_carries_its_moment() -> None:
 
 
 def test_a_filter_becomes_the_lists_parameters() -> None:
-    found = make_query(read_filter("state:running state:queued label:team=nlp 'a b' queue:q"))
+    found = make_query(
+        read_filter("state:running state:queued label:team=nlp 'a b' queue:q supervised:only")
+    )
     assert found == {
         "states": ["running", "queued"],
         "labels": {"team": "nlp"},
         "match": "a b",
         "queue": "q",
+        "supervised": True,
     }
 
 
-@pytest.mark.parametrize("text", ["state:none", "colour:red", "'open", "queue:"])
+@pytest.mark.parametrize("text", ["state:none", "colour:red", "'open", "queue:", "supervised:no"])
 def test_a_filter_that_means_nothing_is_refused(text: str) -> None:
     with pytest.raises(ValidationError):
         read_filter(text)

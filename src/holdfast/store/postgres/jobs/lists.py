@@ -14,6 +14,6 @@ async def find_listed(tx: Tx, filter: JobFilter) -> list[str]:
         "cause": filter.cause, "min_retries": filter.min_retries, "max_retries": filter.max_retries,
         "host_id": filter.host_id, "before": filter.before, "limit": filter.limit, "prefix": filter.prefix,
         "array_id": filter.array_id, "single": filter.single,
-        "executors": filter.executors, "family": filter.family,
+        "executors": filter.executors, "family": filter.family, "supervised": filter.supervised,
     }  # fmt: skip
     return [row["id"] for row in await tx.rows("list_job_ids", **params)]

@@ -124,6 +124,7 @@ create index jobs_in_line on jobs (array_id, array_index) where wait_cause = 'ar
 create index jobs_executors on jobs (state, id) where spec ? 'executor'; -- the leader looks for them all the time
 create index jobs_awaited on jobs (id) where awaited and state in ('succeeded', 'failed', 'cancelled'); -- until the loop has seen them
 create index jobs_inputs on jobs ((spec->>'stdin')) where spec ? 'stdin'; -- a value, which lives as long as a job names it
+create index jobs_supervised on jobs (id) where spec ? 'supervised'; -- that a script supervises
 create index jobs_children on jobs ((spec->>'parent')) where spec ? 'parent';
 
 -- ---- Submission and reads.
@@ -225,6 +226,7 @@ where (%(states)s::text[] is null or j.state = any(%(states)s))
   and (%(executors)s::text is distinct from 'only' or j.spec ? 'executor')
   and (%(executors)s::text is distinct from 'hide' or not j.spec ? 'executor')
   and (%(family)s::text is null or j.spec->>'executor' = %(family)s)
+  and (not %(supervised)s::boolean or j.spec ? 'supervised')
   and (%(before)s::text is null or j.id < %(before)s)
 order by j.id desc
 limit %(limit)s;
