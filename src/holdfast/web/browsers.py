@@ -33,10 +33,10 @@ MAX_SECRET_CHARS = 128
 
 def write_policy(nonce: str = "") -> str:
     """Return the Content-Security-Policy of our pages. nonce: of the style elements that a kept part
-    makes, on the page that has one."""
+    makes, on the page that has one. The only picture is the icon, which stands in the page."""
     styles = f"'self' 'nonce-{nonce}'" if nonce else "'self'"
     return (
-        f"default-src 'none'; script-src 'self'; style-src {styles}; img-src 'self'; "
+        f"default-src 'none'; script-src 'self'; style-src {styles}; img-src data:; "
         "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     )
 
