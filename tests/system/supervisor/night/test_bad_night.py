@@ -59,6 +59,7 @@ def read_results(folder: Path) -> list[dict[str, object]]:
     return [json.loads((folder / f"result-{rank}.json").read_text()) for rank in range(RANKS)]
 
 
+@pytest.mark.longest
 @pytest.mark.heavy
 def test_a_training_survives_a_bad_night(tmp_path: Path) -> None:
     words = [
