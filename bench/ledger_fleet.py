@@ -1,7 +1,7 @@
 """A large fleet whose every GPU is held, as rows of the real database, and what a minute of its ledger costs.
 
 One host, one job, its attempt and its task are written by the store; the others are copies of their rows.
-Between two minutes each task tells a tally, which nobody measures here (`bench.cases.ledger` does).
+Between two minutes each task tells a tally, which another benchmark measures (`bench.cases.ledger`).
 """
 
 from __future__ import annotations

@@ -188,7 +188,7 @@ class Night:
         pool = PoolSpec(name="pool", provider="local", offers=(OFFER,), max=4)
         await self.store.fleet.put_pool(pool, now=self.now)
         await self.store.fleet.intend("pool", OFFER, [host], "jobs wait", now=self.now)
-        self.now += timedelta(seconds=0.613)  # the provider takes a moment, which nobody pays
+        self.now += timedelta(seconds=0.613)  # the provider takes a moment, which costs nothing
         await self.store.fleet.ask(host, host, host.encode().ljust(32, b"."), 600.0, now=self.now)
         await self.store.fleet.note_made(host, f"m-{host}", now=self.now)
         self.rented[host] = Rental(made=self.now)

@@ -24,7 +24,7 @@ budget = (
 )
 MINUTE_CPU_SECONDS = 3.0
 SHAPES = (("a task a host, in gangs of 16", 8, 16, 5), ("a job a GPU", 1, 1, 10))
-"""What a large fleet runs: (words, GPUs of a task, tasks of a job, minutes that the leader closes at once)."""
+"""The load of a large fleet: (words, GPUs of a task, tasks of a job, minutes that the leader closes at once)."""
 
 
 def run(scale: Scale) -> Figures:

@@ -1,4 +1,4 @@
-"""What it takes to tell a queued job why it waits, when it should start and what would let it start now, with
+"""The cost of telling a queued job why it waits, when it should start and what would let it start now, with
 100,000 jobs in the queue: as the controller does it, without HTTP."""
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class MarkedLine(NamedTuple):
 class MarkupLines:
     """Cuts the bytes of one stream into lines of markup, as they come.
 
-    offset: where in the stream the bytes begin. skips: leave out the line that had begun before it.
+    offset: the place in the stream at which the bytes begin. skips: leave out the line that had begun before it.
     """
 
     def __init__(self, offset: int = 0, *, skips: bool = False) -> None:

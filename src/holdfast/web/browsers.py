@@ -26,7 +26,7 @@ LINK_SECONDS = 600.0
 TICKET_SECONDS = 20.0
 """How long the ticket of a WebSocket is good, which a page uses at once."""
 TICKET_PREFIX = "ticket."
-"""What stands before a ticket among the subprotocols that a browser offers, because a browser sends
+"""The text before a ticket among the subprotocols that a browser offers, because a browser sends
 no header of a page with a WebSocket, and an address would stand in the logs of proxies."""
 MAX_SECRET_CHARS = 128
 

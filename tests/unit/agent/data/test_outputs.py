@@ -1,4 +1,4 @@
-"""What a host sends of a task's outputs, and what it leaves out (OUT-4, OUT-6, OUT-7)."""
+"""Outputs that a host sends of a task, and those that it leaves out (OUT-4, OUT-6, OUT-7)."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ class Opening:
         return told.value.response.status_code, body["code"]
 
     async def ask(self, ticket: str, **asked: Any) -> SessionStatus:
-        """What the server says to the first message of a WebSocket that it opened."""
+        """Return the server's answer to the first message of a WebSocket that it opened."""
         async with within(10), await self.open(ticket) as socket:
             await socket.send(msgspec.json.encode({"kind": "shell", "tty": True, **asked}))
             answer = await socket.recv()

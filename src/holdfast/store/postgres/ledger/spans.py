@@ -1,4 +1,4 @@
-"""What is read of a span, as values, and its rows as they are written: no statement is sent here."""
+"""The reads of a span as values, and its rows as they are written: no statement is sent here."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ _PARTS = (("gpu", "gpus"), ("cpu", "cpu_slots"))
 
 
 class SpanReads(msgspec.Struct, frozen=True):
-    """What the database says of a span: rows of leases, brief jobs, accounts and hosts' states."""
+    """The reads of a span: rows of leases, brief jobs, accounts and hosts' states."""
 
     leases: Rows
     brief: Rows

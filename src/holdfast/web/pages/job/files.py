@@ -1,4 +1,4 @@
-"""What a job left: checkpoints, logs and outputs, each as a download and never as a page."""
+"""The files that a job left: checkpoints, logs and outputs, each as a download and never as a page."""
 
 from __future__ import annotations
 

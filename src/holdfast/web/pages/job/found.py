@@ -20,7 +20,7 @@ from holdfast.wire.logs.search import LogFound, LogSearchEnd
 
 MAX_FOUND = 500
 BEFORE_CHARS, AFTER_CHARS = 120, 400
-"""What is shown of a long line around a match."""
+"""The part of a long line that is shown around a match."""
 FRAME_SECONDS = 0.1
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FOUND = Markup(

@@ -48,7 +48,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class LineId(NamedTuple):
-    """What the id of a line says: its stream, and where it begins there."""
+    """The id of a line: its stream, and the place at which the line begins there."""
 
     attempt: int
     rank: int
@@ -131,7 +131,7 @@ def _join(lines: Iterable[DrawnLine]) -> str:
 
 
 class _Waiting:
-    """What came and was not sent yet: at most `limit` bytes; the oldest is dropped (OUTPUT-1)."""
+    """Output that came and was not sent yet: at most `limit` bytes; the oldest is dropped (OUTPUT-1)."""
 
     def __init__(self) -> None:
         self.items: deque[LogLine] = deque()

@@ -1,4 +1,4 @@
-"""A real Chromium, and a person who is signed in to a controller that is served for real."""
+"""A real Chromium, and a person's sign-in to a controller that is served for real."""
 
 from __future__ import annotations
 

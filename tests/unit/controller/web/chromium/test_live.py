@@ -1,4 +1,4 @@
-"""What a page reads when it opens, and when its controller was away."""
+"""The reads of a page that opens, and of one whose controller was away."""
 
 from __future__ import annotations
 
