@@ -102,7 +102,7 @@ class LedgerFleet:
         while (facts := await self.store.ledger.read_span(now=at)) is not None:
             await self.store.ledger.write_ledger(facts, close_span(facts))
             closed += (facts.until_ms - facts.since_ms) // 60_000
-        assert closed == minutes
+        assert closed == minutes, f"{closed} of {minutes} minutes were closed"
         return ClosingCost(
             closed,
             time.perf_counter() - began,

@@ -15,10 +15,12 @@ on conflict do nothing;
 
 -- name: read_ledger_cursor
 -- How long the oldest transaction has run that may still write an end or a reservation of an earlier moment: no minute is
--- closed before it is over. One that has written nothing for a minute has not begun to.
+-- closed before it is over. One that has written nothing for a minute has not begun to, and those of PostgreSQL itself
+-- (autovacuum) write nothing of ours.
 select c.at, c.minutes_from, c.hours_from, coalesce((
   select max(extract(epoch from clock_timestamp() - a.xact_start)) from pg_stat_activity a
   where a.datname = current_database() and a.pid <> pg_backend_pid() and a.xact_start is not null
+    and a.backend_type = 'client backend'
     and (a.backend_xid is not null or a.xact_start > clock_timestamp() - interval '60 seconds')
 ), 0)::double precision as open_seconds
 from ledger_cursor c;
