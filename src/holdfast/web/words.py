@@ -117,7 +117,10 @@ def write_age(moment: datetime | None, now: datetime) -> Markup:
     if moment is None:
         return Markup("–")
     seconds = (now - moment).total_seconds()
-    said = f"in {write_span(-seconds)}" if seconds < -1 else f"{write_span(seconds)} ago"
+    if -1 <= seconds < 1:
+        said = "now"
+    else:
+        said = f"in {write_span(-seconds)}" if seconds < 0 else f"{write_span(seconds)} ago"
     exact = moment.astimezone(UTC).isoformat(timespec="milliseconds")
     return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(exact, said)
 

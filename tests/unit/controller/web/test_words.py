@@ -115,6 +115,12 @@ def test_an_age_carries_its_moment() -> None:
     assert 'datetime="2026-11-26T11:56:00.000+00:00"' in age
 
 
+def test_an_age_of_less_than_a_second_is_now() -> None:
+    assert ">now</time>" in words.write_age(NOW - timedelta(milliseconds=754), NOW)
+    assert ">1 s ago</time>" in words.write_age(NOW - timedelta(seconds=1), NOW)
+    assert ">in 2 s</time>" in words.write_age(NOW + timedelta(seconds=2), NOW)
+
+
 def test_a_filter_becomes_the_lists_parameters() -> None:
     found = make_query(
         read_filter("state:running state:queued label:team=nlp 'a b' queue:q supervised:only")
