@@ -8,7 +8,9 @@ POOL-3  A host that admission passes over, because it is silent or cannot start 
         count for waiting jobs. A host with leases is passed over once it is dead; its work counts
         as waiting from that moment, and not only from the end of its leases.
 POOL-4  A host that gets no work and runs none is given back after `idle_timeout_seconds`, even if
-        it costs nothing: one in quarantine, or one that an operator drained.
+        it costs nothing: one in quarantine, or one that an operator drained. One that its provider
+        takes away is given back as soon as it runs nothing, because until then no other may come in its
+        place.
 """
 
 from collections.abc import Callable, Collection
@@ -95,11 +97,12 @@ _END_REASONS = {
 
 def is_unwanted(view: PoolView, host: FleetHost) -> bool:
     """Return whether a host that gets no work is given back: at once where it was drained because
-    the pool shrinks, else after its idle time (POOL-4). A paused pool keeps its hosts in quarantine
-    and the hosts that an operator drained. One that still sends outputs is kept within the grace."""
+    the pool shrinks or its provider takes it away, else after its idle time (POOL-4). A
+    paused pool keeps its hosts in quarantine and the hosts that an operator drained. One that still
+    sends outputs is kept within the grace."""
     if host.leases or host.sends_outputs(view.spec.shutdown_grace_seconds):
         return False
-    if host.state is HostState.DRAINING and host.draining_for_scale:
+    if host.state is HostState.DRAINING and (host.draining_for_scale or host.lost):
         return True
     waited = host.state_seconds
     if host.idle_seconds is not None:

@@ -72,6 +72,13 @@ def test_an_emptied_draining_host_is_ended_at_once_and_an_operators_after_its_id
         assert not plan(pool(), (busy,)).actions
 
 
+def test_a_machine_that_is_taken_away_makes_room_for_another_as_soon_as_it_runs_nothing() -> None:
+    """POOL-4: with `max` machines, none had come in its place for the pool's idle time."""
+    taken = host(0, "draining", lost="preempted", state_seconds=1.0)
+    found = plan(pool(), (taken, host(1, "draining", lost="preempted", leases=1)))
+    assert [a.host_id for a in kinds(found, EndMachine)] == ["h0"]
+
+
 def test_a_host_that_still_sends_outputs_is_kept_for_its_grace_and_no_longer() -> None:
     spec = pool(shutdown_grace_seconds=600.0)
     hosts = (host(0, outputs_seconds=599.0), host(1, outputs_seconds=600.0), host(2))
