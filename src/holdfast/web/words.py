@@ -32,6 +32,7 @@ _HUES = {
     "error": "failed",
     "dead": "failed",
     "expired": "failed",
+    "parked": "failed",
     "quarantined": "failed",
     "succeeded": "done",
     "done": "done",

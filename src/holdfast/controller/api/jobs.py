@@ -14,7 +14,7 @@ from holdfast.controller.http.job_tokens import adopt, enter_project
 from holdfast.controller.http.owners import find_refused, name_caller
 from holdfast.controller.http.pages import answer_page, check_job_id, make_cursor, read_cursor
 from holdfast.controller.http.problems import answer_json, problem_of
-from holdfast.controller.http.queries import AttemptQuery, JobsQuery
+from holdfast.controller.http.queries import AttemptQuery, JobsQuery, is_on
 from holdfast.controller.notices.targets import check_wishes
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.controller.runtime.context import Controller
@@ -328,7 +328,7 @@ async def read_jobs_page(
             array_id=None if query.array == "none" else query.array,
             single=query.array == "none",
             executors=None if query.executors == "show" else query.executors,
-            supervised=query.supervised,
+            supervised=is_on(query.supervised),
             before=read_cursor(query.cursor) if query.cursor else None,
             limit=query.limit + 1,
         )

@@ -63,7 +63,7 @@ class JobsQuery(Query, frozen=True, kw_only=True):
     retries_max: Count | None = None
     host: Text | None = None
     executors: Literal["hide", "only", "show"] = "hide"
-    supervised: bool = False
+    supervised: Flag = "0"
     limit: Limit = 100
     cursor: Text | None = None
 

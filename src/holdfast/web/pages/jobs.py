@@ -166,5 +166,5 @@ def _api_query(query: dict[str, object]) -> str:
         elif isinstance(value, dict):
             pairs += [("label", f"{key}={each}") for key, each in value.items()]
         else:
-            pairs.append((kind, str(value)))
+            pairs.append((kind, "1" if value is True else str(value)))
     return urlencode(pairs)

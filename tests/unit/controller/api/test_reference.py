@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from holdfast.controller.reference import render_metrics_page, render_rest_page
+from holdfast.controller.routes import ENDPOINTS
 from holdfast.controller.runtime.metrics import Metrics
 
 PAGES = Path(__file__).resolve().parents[4] / "docs" / "reference"
@@ -37,3 +40,9 @@ def test_every_label_is_told() -> None:
         name = family.name + ("_total" if family.type == "counter" else "")
         told = ", ".join(f"`{label}`" for label in metric._labelnames)
         assert rows[f"`{name}`"].split(" | ")[1] == told, name
+
+
+def test_no_query_has_a_truth_value_because_a_query_is_text() -> None:
+    for endpoint in ENDPOINTS:
+        for field in msgspec.structs.fields(endpoint.query) if endpoint.query else ():
+            assert field.type is not bool, f"{endpoint.path}: {field.name}; use `Flag`"

@@ -269,6 +269,12 @@ async def _read_back(ask: PageRequest) -> list[DrawnLine]:
     return [*lines, *drawer.draw_open()]
 
 
+async def read_last_lines(ask: PageRequest, *, rank: int) -> list[Markup]:
+    """Return the last lines of a rank as markup, those of the newest attempt at the end."""
+    one = msgspec.structs.replace(ask, query={"rank": str(rank)})
+    return [Markup(line.html) for line in await _read_back(one)]
+
+
 async def _read_on(
     ask: PageRequest, begin: float, until: float | None, after: LineId | None
 ) -> tuple[list[DrawnLine], bool]:

@@ -20,6 +20,7 @@ from holdfast.web.page import Page, PageRequest, read_items, together
 from holdfast.web.pages.job.files import read_files
 from holdfast.web.pages.job.gang import find_shown, find_slow, group_ranks, read_ranks, say_fall
 from holdfast.web.pages.job.readings import read_readings
+from holdfast.web.pages.job.run import read_run
 from holdfast.web.pages.job.timeline import draw_timeline
 from holdfast.wire.api import ForensicsView, JobView, Why
 
@@ -34,10 +35,11 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 async def show(ask: PageRequest) -> Page:
     """Make the page. Raises NotFound."""
     reader, job_id = ask.reader, ask.params["job"]
-    tab = ask.query.get("tab", "output")
-    if tab not in TABS:
-        raise NotFound(f"a job's page has no part {tab[:32]!r}; it has {', '.join(TABS)}")
     view = await reader.job(job_id)
+    tabs = ("run", *TABS) if view.spec.supervised else TABS
+    tab = ask.query.get("tab") or tabs[0]
+    if tab not in tabs:
+        raise NotFound(f"a job's page has no part {tab[:32]!r}; it has {', '.join(tabs)}")
     few = view.tasks <= FEW_RANKS  # a large gang has thousands of members in every attempt
     attempts, why, suspects, right = await together(
         reader.attempts(view.id) if few else reader.attempts(view.id, last=SHOWN_ATTEMPTS),
@@ -55,12 +57,12 @@ async def show(ask: PageRequest) -> Page:
         "slow": find_slow(suspects, view.attempts),
         "estimate": estimate(view, attempts, ask.now),
         "tab": tab,
-        "tabs": TABS,
+        "tabs": tabs,
         "rank": ask.query.get("rank", ""),
         "attempt": ask.query.get("attempt", ""),
         "find": ask.query.get("find", ""),
         "span": read_span(ask),
-        **await _read_tab(ask, view, tab, suspects),
+        **await _read_tab(ask, view, tab, suspects, attempts),
     }
     return Page(
         template="job.html",
@@ -95,9 +97,15 @@ def read_span(ask: PageRequest) -> tuple[datetime, datetime] | None:
 
 
 async def _read_tab(
-    ask: PageRequest, job: JobView, tab: str, suspects: Sequence[SuspectRecord]
+    ask: PageRequest,
+    job: JobView,
+    tab: str,
+    suspects: Sequence[SuspectRecord],
+    attempts: Sequence[AttemptRecord],
 ) -> dict[str, object]:
     reader = ask.reader
+    if tab == "run":
+        return await read_run(ask, job, attempts, read_span(ask))
     if tab == "ranks":
         ranks, members, number = await read_ranks(ask)
         return {
