@@ -14,7 +14,7 @@ import gzip
 import hashlib
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import resources
 from typing import Any, Protocol
@@ -368,16 +368,34 @@ async def attach(pieces: AsyncIterator[bytes], name: str) -> Response:
 
 @functools.cache
 def read_fixed_files() -> dict[str, bytes]:
-    """Return the fixed files by name. The pages' script is one file, so that a page takes few requests."""
+    """Return the fixed files by name. What a page needs of one sort is one file, so that it takes few
+    requests: the parts of the pages' script, and on the shell page the kept parts with what is ours."""
     folder = resources.files("holdfast.web") / "static"
     files = {
-        f"{prefix}{each.name}": each.read_bytes()
-        for place, prefix in ((folder, ""), (folder / "kept", "kept/"))
-        for each in place.iterdir()
+        each.name: each.read_bytes()
+        for each in folder.iterdir()
         if each.name.rpartition(".")[2] in _TYPES
     }
     files["pages.js"] = b"".join((folder / "script" / name).read_bytes() for name in _SCRIPT)
+    kept = {each.name: each.read_bytes() for each in (folder / "kept").iterdir()}
+    files["shell.mjs"] = join_module(files["shell.mjs"], kept)
+    styles = (text for name, text in sorted(kept.items()) if name.endswith(".css"))
+    files["shell.css"] = b"\n".join((files["look.css"], *styles))
     return files
+
+
+def join_module(script: bytes, kept: Mapping[str, bytes]) -> bytes:
+    """Return a module with the kept modules that it imports in their places, each in a function of its
+    own, so that their short names do not meet."""
+
+    def place(found: re.Match[bytes]) -> bytes:
+        name, text = found[1], kept[found[2].decode()]
+        text, count = re.subn(rb"export\{(\w+) as " + name + rb"\};", rb"return \1;", text)
+        assert count == 1, f"{found[2]!r} gives no {name!r}"
+        text = re.sub(rb"(?m)^//# sourceMappingURL=.*$", b"", text)
+        return b"const " + name + b" = (() => {\n" + text.strip() + b"\n})();"
+
+    return re.sub(rb'(?m)^import \{ (\w+) \} from "\./kept/([^"]+)";$', place, script)
 
 
 @functools.cache

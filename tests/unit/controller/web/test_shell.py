@@ -19,6 +19,7 @@ from holdfast.controller.http.sockets import REFUSED
 from holdfast.controller.runtime.auth import hash_secret
 from holdfast.core.sessions.rights import CLOSED_LABEL
 from holdfast.store.postgres.sign_ins import BrowserTicket
+from holdfast.web.app import join_module
 from holdfast.wire.sessions.frames import PROTOCOL, STATUS, STDOUT, frame
 from holdfast.wire.sessions.messages import SessionStatus
 from tests.unit.controller.conftest import FakeAgent, Served
@@ -26,7 +27,7 @@ from tests.unit.controller.web.conftest import Browser
 from tests.waits import within
 
 STATIC = Path(web.__file__).parent / "static"
-KEPT, SHELL = STATIC / "kept", (STATIC / "shell.mjs").read_text()
+KEPT = STATIC / "kept"
 
 
 class Opening:
@@ -258,17 +259,27 @@ async def test_the_shell_page_is_at_most_150_kb_and_only_it_has_a_kept_part(
     served: Served, browser: Browser
 ) -> None:
     job = await served.submit()
-    weights = {}
+    weights, scripts = [], []
     for path in (f"/jobs/{job['id']}", f"/jobs/{job['id']}/shell"):
         page = (await browser.send("GET", path)).text
-        files = set(re.findall(r'(?:src|href)="(/static/[^"]+)"', page))
-        if "shell.mjs" in page:
-            files |= {f"/static/kept/{name}" for name in re.findall(r"kept/([\w.-]+\.mjs)", SHELL)}
-        weights[path] = sum([await weigh(browser, each) for each in sorted(files)], len(page))
-        assert ("/static/kept/" in page) == path.endswith("/shell")
-    of_job, of_shell = weights.values()
+        files = re.findall(r'(?:src|href)="(/static/[^"]+)"', page)
+        weights.append(sum([await weigh(browser, each) for each in files], len(page)))
+        scripts.append("".join([(await browser.send("GET", each)).text for each in files]))
+    of_job, of_shell = weights
     assert of_job <= 60_000
     assert of_shell <= 150_000
+    assert ["The xterm.js authors" in each for each in scripts] == [False, True]
+    assert scripts[1].count("@license MIT") > 1, "licences stay in what is sent"
+
+
+def test_a_kept_part_that_gives_another_name_is_refused() -> None:
+    script = b'import { A } from "./kept/a.mjs";\nA();\n'
+    joined = join_module(
+        script, {"a.mjs": b"var h=2;class o{}export{o as A};\n//# sourceMappingURL=a\n"}
+    )
+    assert joined == b"const A = (() => {\nvar h=2;class o{}return o;\n})();\nA();\n"
+    with pytest.raises(AssertionError, match="gives no"):
+        join_module(script, {"a.mjs": b"export{o as B};"})
 
 
 async def weigh(browser: Browser, path: str) -> int:

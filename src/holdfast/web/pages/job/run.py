@@ -93,7 +93,6 @@ class LifeMoment(msgspec.Struct, frozen=True, kw_only=True):
     word: str
     said: str
     rank: int | None = None
-    host: str = ""
     charged_to: str = ""
     after: str = ""
 
@@ -191,7 +190,7 @@ _WORDS = {
 }
 
 
-def tell_life(events: Sequence[EventRecord], names: Mapping[str, str]) -> list[LifeMoment]:
+def tell_life(events: Sequence[EventRecord]) -> list[LifeMoment]:
     """Return the moments of a run, newest first. A replacement is one moment: that its rank fell, why,
     which budget it was charged to, and how long after that the rank ran again, and where."""
     made: list[LifeMoment] = []
@@ -203,26 +202,22 @@ def tell_life(events: Sequence[EventRecord], names: Mapping[str, str]) -> list[L
             again.setdefault(event.rank, event)
         else:
             after = again.pop(event.rank, None) if event.kind == "task.replaced" else None
-            made.append(_tell(event, after, names))
+            made.append(_tell(event, after))
     return made
 
 
-def _tell(event: EventRecord, after: EventRecord | None, names: Mapping[str, str]) -> LifeMoment:
-    said, charged = event.message, str(event.data.get("charged_to") or "")
-    prefix = f"rank {event.rank}: "
+def _tell(event: EventRecord, after: EventRecord | None) -> LifeMoment:
+    charged = str(event.data.get("charged_to") or "")
     followed = ""
     if after is not None:
-        host = names.get(after.host_id or "", "another host")
-        span = write_span((after.at - event.at).total_seconds())
-        word = "runs again" if after.kind == "task.started" else "has a place"
-        followed = f"{word} on {host} after {span}"
+        said = after.message.removeprefix(f"rank {event.rank} ")
+        followed = f"{said}, {write_span((after.at - event.at).total_seconds())} later"
     return LifeMoment(
         at=event.at,
         hue=_HUES.get(event.kind, "starting"),
         word=event.kind.partition(".")[2].replace("_", " "),
-        said=said.removeprefix(prefix),
+        said=event.message.removeprefix(f"rank {event.rank}: "),
         rank=event.rank,
-        host=names.get(event.host_id or "", ""),
         charged_to=_CHARGED.get(charged, charged),
         after=followed,
     )
@@ -244,8 +239,7 @@ async def read_run(
     members = list_members(tasks, {host.id: host for host in hosts})
     if ended is not None:
         members = list_ended(ended.members, events, ended.number)
-    names = {host.id: host.name for host in hosts}
-    life = tell_life(events, names)
+    life = tell_life(events)
     if span is not None:
         life = [each for each in life if span[0] <= each.at <= span[1]]
     return {

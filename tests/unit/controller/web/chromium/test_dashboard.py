@@ -11,6 +11,7 @@ from typing import Any
 from holdfast.controller.server import RunningServer, bind_socket
 from tests.unit.controller.conftest import FakeAgent
 from tests.unit.controller.web.chromium.person import SECOND, Person, expect
+from tests.unit.controller.web.test_acts import RUN, SET, prepare
 from tests.waits import within
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202eabc"
@@ -84,6 +85,30 @@ async def test_a_page_is_light(person: Person, agent: FakeAgent) -> None:
     assert sum(sizes.values()) <= 200_000
     assert sum(size for url, size in sizes.items() if "/static/" in url) <= 60_000
     await page.close()
+
+
+async def test_no_page_takes_more_than_five_requests(person: Person, agent: FakeAgent) -> None:
+    """Besides the one stream of changes that all pages of a browser share, and what a page reads anew
+    after a change."""
+    run = await person.served.submit(tasks=9, supervised=True)
+    job_id = await prepare(person.served, agent)
+    (hook,) = (await person.served.call("GET", "/v1/webhooks")).json()["items"]
+    page = await person.sign_in()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.removeprefix(person.base)))
+    tabs = ("output", "ranks", "readings", "stacks", "files", "events", "spec")
+    counts = {}
+    for path in (
+        *PLACES, *(f"/jobs/{job_id}?tab={tab}" for tab in tabs), f"/jobs/{job_id}?find=x",
+        f"/jobs/{job_id}/again", f"/jobs/{job_id}/shell", f"/workflows/{RUN}", f"/calls/{SET}",
+        f"/settings/webhooks/{hook['id']}", "/pools/p", "/schedules/s", f"/jobs/{run['id']}",
+    ):  # fmt: skip
+        asked.clear()
+        await page.goto(person.base + path)
+        await expect(page.locator("#live")).to_have_text("live", timeout=4 * SECOND)
+        await page.evaluate("() => new Promise((done) => requestIdleCallback(done))")
+        counts[path] = set(asked) - {"/live"}
+    assert {path: urls for path, urls in counts.items() if len(urls) > 5} == {}
 
 
 async def test_new_rows_are_announced_and_changes_come_in_place(
