@@ -357,12 +357,13 @@ class GpuPoint(Record, frozen=True, kw_only=True):
 
 
 class QueueRecord(Record, frozen=True, kw_only=True):
-    """A queue: its own settings, and the number of its jobs by state."""
+    """A queue: its own settings, and the number of its jobs by state. hard: its pause stopped jobs."""
 
     name: str
     settings: dict[str, Value]
     paused_at: datetime | None = None
     paused_reason: str = ""
+    hard: bool = False
     waiting: int = 0
     queued: int = 0
     running: int = 0

@@ -7,7 +7,8 @@ ACT-1  A page draws an act only where the API would take it: its role is the end
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -306,8 +307,8 @@ def write_act(
     query: str = "",
 ) -> str:
     """Return an act as the JSON that the pages' script carries out. what: the thing, for the title.
-    sentence: the consequence, where the thing itself makes it more exact. undo_body: for an act that is
-    undone by itself with another body."""
+    sentence: the consequence, where the thing itself makes it more exact. undo_body: of the call that
+    takes the act back, which is its own one where the table names no other; None: none does."""
     act = ACTS[name]
     given = act.fields if fields is None else tuple(fields)
     value: dict[str, Any] = {
@@ -325,10 +326,32 @@ def write_act(
     if act.shows:
         value["shows"] = act.shows
     if undo_body is not None:
-        value["undo"] = {"method": act.method, "path": value["path"], "body": undo_body}
-    elif act.undo:
-        value["undo"] = {"method": ACTS[act.undo].method, "path": _fill(act.undo, params)}
+        undo = act.undo or name
+        path = _fill(undo, params) + query
+        value["undo"] = {"method": ACTS[undo].method, "path": path, "body": undo_body}
     return msgspec.json.encode(value).decode()
+
+
+def make_way_back(name: str, was: Any, now: datetime) -> dict[str, Any] | None:
+    """Return the body of the call that takes an act back, so that all is as it was; None where no call
+    does that. was: the thing before the act, of whose pause, drain or quarantine the reason returns."""
+    undo = ACTS.get(ACTS[name].undo)
+    if undo is None:
+        return None
+    if not undo.stops:  # to release a host that drained before its quarantine would give it work
+        return None if getattr(was, "state", "") == "draining" else {}
+    back = {"reason": getattr(was, "paused_reason", "") or getattr(was, "reason", "")}
+    deadline = getattr(was, "drain_deadline", None)
+    if deadline is not None:
+        back["deadline_seconds"] = max(1.0, (deadline - now).total_seconds())
+    return {**back, "hard": True} if getattr(was, "hard", False) else back
+
+
+def write_takes(names: Iterable[str], was: Any, now: datetime) -> str:
+    """Return as JSON which acts on many rows a row takes in its state: the word of each, and the body
+    with which it is taken back."""
+    takes = {ACTS[name].button: make_way_back(name, was, now) for name in names}
+    return msgspec.json.encode(takes).decode()
 
 
 def write_bulk(name: str, noun: str, key: str, **more: Any) -> str:

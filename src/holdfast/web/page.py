@@ -121,16 +121,19 @@ def draw_act(
     params: Mapping[str, str] = MappingProxyType({}),
     *,
     work: Any = None,
+    was: Any = None,
     button: str = "",
     main: bool = False,
     **more: Any,
 ) -> Markup:
     """Return the button of an act; nothing where the API would refuse it (ACT-1). work: what it
-    changes, where that has an owner. button: another word on it. main: it is the page's first act.
-    more: of `acts.write_act`."""
+    changes, where that has an owner. was: what it changes, where the act's undo brings that back. button:
+    another word on it. main: it is the page's first act. more: of `acts.write_act`."""
     act = acts.ACTS[name]
     if not ask.may(act.role) or (work is not None and not ask.may_change(work)):
         return Markup("")
+    if was is not None:
+        more["undo_body"] = acts.make_way_back(name, was, ask.now)
     given = acts.write_act(name, what, params=params, **more)
     classes = "stop" if act.stops else "main" if main else ""
     return Markup('<button type="button" class="{}" data-act="{}">{}</button>').format(

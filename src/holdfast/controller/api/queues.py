@@ -67,7 +67,7 @@ async def resume_queue(call: ApiCall) -> Response:
     queue = await call.store.settings.get_queue(name)
     await call.store.settings.resume_queue(name)
     call.controller.poke("admit", "events")
-    return answer_json(replace(queue, paused_at=None, paused_reason=""))
+    return answer_json(replace(queue, paused_at=None, paused_reason="", hard=False))
 
 
 def _name(call: ApiCall) -> str:

@@ -13,7 +13,7 @@ from holdfast.core.gpus import Gpu
 from holdfast.core.records import GpuPoint, HostRecord
 from holdfast.core.states import HostState
 from holdfast.errors import ValidationError
-from holdfast.web.acts import ACTS, write_bulk
+from holdfast.web.acts import ACTS, write_bulk, write_takes
 from holdfast.web.page import Page, PageRequest, read_items, together
 from holdfast.web.words import draw_line
 from holdfast.wire.api import HostView
@@ -104,6 +104,8 @@ async def show_all(ask: PageRequest) -> Page:
         "counts": Counter(say_state(host) for host in hosts),
         "filter": text,
         "bulk": BULK,
+        "acts": list_acts,
+        "takes": write_takes,
         "trouble": trouble,
         "before": str(number - 1) if begin else None,
         "after": str(number + 1) if begin + SHOWN_HOSTS < len(found) else None,

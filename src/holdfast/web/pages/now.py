@@ -20,12 +20,14 @@ from holdfast.wire.pools import PoolStatus
 SHOWN_JOBS = 8
 MAX_WAITING = 200
 """The most waiting jobs among which held ones are looked for."""
+TRY_AGAIN = "What is parked is tried again, with fresh budgets."
 _LIVE = [state.value for state in JobState if not state.terminal]
 
 
 class NeededAct(msgspec.Struct, frozen=True, kw_only=True):
     """A thing that needs a person: its name with its state's colour, a sentence, where to look, and
-    the act that mends it, with what it takes. work: what the act changes, where that has an owner."""
+    the act that mends it, with what it takes. work: what the act changes, where that has an owner. was:
+    what it changes, where the act's undo brings that back. ask: its consequence, where that is another."""
 
     name: str
     hue: str
@@ -35,6 +37,8 @@ class NeededAct(msgspec.Struct, frozen=True, kw_only=True):
     params: Mapping[str, str] = {}
     body: Mapping[str, object] = {}
     work: JobRecord | None = None
+    was: HostView | QueueRecord | WebhookRecord | None = None
+    ask: str = ""
 
 
 class HostTile(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,7 +116,7 @@ def _host_needs(hosts: Iterable[HostView]) -> Iterable[NeededAct]:
             yield NeededAct(
                 name=host.name, hue="failed", link=link,
                 sentence=f"Quarantined, so that it gets no work: {host.reason}",
-                act="host.release", params={"host": host.id},
+                act="host.release", params={"host": host.id}, was=host,
             )  # fmt: skip
         elif host.state is HostState.ERROR:
             yield NeededAct(name=host.name, hue="failed", sentence=host.reason, link=link)
@@ -134,7 +138,7 @@ def _queue_needs(queues: Iterable[QueueRecord]) -> Iterable[NeededAct]:
             yield NeededAct(
                 name=f"queue {queue.name}", hue="waiting", link="/queues",
                 sentence=f"Paused{why}. {queue.waiting + queue.queued} jobs wait in it.",
-                act="queue.resume", params={"name": queue.name},
+                act="queue.resume", params={"name": queue.name}, was=queue,
             )  # fmt: skip
 
 
@@ -143,7 +147,7 @@ def _job_needs(jobs: Iterable[JobRecord]) -> Iterable[NeededAct]:
         if job.wait_cause == PARKED:
             yield NeededAct(
                 name=job.name, hue="waiting", sentence=job.reason, link=f"/jobs/{job.id}",
-                act="job.retry", params={"id": job.id}, work=job,
+                act="job.retry", params={"id": job.id}, work=job, ask=TRY_AGAIN,
             )  # fmt: skip
 
 
@@ -182,7 +186,7 @@ def _hook_needs(hooks: Iterable[WebhookRecord]) -> Iterable[NeededAct]:
         name, link = hook.name or "a webhook", f"/settings/webhooks/{hook.id}"
         if hook.state is WebhookState.PAUSED:
             yield NeededAct(
-                name=name, hue="draining", link=link, act="hook.resume", params={"id": hook.id},
+                name=name, hue="draining", link=link, act="hook.resume", params={"id": hook.id}, was=hook,
                 sentence=f"This webhook is paused, so that it sends nothing: {hook.reason}",
             )  # fmt: skip
         elif hook.dead:

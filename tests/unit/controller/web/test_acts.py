@@ -1,12 +1,13 @@
-"""Every act of every page: it is a call that the API has, it is drawn only where the API would take
-it (ACT-1), and it leaves an event that names its user (BY-1)."""
+"""Every act of every page is a call that the API has, and is drawn only where the API would take it
+(ACT-1). Their effects stand in `effects.py`."""
 
 from __future__ import annotations
 
-import asyncio
 import html
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -14,22 +15,16 @@ import pytest
 
 from holdfast.controller.routes import ENDPOINTS
 from holdfast.core.facts import TaskFacts
-from holdfast.core.ids import make_id
 from holdfast.web import acts
 from holdfast.web.acts import ACTS
 from holdfast.wire.agent import TaskReport
 from tests.unit.controller.conftest import FakeAgent, Served
-from tests.unit.controller.fleet.world import ScriptedProvider
 from tests.unit.controller.web.conftest import Browser
+from tests.unit.controller.web.effects import RUN, SET, prepare
 from tests.unit.test_documents import find_strangers
-from tests.waits import Patience, within
+from tests.waits import within
 
 ROLES = ("read", "submit", "admin")
-POOL = {"provider": "local", "max": 3, "offers": [{"name": "s", "cpu_slots": 2, "usd_per_hour": 1}]}
-RUN = make_id(1, 1)
-SET = make_id(1, 2)
-FREE_PORT = "http://127.0.0.1:9/hook"  # nothing listens at the port of `discard`
-NEW_EACH = ("queue.create", "project.create", "token.create", "hook.create", "target.create")
 
 
 def test_each_act_is_a_call_that_the_api_has_for_that_role() -> None:
@@ -49,6 +44,27 @@ def test_a_setting_that_is_changed_back_is_the_one_that_was_there() -> None:
         "path": "/v1/config",
         "body": {"unset": ["x"]},
     }
+
+
+def test_what_held_a_host_returns_with_its_reason_and_the_rest_of_its_time() -> None:
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    host = SimpleNamespace(
+        state="draining", reason="a fan", drain_deadline=now + timedelta(hours=1)
+    )
+    back = acts.make_way_back("host.undrain", host, now)
+    assert back == {"reason": "a fan", "deadline_seconds": 3600}
+    late = acts.make_way_back("host.undrain", host, now + timedelta(days=1))
+    assert late == {"reason": "a fan", "deadline_seconds": 1}
+
+
+def test_a_quarantine_of_a_host_that_drains_cannot_be_taken_back() -> None:
+    """A release would give it work."""
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    draining = SimpleNamespace(state="draining", reason="a fan")
+    assert acts.make_way_back("host.quarantine", draining, now) is None
+    assert acts.make_way_back("host.quarantine", SimpleNamespace(state="active"), now) == {}
+    takes = acts.write_takes(["host.undrain", "host.quarantine"], draining, now)
+    assert msgspec.json.decode(takes) == {"Undrain": {"reason": "a fan"}, "Quarantine": None}
 
 
 def test_a_name_with_a_slash_stays_one_part_of_a_path() -> None:
@@ -78,152 +94,10 @@ class Person:
         found = re.findall(r'data-act="([^"]*)"', answer.text)
         return [msgspec.json.decode(html.unescape(each)) for each in found]
 
-    async def do(self, name: str, page: str, /, named: str = "", **fields: Any) -> None:
-        """Do the first act of this name that a page offers, on the thing `named`."""
-        act = ACTS[name]
-        path = act.path.replace("{action}", name.partition(".")[2])
-        words = re.sub(r"\\\{\w+\\\}", "[^/]+", re.escape(path)) + r"(\?.*)?"
-        wanted = [
-            each
-            for each in await self.read_acts(page)
-            if each["method"] == act.method
-            and each["title"].startswith(act.button)
-            and (re.fullmatch(words, each["path"]) or each["path"] == act.path)
-            and named in each["path"] + each["title"]
-        ]
-        assert wanted, (name, page)
-        target = wanted[0]["path"].replace("{name}", fields.pop("new", ""))
-        body = {**wanted[0].get("body", {}), **fields}
-        answer = await self.browser.send(act.method, target, proof=True, json=body)
-        assert answer.status_code < 300, (name, answer.text)
-
-
-async def prepare(served: Served, agent: FakeAgent) -> str:
-    """Make one of each kind of thing, and return the id of a job."""
-    provider = ScriptedProvider()
-    served.controller.open_provider = lambda kind, config, installation: provider
-    made: list[tuple[str, str, Any]] = [
-        ("PATCH", "/v1/config", {"set": {"webhook_allow_private": True, "webhook_tries": 1}}),
-        ("PUT", "/v1/pools/p", POOL),
-        ("PUT", "/v1/schedules/s", {"every_seconds": 3600, "job": {"argv": ["/bin/true"]}}),
-        ("POST", "/v1/call-sets", {"id": SET, "spec": {"function": "m:f"}, "args": ["{}"], "count": 1}),
-        ("POST", "/v1/webhooks", {"url": FREE_PORT, "name": "hook", "events": ["job.*"]}),
-        (
-            "POST",
-            "/v1/workflows",
-            {"id": RUN, "spec": {"name": "w", "nodes": [{"name": "q", "ask": {"prompt": "On?"}}]}},
-        ),
-    ]  # fmt: skip
-    for method, path, body in made:
-        answer = await served.call(method, path, json=body)
-        assert answer.status_code < 300, (path, answer.text)
-    job = await served.submit(name="train")
-    return str(job["id"])
-
 
 async def list_told(served: Served) -> list[dict[str, Any]]:
     events = (await served.call("GET", "/v1/events?tail=1000")).json()["items"]
     return [each for each in events if each["data"].get("by") == "tester"]
-
-
-async def test_every_act_of_every_page_leaves_an_event_that_names_its_user(
-    served: Served, agent: FakeAgent, browser: Browser
-) -> None:
-    job_id = await prepare(served, agent)
-    (hook,) = (await served.call("GET", "/v1/webhooks")).json()["items"]
-    hook_page = f"/settings/webhooks/{hook['id']}"
-    async with within(20):
-        while True:
-            nodes = (await served.call("GET", f"/v1/workflows/{RUN}/nodes")).json()["items"]
-            dead = (await served.call("GET", f"/v1/webhooks/{hook['id']}")).json()["dead"]
-            if nodes[0]["started_at"] and dead:
-                break
-            await asyncio.sleep(0.05)
-    person, job = Person(browser), f"/jobs/{job_id}"
-    other = Browser(served)
-    await other.sign_in("read")
-    steps: list[tuple[str, str, dict[str, Any]]] = [
-        ("job.cancel", job, {"reason": "no need"}),
-        ("job.retry", job, {}),
-        ("host.drain", "/hosts/h1", {"reason": "a fan"}),
-        ("host.undrain", "/hosts/h1", {}),
-        ("host.quarantine", "/hosts/h1", {"reason": "a fan"}),
-        ("host.release", "/hosts/h1", {}),
-        ("queue.create", "/queues", {"new": "night"}),
-        ("queue.set", "/queues", {"named": "queue night", "set": {"max_running": 3}}),
-        ("queue.pause", "/queues", {"named": "queue night", "reason": "a while"}),
-        ("queue.resume", "/queues", {"named": "queue night"}),
-        ("queue.delete", "/queues", {"named": "queue night"}),
-        ("project.create", "/queues", {"new": "vision"}),
-        ("project.set", "/queues", {"named": "vision", "set": {"quota_gpus": 4}}),
-        ("pool.scale", "/pools", {"max": 5}),
-        ("pool.pause", "/pools/p", {"reason": "a bill"}),
-        ("pool.resume", "/pools/p", {}),
-        ("pool.delete", "/pools/p", {}),
-        ("schedule.run", "/schedules", {}),
-        ("schedule.pause", "/schedules", {"reason": "a while"}),
-        ("schedule.resume", "/schedules/s", {}),
-        ("schedule.delete", "/schedules/s", {}),
-        ("run.answer", f"/workflows/{RUN}", {"answer": "yes"}),
-        ("run.restart", f"/workflows/{RUN}?node=q", {"named": "from q"}),
-        ("run.cancel", f"/workflows/{RUN}", {"reason": "no need"}),
-        ("calls.cancel", "/calls", {"reason": "no need"}),
-        ("calls.retry", f"/calls/{SET}", {}),
-        ("setting.set", "/settings?q=history_days", {"set": {"history_days": 40}}),
-        ("setting.unset", "/settings?q=history_days", {}),
-        ("setting.set", "/settings?q=retries_enabled", {"set": {"retries_enabled": False}}),
-        ("retries.release", "/", {}),
-        ("project.set", "/queues", {"named": "vision", "set": {"retries_enabled": False}}),
-        ("project.release", "/", {}),
-        ("token.create", "/settings", {"role": "read", "name": "spare"}),
-        ("token.revoke", "/settings", {"named": "spare"}),
-        ("hook.create", "/settings", {"url": FREE_PORT, "name": "second"}),
-        ("hook.redeliver-dead", "/settings", {}),
-        ("delivery.again", hook_page, {}),
-        ("hook.test", hook_page, {}),
-        ("hook.rotate", hook_page, {}),
-        ("hook.pause", hook_page, {"reason": "a while"}),
-        ("hook.resume", hook_page, {}),
-        ("hook.delete", hook_page, {}),
-        ("target.create", "/settings", {"new": "team", "url": "ntfy://127.0.0.1:9/x"}),
-        ("target.set", "/settings", {"url": "ntfy://127.0.0.1:9/y"}),
-        ("target.test", "/settings", {}),
-        ("target.delete", "/settings", {}),
-    ]  # fmt: skip
-    before = len(await list_told(served))
-    silent: list[str] = []
-    for name, page, fields in steps:
-        if name == "run.restart":
-            await wait_over(served)
-        await person.do(name, page, **fields)
-        if not ACTS[name].quiet:
-            after = await wait_for_more(served, before)
-            silent += [] if after else [name]
-            before = max(before, after)
-    assert silent == []
-    sign_ins = (await served.call("GET", "/v1/sign-ins")).json()["items"]
-    await person.do("sign-in.end", "/settings", named=sign_ins[-1]["id"])
-    assert await wait_for_more(served, before)
-    left = {"pool.forget", "session.end", "sign-in.end"}  # the first once all its machines went
-    assert {name for name, _, _ in steps} | left == set(ACTS)
-
-
-async def wait_for_more(served: Served, before: int) -> int:
-    """Return the number of events that name the user once there are more; 0 where none comes. An
-    event is shown once no older transaction is open (STORE-4)."""
-    patience = Patience(5)
-    while not patience.over:
-        told = await list_told(served)
-        if len(told) > before:
-            return len(told)
-        await asyncio.sleep(0.02)
-    return 0
-
-
-async def wait_over(served: Served) -> None:
-    async with within(20):
-        while (await served.call("GET", f"/v1/workflows/{RUN}")).json()["state"] == "running":
-            await asyncio.sleep(0.05)
 
 
 @pytest.mark.parametrize("role", ["read", "submit", "admin"])
@@ -285,6 +159,8 @@ async def test_a_parked_job_needs_a_person_and_is_tried_again(
             await agent.sync(*ends)
     person = Person(browser)
     assert "it is parked until" in (await browser.send("GET", f"/jobs/{job['id']}")).text
-    await person.read_acts(f"/jobs/{job['id']}")
-    await person.do("job.retry", "/")
+    (act,) = [each for each in await person.read_acts("/") if job["id"] in each["path"]]
+    assert act in await person.read_acts(f"/jobs/{job['id']}")
+    answer = await browser.send(act["method"], act["path"], proof=True, json={})
+    assert answer.status_code == 200
     assert (await served.job(job["id"]))["wait_cause"] != "parked"

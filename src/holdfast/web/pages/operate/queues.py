@@ -9,7 +9,7 @@ from functools import partial
 import msgspec
 
 from holdfast.core.report.depths import QueueDepth
-from holdfast.web.acts import write_bulk
+from holdfast.web.acts import write_bulk, write_takes
 from holdfast.web.page import Page, PageRequest, together
 from holdfast.web.pages.operate.settings import list_setting_fields, make_way_back
 
@@ -63,6 +63,7 @@ async def show(ask: PageRequest) -> Page:
         "project_fields": partial(list_setting_fields, OF_A_PROJECT),
         "queue_back": partial(make_way_back, OF_A_QUEUE),
         "project_back": partial(make_way_back, OF_A_PROJECT),
+        "takes": write_takes,
         "bulk": {
             "pause": write_bulk("queue.pause", "queue", "name"),
             "resume": write_bulk("queue.resume", "queue", "name"),

@@ -113,6 +113,7 @@ document.addEventListener("click", async (event) => {
 });
 // ---- acts on many rows, on those that are chosen or on all that match
 // A bulk act is JSON: verb, noun, ask, reason; many (a path that takes ids) or each ({} is the row's key); find, states; undo.
+// A row says which of them it takes in its state, and with which body each is taken back, where one call can do that.
 document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-bulk]");
   if (!button) return;
@@ -135,9 +136,10 @@ async function findAll(act, button) {
 }
 async function actOnMany(act, button) {
   const boxes = [...document.querySelectorAll("[data-pick]:checked")];
-  let rows = boxes.map((box) => ({ key: box.value, name: box.getAttribute("aria-label") }));
+  let rows = boxes.map((box) => ({ key: box.value, name: box.getAttribute("aria-label"), takes: JSON.parse(box.dataset.takes || "null") }));
   if (!rows.length && act.find) rows = await findAll(act, button);
-  if (!rows.length) { complain(act.find ? "No " + act.noun + " that matches can be taken for this." : "Choose rows first."); return; }
+  rows = rows.filter((row) => !row.takes || act.verb in row.takes);
+  if (!rows.length) { complain(boxes.length || act.find ? "No " + act.noun + " that " + (boxes.length ? "is chosen" : "matches") + " can be taken for this." : "Choose rows first."); return; }
   const names = rows.slice(0, 5).map((row) => row.name).join(", ") + (rows.length > 5 ? " and " + (rows.length - 5) + " more" : "");
   const title = act.verb + " " + rows.length + " " + act.noun + (rows.length === 1 ? "" : "s");
   const done = [], refused = [];
@@ -145,8 +147,12 @@ async function actOnMany(act, button) {
   if (!said) return;
   for (const box of boxes) box.checked = false;
   if (refused.length) complain(refused.length + " of " + rows.length + " were refused: " + refused[0]);
-  const undo = act.undo && (() => sendMany({ each: act.undo }, done, {}, [], []));
-  tell(act.verb + ": " + done.length + " of " + rows.length + " " + act.noun + "s.", done.length ? undo : null);
+  const undo = act.undo && done.length && done.every((row) => row.takes[act.verb]) && (async () => {
+    const bad = [];
+    await sendMany({ each: act.undo, back: act.verb }, done, {}, [], bad);
+    if (bad.length) throw new Error(bad.length + " of " + done.length + " were refused: " + bad[0]);
+  });
+  tell(act.verb + ": " + done.length + " of " + rows.length + " " + act.noun + "s.", undo);
 }
 async function sendMany(act, rows, body, done, refused) {
   const bar = $("dialog-progress"), step = act.many ? 500 : 1;
@@ -162,7 +168,7 @@ async function sendMany(act, rows, body, done, refused) {
       done.push(...part.filter((row) => !bad.has(row.key)));
     } else {
       const [method, path] = act.each.split(" ");
-      try { await call(method, path.replace("{}", encodeURIComponent(part[0].key)), body); done.push(part[0]); } catch (error) { refused.push(error.message); }
+      try { await call(method, path.replace("{}", encodeURIComponent(part[0].key)), act.back ? part[0].takes[act.back] : body); done.push(part[0]); } catch (error) { refused.push(error.message); }
     }
   }
 }

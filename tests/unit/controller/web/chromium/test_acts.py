@@ -6,7 +6,8 @@ import re
 
 from tests.unit.controller.conftest import FakeAgent
 from tests.unit.controller.web.chromium.person import SECOND, Person, expect
-from tests.unit.controller.web.test_acts import RUN, SET, list_told, prepare
+from tests.unit.controller.web.effects import RUN, SET, prepare
+from tests.unit.controller.web.test_acts import list_told
 
 
 async def test_a_queue_is_paused_and_taken_back_and_both_name_the_person(
