@@ -12,25 +12,24 @@ from datetime import UTC, datetime
 from typing import Any
 from unicodedata import combining, east_asian_width
 
+from holdfast.core.states import HUES, Hue
+
 DEFAULT_COLUMNS = 80
 
 # Control characters, except tabs, line ends and our colours; also those that reverse the writing.
 _CONTROL = re.compile(
-    r"(?!\x1b\[(?:0|1|3[1-6])m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+    r"(?!\x1b\[(?:0|1|2|2;32|3[1-6])m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 )
 
 _BOLD, _RED, _GREEN, _YELLOW, _BLUE, _CYAN = 1, 31, 32, 33, 34, 36
-_COLOURS = {
-    "succeeded": _GREEN,
-    "running": _CYAN,
-    "active": _GREEN,
-    "failed": _RED,
-    "error": _RED,
-    "dead": _RED,
-    "quarantined": _YELLOW,
-    "draining": _YELLOW,
-    "cancelled": _YELLOW,
-    "waiting": _BLUE,
+_CODES = {
+    Hue.WAITING: "",  # grey on the pages; plain here, where some terminals cannot show a readable grey
+    Hue.STARTING: str(_BLUE),
+    Hue.RUNNING: str(_GREEN),
+    Hue.DRAINING: str(_YELLOW),
+    Hue.FAILED: str(_RED),
+    Hue.DONE: f"2;{_GREEN}",
+    Hue.GONE: "2",
 }
 
 
@@ -46,12 +45,12 @@ def unstyle(text: str) -> str:
     return re.sub(r"\x1b\[[;?0-9]*[a-zA-Z]", "", text) if "\x1b" in text else text
 
 
-def style(text: str, code: int) -> str:
+def style(text: str, code: int | str) -> str:
     """Return text in a colour, or bold, where the output shows colours."""
     return _style(text, code) if colourful() else text
 
 
-def _style(text: str, code: int) -> str:
+def _style(text: str, code: int | str) -> str:
     return f"\x1b[{code}m{text}\x1b[0m"
 
 
@@ -82,9 +81,10 @@ def colourful(stream: Any = None) -> bool:
 
 
 def paint(word: str) -> str:
-    """Return a state's word in its colour."""
-    colour = _COLOURS.get(word.strip())
-    return style(word, colour) if colour else word
+    """Return a state's word in its colour, which is the pages' (`core.states.HUES`)."""
+    hue = HUES.get(word.strip())
+    code = "" if hue is None else _CODES[hue]
+    return style(word, code) if code else word
 
 
 def age(moment: datetime | None, now: datetime | None = None) -> str:

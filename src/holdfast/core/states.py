@@ -1,6 +1,7 @@
 """States and events of jobs, tasks, attempts, hosts and rented instances, whose values equal the
-database's words; and of a task inside its agent."""
+database's words; and of a task inside its agent; and the hue of each, which pages and terminals share."""
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 
@@ -209,3 +210,29 @@ class OutputsEvent(StrEnum):
     CUT = "cut"
     LOSE = "lose"
     MISS = "miss"
+
+
+class Hue(StrEnum):
+    """What a state means to a reader, whose colour is the same on each page, in each plot and in a
+    terminal."""
+
+    WAITING = "waiting"  # grey
+    STARTING = "starting"  # blue
+    RUNNING = "running"  # green
+    DRAINING = "draining"  # amber
+    FAILED = "failed"  # red
+    DONE = "done"  # dim green: what is over is dimmer than what lives
+    GONE = "gone"  # dim grey
+
+
+_WORDS = {
+    Hue.WAITING: "waiting queued blocked pending spawning intended collecting unknown",
+    Hue.STARTING: "ready reserved preflight asked made backing_off",
+    Hue.RUNNING: "running active started open",
+    Hue.DRAINING: "draining paused failing cancelling preempting preempted requeued ending partial warn",
+    Hue.FAILED: "failed error dead expired quarantined parked lost fail",
+    Hue.DONE: "succeeded done delivered complete ok",
+    Hue.GONE: "ended terminated cancelled skipped gone",
+}
+HUES: Mapping[str, Hue] = {word: hue for hue, words in _WORDS.items() for word in words.split()}
+"""The hue of each word of a state that a person is shown."""

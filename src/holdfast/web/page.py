@@ -17,6 +17,7 @@ from markupsafe import Markup
 from holdfast.client.rest import PageCall
 from holdfast.core.records import TokenRecord
 from holdfast.web import acts, words
+from holdfast.web.ansi import write_plain
 from holdfast.web.reader import ApiReader
 
 T = TypeVar("T")
@@ -152,6 +153,10 @@ def _environment() -> jinja2.Environment:
     )
     made.filters.update(
         state=words.write_state,
+        told=words.write_told,
+        plain=write_plain,
+        reason=words.find_reason,
+        browser=words.name_browser,
         setting=words.write_setting,
         hue=words.find_hue,
         number=words.write_number,

@@ -2,56 +2,56 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
+
+from holdfast.core.states import HUES, Hue
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 THIN = "\u2009"
-_HUES = {
-    "waiting": "waiting",
-    "queued": "waiting",
-    "blocked": "waiting",
-    "spawning": "waiting",
-    "pending": "waiting",
-    "ready": "starting",
-    "reserved": "starting",
-    "preflight": "starting",
-    "running": "running",
-    "active": "running",
-    "started": "running",
-    "paused": "draining",
-    "failing": "draining",
-    "cancelling": "draining",
-    "draining": "draining",
-    "preempting": "draining",
-    "preempted": "draining",
-    "requeued": "draining",
-    "failed": "failed",
-    "error": "failed",
-    "dead": "failed",
-    "expired": "failed",
-    "parked": "failed",
-    "quarantined": "failed",
-    "succeeded": "done",
-    "done": "done",
-    "delivered": "done",
-    "ended": "gone",
-    "terminated": "gone",
-    "cancelled": "gone",
-    "skipped": "gone",
-}
+_COMMAND = re.compile("`([^`\n]+)`")
+_SAYS_NOTHING = re.compile(r"submitted|registered|attempt \d+ runs|\d+ checks? passed")
+_BROWSERS = (("Edg/", "Edge"), ("OPR/", "Opera"), ("Firefox/", "Firefox"), ("Chrome/", "Chrome"),
+    ("Version/", "Safari"))  # fmt: skip
+_SYSTEMS = ("Android", "iPhone", "iPad", "Windows", "Mac OS X", "Linux")
 
 
 def find_hue(state: object) -> str:
     """Return the name of a state's colour, the same on every page."""
-    return _HUES.get(str(state), "waiting")
+    return HUES.get(str(state), Hue.WAITING).value
 
 
 def write_state(state: object, word: str = "") -> Markup:
     """Return a state as its word with its colour."""
     return Markup('<span class="state {}">{}</span>').format(find_hue(state), word or str(state))
+
+
+def write_told(sentence: str) -> Markup:
+    """Return a sentence with its `commands` as code."""
+    return Markup(_COMMAND.sub(r"<code>\1</code>", str(escape(sentence))))
+
+
+def find_reason(thing: Any) -> str:
+    """Return why a job, a host, a node or a run is in its state; "" where that says no more than the
+    state does."""
+    said = str(thing.reason or "")
+    return "" if said == str(thing.state) or _SAYS_NOTHING.fullmatch(said) else said
+
+
+def name_browser(agent: str) -> str:
+    """Return a browser's name and system, as `Chrome 131, Linux`, of what it calls itself."""
+    for sign, name in _BROWSERS:
+        found = re.search(re.escape(sign) + r"(\d+)", agent)
+        if found:
+            system = next((each for each in _SYSTEMS if each in agent), "")
+            return f"{name} {found[1]}" + (
+                f", {system.replace('Mac OS X', 'macOS')}" if system else ""
+            )
+    return agent
 
 
 def write_setting(value: float | bool | str | None) -> str:
@@ -69,7 +69,7 @@ def write_number(count: float | None) -> str:
 
 
 def write_span(seconds: float | None) -> str:
-    """Return a length of time: `850 ms`, `12 s`, `5 m 03 s`, `1 h 04 m`, `3 d 4 h`."""
+    """Return a length of time: `850 ms`, `12 s`, `15 min`, `5 m 03 s`, `1 h 04 m`, `3 d 4 h`."""
     if seconds is None:
         return "–"
     if 0 < seconds < 1:
@@ -77,6 +77,9 @@ def write_span(seconds: float | None) -> str:
     whole = max(0, int(seconds))
     if whole < 60:
         return f"{whole} s"
+    for unit, word in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if whole % unit == 0 and whole // unit < 60:
+            return f"{whole // unit} {word}"
     if whole < 3600:
         return f"{whole // 60} m {whole % 60:02d} s"
     if whole < 86_400:
@@ -85,11 +88,11 @@ def write_span(seconds: float | None) -> str:
 
 
 def write_hours(hours: float | None) -> str:
-    """Return hours of devices: `0.4 h`, `12 h`, `4 608 h`; shorter ones as minutes."""
+    """Return hours of devices: `1.4 h`, `12 h`, `4 608 h`; shorter ones as minutes."""
     if hours is None:
         return "–"
-    if hours < 0.1:
-        return f"{hours * 60:.1f} min"
+    if hours < 1:
+        return f"{hours * 60:.1f} min" if hours < 1 / 6 else f"{hours * 60:.0f} min"
     return f"{hours:.1f} h" if hours < 10 else f"{write_number(hours)} h"
 
 
@@ -113,15 +116,18 @@ def write_dollars(dollars: float | None) -> str:
 
 
 def write_age(moment: datetime | None, now: datetime) -> Markup:
-    """Return how long ago a moment was, with the moment itself for the pointer; the page's script
-    writes that in the viewer's zone."""
+    """Return how long ago a moment was, as `4 min ago`, with the moment itself for the pointer; the
+    page's script writes that in the viewer's zone."""
     if moment is None:
         return Markup("–")
     seconds = (now - moment).total_seconds()
-    if -1 <= seconds < 1:
-        said = "now"
-    else:
-        said = f"in {write_span(-seconds)}" if seconds < 0 else f"{write_span(seconds)} ago"
+    far = int(abs(seconds))
+    about = next(
+        f"{far // unit} {word}"
+        for unit, word in ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
+        if far >= unit or unit == 1
+    )
+    said = "now" if far == 0 else f"in {about}" if seconds < 0 else f"{about} ago"
     exact = moment.astimezone(UTC).isoformat(timespec="milliseconds")
     return Markup('<time datetime="{0}" title="{0}">{1}</time>').format(exact, said)
 

@@ -25,10 +25,10 @@ from holdfast.core.report.rows import HoursReport, ReportRow
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 _STYLE = """
 :root { color-scheme: light dark; --page: #ffffff; --ink: #1c2024; --soft: #60646c; --rule: #dfe1e6;
-  --card: #f5f6f8; --kept: #1f7a5c; --lost: #c8512f; --unmeasured: #8a8f98; --free: #c9ccd3; }
+  --card: #f5f6f8; --kept: #1c7c4a; --lost: #c02f2f; --unmeasured: #4f7a62; --free: #dcdcd7; }
 @media (prefers-color-scheme: dark) {
   :root { --page: #15171a; --ink: #e8eaed; --soft: #a0a5ad; --rule: #32363c; --card: #1e2125;
-    --kept: #4cb58f; --lost: #e8805f; --unmeasured: #7a808a; --free: #464b53; } }
+    --kept: #4cc38a; --lost: #ff7b72; --unmeasured: #6a9c82; --free: #2c3033; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 60rem; background: var(--page);
   color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from holdfast.cli.output import count_of, paint, span
+from holdfast.core.states import HUES, Hue
 
 if TYPE_CHECKING:
     from holdfast.core.workflows.records import NodeRecord, RunRecord
@@ -25,10 +26,11 @@ _MARKS = {
     "cancelled": "⊘",
 }
 _CLASSES = {
-    "succeeded": "fill:#d7f5dd,stroke:#2a7",
-    "failed": "fill:#fadbd8,stroke:#c33",
-    "started": "fill:#d6ecfa,stroke:#37a",
-    "cancelled": "fill:#fdf2d0,stroke:#b80",
+    Hue.STARTING: "fill:#d6e6f7,stroke:#2f6fb0",
+    Hue.RUNNING: "fill:#d7f5dd,stroke:#1c7c4a",
+    Hue.FAILED: "fill:#fadbd8,stroke:#c02f2f",
+    Hue.DONE: "fill:#e6efe9,stroke:#4f7a62",
+    Hue.GONE: "fill:#eeeeee,stroke:#74787c",
 }
 
 
@@ -136,5 +138,6 @@ def draw_mermaid(nodes: Sequence[NodeRecord]) -> str:
         label = f'"{node.name}<br/>{node.kind.value}"'
         lines.append(f"    n{node.number}{opening}{label}{closing}:::{node.state.value}")
     lines += [f"    n{parent} --> n{node.number}" for node in nodes for parent in node.parents]
-    lines += [f"    classDef {state} {style}" for state, style in _CLASSES.items()]
+    styles = {state: _CLASSES.get(HUES[state]) for state in _MARKS}
+    lines += [f"    classDef {state} {style}" for state, style in styles.items() if style]
     return "\n".join(lines)

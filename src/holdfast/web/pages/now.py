@@ -14,6 +14,7 @@ from holdfast.core.webhooks.values import WebhookRecord, WebhookState
 from holdfast.moves.rows import PARKED
 from holdfast.web.page import Page, PageRequest, read_items, together
 from holdfast.web.pages.report import read_day
+from holdfast.web.words import write_number
 from holdfast.wire.api import HostView, RetriesView
 from holdfast.wire.pools import PoolStatus
 
@@ -137,7 +138,7 @@ def _queue_needs(queues: Iterable[QueueRecord]) -> Iterable[NeededAct]:
             why = f": {queue.paused_reason}" if queue.paused_reason else ""
             yield NeededAct(
                 name=f"queue {queue.name}", hue="waiting", link="/queues",
-                sentence=f"Paused{why}. {queue.waiting + queue.queued} jobs wait in it.",
+                sentence=f"Paused{why}. {_say_waiting(queue.waiting + queue.queued)} in it.",
                 act="queue.resume", params={"name": queue.name}, was=queue,
             )  # fmt: skip
 
@@ -159,7 +160,7 @@ def _retry_needs(retries: RetriesView) -> Iterable[NeededAct]:
             "name": "retries",
             "hue": "draining",
             "link": "/jobs?q=state:waiting",
-            "sentence": f"The retries {whose} are held{why}. {retries.held} jobs wait for it.",
+            "sentence": f"The retries {whose} are held{why}. {_say_waiting(retries.held)} for their release.",
         }
         body = {"unset": ["retries_enabled", "retries_hold_reason"]}
         if hold.source == "cluster":
@@ -168,6 +169,10 @@ def _retry_needs(retries: RetriesView) -> Iterable[NeededAct]:
             yield NeededAct(**told, act="project.release", params={"name": hold.project}, body=body)
         else:
             yield NeededAct(**told)
+
+
+def _say_waiting(count: int) -> str:
+    return "1 job waits" if count == 1 else f"{write_number(count)} jobs wait"
 
 
 def _project_needs(projects: Iterable[ProjectRecord]) -> Iterable[NeededAct]:

@@ -18,7 +18,7 @@ PAGE_RUNS = 50
 MAX_RESULT_CHARS = 20_000
 MAX_DRAWN = 300
 """The most nodes that are drawn as a graph; a larger run has its table alone."""
-BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y = 168, 36, 56, 14
+BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y = 168, 36, 32, 12
 
 
 class NodeBox(msgspec.Struct, frozen=True, kw_only=True):

@@ -70,7 +70,7 @@ def test_each_phase_of_an_attempt_has_its_bar() -> None:
         ("waiting", "queued 10 s"),
         ("starting", "reserved 10 s"),
         ("starting n-loading", "loading 10 s"),
-        ("running", "ran 1 m 00 s"),
+        ("running", "ran 1 min"),
         ("failed n-stalled", "silent before a watchdog's trip 20 s"),
         ("draining", "draining 10 s"),
     ]

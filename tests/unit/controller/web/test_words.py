@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from importlib import resources
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -11,8 +14,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
+from holdfast.cli import output
+from holdfast.cli.report import page
+from holdfast.core.health.checks import CheckVerdict
 from holdfast.core.records import AttemptRecord, EventRecord
-from holdfast.core.states import AttemptState, Outcome
+from holdfast.core.states import (
+    HUES,
+    AttemptState,
+    HostState,
+    InstanceState,
+    JobState,
+    Outcome,
+    OutputsState,
+    TaskState,
+)
+from holdfast.core.webhooks.values import DeliveryState, WebhookState
+from holdfast.core.workflows.values import NodeState, RunState
 from holdfast.errors import ValidationError
 from holdfast.web import words
 from holdfast.web.ansi import MAX_LINE, MarkedLine, MarkupLines
@@ -98,7 +115,15 @@ def test_colours_become_classes_and_end() -> None:
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0.85, "850 ms"), (12, "12 s"), (303, "5 m 03 s"), (3840, "1 h 04 m"), (273_600, "3 d 4 h")],
+    [
+        (0.85, "850 ms"),
+        (12, "12 s"),
+        (303, "5 m 03 s"),
+        (900, "15 min"),
+        (3840, "1 h 04 m"),
+        (7200, "2 h"),
+        (273_600, "3 d 4 h"),
+    ],
 )
 def test_spans_have_units(seconds: float, said: str) -> None:
     assert words.write_span(seconds) == said
@@ -111,7 +136,7 @@ def test_numbers_have_thin_spaces_and_bytes_their_unit() -> None:
 
 def test_an_age_carries_its_moment() -> None:
     age = words.write_age(NOW - timedelta(minutes=4), NOW)
-    assert "4 m 00 s ago" in age
+    assert "4 min ago" in age
     assert 'datetime="2026-11-26T11:56:00.000+00:00"' in age
 
 
@@ -119,6 +144,77 @@ def test_an_age_of_less_than_a_second_is_now() -> None:
     assert ">now</time>" in words.write_age(NOW - timedelta(milliseconds=754), NOW)
     assert ">1 s ago</time>" in words.write_age(NOW - timedelta(seconds=1), NOW)
     assert ">in 2 s</time>" in words.write_age(NOW + timedelta(seconds=2), NOW)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "said"),
+    [
+        ("running", "attempt 2 runs", ""),
+        ("queued", "submitted", ""),
+        ("active", "2 checks passed", ""),
+        ("succeeded", "succeeded", ""),
+        ("failed", "exit code 3; its one retry is spent", "exit code 3; its one retry is spent"),
+    ],
+)
+def test_a_reason_is_shown_where_it_says_more_than_the_state(
+    state: str, reason: str, said: str
+) -> None:
+    assert words.find_reason(SimpleNamespace(state=state, reason=reason)) == said
+
+
+def test_a_sentence_has_its_commands_as_code_and_no_markup_else() -> None:
+    told = words.write_told("`holdfast hosts` says why; <b> `x")
+    assert told == "<code>holdfast hosts</code> says why; &lt;b&gt; `x"
+
+
+@pytest.mark.parametrize(
+    ("agent", "name"),
+    [
+        (
+            "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 Chrome/131.0.0.0 Safari/537.36",
+            "Chrome 131, Linux",
+        ),
+        ("Mozilla/5.0 (Macintosh; Intel Mac OS X 10.15) Gecko Firefox/133.0", "Firefox 133, macOS"),
+        ("curl/8", "curl/8"),
+    ],
+)
+def test_a_browser_is_called_by_its_name(agent: str, name: str) -> None:
+    assert words.name_browser(agent) == name
+
+
+@pytest.mark.parametrize(
+    "states",
+    [JobState, TaskState, AttemptState, Outcome, HostState, OutputsState, InstanceState, RunState,
+     NodeState, WebhookState, DeliveryState, CheckVerdict],
+)  # fmt: skip
+def test_every_state_has_a_hue_that_pages_and_terminals_share(states: type[StrEnum]) -> None:
+    assert [state for state in states if state not in HUES] == []
+    look = (resources.files("holdfast.web") / "static" / "look.css").read_text()
+    for state in states:
+        assert f"--{words.find_hue(state)}: light-dark(" in look
+        assert f".{words.find_hue(state)} {{ --hue:" in look
+
+
+def test_a_terminal_shows_live_things_brighter_than_what_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(output, "colourful", lambda: True)
+    shown = {word: output.paint(word) for word in ("running", "succeeded", "failed", "draining")}
+    assert shown == {
+        "running": "\x1b[32mrunning\x1b[0m",
+        "succeeded": "\x1b[2;32msucceeded\x1b[0m",
+        "failed": "\x1b[31mfailed\x1b[0m",
+        "draining": "\x1b[33mdraining\x1b[0m",
+    }
+    assert output.printable(shown["succeeded"]) == shown["succeeded"]
+
+
+def test_the_report_that_is_sent_has_the_hues_of_the_pages() -> None:
+    look = (resources.files("holdfast.web") / "static" / "look.css").read_text()
+    hues = dict(re.findall(r"--(\w+): light-dark\(#(\w+), #\w+\)", look))
+    sent = dict(re.findall(r"--(\w+): #(\w+);", page._STYLE.partition("@media")[0]))
+    names = {"kept": "running", "lost": "failed", "unmeasured": "done", "free": "free"}
+    assert {name: sent[name] for name in names} == {n: hues[hue] for n, hue in names.items()}
 
 
 def test_a_filter_becomes_the_lists_parameters() -> None:

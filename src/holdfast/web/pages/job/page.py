@@ -27,6 +27,8 @@ from holdfast.wire.api import ForensicsView, JobView, Why
 TABS = ("output", "ranks", "readings", "stacks", "files", "events", "spec")
 FEW_RANKS = 64
 WHY_SECONDS = 0.3
+_PARTS_FIRST = ("verdict", "python stacks", "processes")
+"""The parts of what a watchdog gathered that a person reads first."""
 SHOWN_EVENTS = 200
 SHOWN_ATTEMPTS = 20
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -148,7 +150,8 @@ class StackGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def group_stacks(views: Sequence[ForensicsView]) -> list[StackGroup]:
-    """Group what was gathered before kills: ranks with the same text share a group."""
+    """Group what was gathered before kills, what is read first at the front: ranks with the same text
+    share a group."""
     groups: dict[tuple[int, str, str], StackGroup] = {}
     for view in views:
         for part, text in view.sections.items():
@@ -160,7 +163,8 @@ def group_stacks(views: Sequence[ForensicsView]) -> list[StackGroup]:
                 ),
             )
             group.ranks.append(view.rank)
-    return list(groups.values())
+    order = {part: at for at, part in enumerate(_PARTS_FIRST)}
+    return sorted(groups.values(), key=lambda each: order.get(each.part, len(order)))
 
 
 def estimate(job: JobRecord, attempts: Sequence[AttemptRecord], now: datetime) -> Estimate | None:

@@ -14,6 +14,7 @@ $("theme").onclick = () => {
   document.documentElement.className = dark ? "light" : "dark";
   localStorage.setItem("theme", document.documentElement.className);
 };
+for (const each of document.querySelectorAll("nav .here")) each.scrollIntoView({ inline: "center", block: "nearest" });  // a phone shows a part of a row of links
 function sizeRows() {
   document.documentElement.dataset.size = localStorage.getItem("size") || "";
   $("compact").checked = localStorage.getItem("size") === "compact";
