@@ -66,6 +66,7 @@ from holdfast.agent.watch.kills import Kills
 from holdfast.agent.watch.memory import MemoryWatch
 from holdfast.agent.watch.runner import WatchRunner
 from holdfast.agent.watch.telemetry import Telemetry
+from holdfast.agent.watch.usage import UsageMeter
 from holdfast.http.addresses import read_addresses
 from holdfast.http.asynchronous import AsyncHttp
 from holdfast.http.blocking import BlockingHttp
@@ -122,6 +123,7 @@ class Agent:
         self._lines = ExecutorLines()
         self._places = CallWatches(self._lines.find_batch, self._lines.find_limits)
         self._telemetry = telemetry = Telemetry(self._probe)
+        self._usage = UsageMeter(table, self._ties.guardian_pid)
         self._watching = WatchRunner(
             table,
             self._probe,
@@ -288,6 +290,7 @@ class Agent:
             abilities=self._abilities,
             apps=self._executors.apps,
             telemetry=self._telemetry,
+            usage=self._usage,
             facts=self._facts,
             registrar=self._registrar,
             departure=self._departure,
@@ -377,6 +380,7 @@ class Agent:
             group.create_task(self._checkpoints.run())
             group.create_task(self._health.run())
             group.create_task(self._telemetry.run())
+            group.create_task(self._usage.run())
 
     async def _say_alive(self) -> None:
         while True:

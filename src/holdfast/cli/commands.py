@@ -19,6 +19,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "dashboard": ("watch.dashboard", "Print a link that opens the dashboard in a browser."),
     "wait": ("watch.wait", "Wait until jobs have ended; the exit code says how."),
     "attempts": ("jobs.attempts", "List a job's attempts, with cause and reason."),
+    "telemetry": ("watch.telemetry", "Show the processors and memory of a job's ranks."),
     "exec": ("sessions.exec", "Run a command in a running task."),
     "shell": ("sessions.exec", "Open a shell in a running task."),
     "attach": ("sessions.attach", "Come to the terminal of a job begun with `run -it`."),

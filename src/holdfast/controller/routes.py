@@ -24,6 +24,7 @@ from holdfast.controller.api import (
 )
 from holdfast.controller.api.checkpoints import routes as checkpoints
 from holdfast.controller.api.ledger import routes as ledger
+from holdfast.controller.api.readings import routes as readings
 from holdfast.controller.api.settings import config, rules
 from holdfast.controller.bundles import downloads, uploads
 from holdfast.controller.bundles import outputs as job_outputs
@@ -50,6 +51,7 @@ from holdfast.core.data.outputs import OutputFile, OutputsRecord
 from holdfast.core.fleet.actions import CycleSummary, PoolPlan
 from holdfast.core.ledger.values import LedgerView
 from holdfast.core.logs.likeness import ErrorGroup
+from holdfast.core.readings.records import HostTelemetryView, JobTelemetryView
 from holdfast.core.records import (
     AttemptRecord,
     CheckpointRecord,
@@ -236,6 +238,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     _get("/v1/forecasts", jobs.list_forecasts, "The first queued jobs in their order, and when each should start.",
          PageOf(JobForecast)),
     _get(JOB + "/settings", jobs.list_settings, "Every setting in force for it.", PageOf(Effective)),
+    _get(JOB + "/telemetry", readings.get_job_telemetry, "The processors and the memory of its ranks, now and lately.",
+         JobTelemetryView, queries.RanksTelemetryQuery),
     _get(JOB + "/forensics", jobs.list_forensics, "What was gathered before its kills.",
          PageOf(api.ForensicsView), queries.AttemptQuery),
     _get(JOB + "/logs", logs.get_logs, "Its output: bytes, or a stream with `follow=1`.", None,
@@ -357,7 +361,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     _get("/v1/hosts", hosts.list_hosts, "Every host.", PageOf(api.HostView), queries.HostsQuery),
     _get("/v1/hosts/{host}", hosts.get_host, "One host, by id or name.", api.HostView),
     _get("/v1/hosts/{host}/telemetry", hosts.get_telemetry, "The GPUs of one host, now and lately.",
-         api.HostTelemetryView, queries.TelemetryQuery),
+         HostTelemetryView, queries.TelemetryQuery),
     _get("/v1/hosts/{host}/checks", hosts.list_checks, "The last health checks of one host, newest first.",
          PageOf(HostCheckRecord)),
     Endpoint("POST", "/v1/hosts/{host}/{action}", A, hosts.act_on_host,

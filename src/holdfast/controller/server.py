@@ -234,7 +234,7 @@ class RunningServer:
             keep("the stream of hints", self.controller.pump_hints),
             keep("leadership", leader.run),
             asyncio.create_task(self._server.serve(sockets=[self._sock]), name="http"),
-            keep("the writer of GPU readings", self.controller.telemetry.run),
+            keep("the writer of readings", self.controller.telemetry.run),
             keep("the watch over gangs", self.controller.gangs.run),
         ]
         self._look_at_certificate()

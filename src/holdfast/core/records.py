@@ -13,7 +13,7 @@ from holdfast.core.bundles.code import CodeRef
 from holdfast.core.causes import Cause
 from holdfast.core.dependencies import Wants
 from holdfast.core.facts import TaskFacts
-from holdfast.core.gpus import Gpu, GpuTelemetry
+from holdfast.core.gpus import Gpu
 from holdfast.core.health.checks import CheckKind, CheckResult, CheckVerdict, Measured
 from holdfast.core.host_faults import Hindrance, list_able_labels
 from holdfast.core.ids import TaskKey
@@ -332,28 +332,6 @@ class HostCheckRecord(Record, frozen=True, kw_only=True):
     message: str
     results: tuple[CheckResult, ...] = ()
     measured: Measured = Measured()
-
-
-class HostTelemetryRecord(Record, frozen=True, kw_only=True):
-    """The newest reading of a host's GPUs; each age counts back from `at`."""
-
-    host_id: str
-    at: datetime
-    gpus: tuple[GpuTelemetry, ...]
-
-
-class GpuPoint(Record, frozen=True, kw_only=True):
-    """One GPU over one minute or hour that begins at `at`: means, and the highest values. None: the
-    driver did not say."""
-
-    gpu: int
-    at: datetime
-    samples: int
-    utilisation_percent: float | None = None
-    utilisation_max: float | None = None
-    memory_used_max_bytes: int | None = None
-    memory_total_bytes: int = 0
-    temperature_max_celsius: float | None = None
 
 
 class QueueRecord(Record, frozen=True, kw_only=True):

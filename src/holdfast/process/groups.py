@@ -15,6 +15,7 @@ import contextlib
 import os
 import re
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
 from holdfast.process.syscalls import write_file
@@ -66,10 +67,23 @@ class TaskGroup:
         """Return the most memory that the members held at once, file cache included; 0 if not
         counted."""
         name = "memory.peak" if self.unified else "memory.max_usage_in_bytes"
-        try:
-            return int(Path(f"{self.path}/{name}").read_text())
-        except (OSError, ValueError):
-            return 0
+        return _read_number(f"{self.path}/{name}") or 0
+
+    def read_cpu_seconds(self) -> float | None:
+        """Return the processor time of all that were ever in the group and in groups below; None
+        under v1, where another hierarchy counts it."""
+        spent = _read_fields(f"{self.path}/cpu.stat").get("usage_usec") if self.unified else None
+        return None if spent is None else spent / 1e6
+
+    def read_own_bytes(self) -> int | None:
+        """Return the memory that the kernel could not drop while the members live: anonymous and
+        shared memory and swap, without the file cache. None if not counted."""
+        words = _read_fields(f"{self.path}/memory.stat")
+        if self.unified:
+            swap = _read_number(f"{self.path}/memory.swap.current") or 0
+            return words["anon"] + words.get("shmem", 0) + swap if "anon" in words else None
+        names = ("total_rss", "total_shmem", "total_swap")
+        return sum(words.get(name, 0) for name in names) if "total_rss" in words else None
 
     def kill(self) -> bool:
         """Kill all members at once, which no fork can outrun. Returns False where the kernel
@@ -233,6 +247,30 @@ def read_memory_limit(pid: int) -> int | None:
     return min(limits, default=None)
 
 
+def find_apart_groups(pids: Iterable[int]) -> dict[int, list[TaskGroup]]:
+    """Return the groups of each process in which this process is not. A process without any has an
+    empty list: without delegation, all processes of a user share one group.
+
+    In a v1 hierarchy a process that has ended is shown in the root group, whose counters are the
+    machine's; the root is never returned.
+    """
+    try:
+        ours = Path("/proc/self/cgroup").read_text().splitlines()
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return {pid: [] for pid in pids}
+    apart: dict[int, list[TaskGroup]] = {}
+    for pid in pids:
+        try:
+            lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+        except OSError:
+            lines = []
+        own = [line for line in lines if line not in ours and not line.endswith(":/")]
+        found = find_own_groups(own, mounts)
+        apart[pid] = [TaskGroup(path, not hierarchy) for hierarchy, path in found.items()]
+    return apart
+
+
 def find_own_groups(groups: list[str], mounts: list[str]) -> dict[str, str]:
     """Return hierarchy → this process's own folder in that hierarchy, from /proc/self/cgroup and
     mountinfo. The hierarchy "" is v2."""
@@ -308,11 +346,23 @@ def _read_words(path: str) -> list[str]:
 
 
 def _read_field(path: str, name: str) -> int:
+    return _read_fields(path).get(name, 0)
+
+
+def _read_fields(path: str) -> dict[str, int]:
+    """Return the lines of a file of names and numbers; nothing if it cannot be read."""
     try:
         words = _read_words(path)
-        return int(words[words.index(name) + 1])
-    except (OSError, ValueError, IndexError):
-        return 0
+        return {name: int(value) for name, value in zip(words[::2], words[1::2], strict=True)}
+    except (OSError, ValueError):
+        return {}
+
+
+def _read_number(path: str) -> int | None:
+    try:
+        return int(Path(path).read_text())
+    except (OSError, ValueError):
+        return None
 
 
 def _try_write(path: str, text: str) -> bool:

@@ -28,6 +28,7 @@ from holdfast.core.gpus import Gpu, GpuTelemetry
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.ledger.tally import Tally
+from holdfast.core.readings.usage import RankUsage
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.spec import Name, ShortText
 from holdfast.core.stragglers.agree import StepChecksums
@@ -153,6 +154,7 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
     shares_orders: the agent reads further tasks from `LaunchOrder.also`; otherwise each task needs
     an order of its own. strain: in words, what may slow its tasks down. sent_at: the host's clock;
     round_trip: the shortest time that a sync lately took, without its wait at the controller.
+    ranks: the readings of its tasks that no sync told before.
     """
 
     incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
@@ -169,6 +171,7 @@ class SyncRequest(AgentMessage, frozen=True, kw_only=True):
     strain: ShortText = ""
     sent_at: Instant = 0.0
     round_trip: Elapsed | None = None
+    ranks: Annotated[list[RankUsage], Meta(max_length=MAX_REPORTS)] = []
 
 
 class ClaimOrder(AgentMessage, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ pages: `{"items": [...], "next": cursor|null}`.
     GET    /v1/jobs/{id}/why                → Why
     GET    /v1/forecasts                    → page of JobForecast: the first queued jobs, in their order
     GET    /v1/jobs/{id}/settings           → page of Effective: every setting in force for the job and its source
+    GET    /v1/jobs/{id}/telemetry          ?step=minute|hour&seconds=&rank=&attempt= → JobTelemetryView (core.readings.records)
     GET    /v1/jobs/{id}/forensics          ?attempt= → page of ForensicsView
     GET    /v1/jobs/{id}/logs               ?attempt=&rank=&stream=stdout|stderr|both&offset=&follow=0|1&tail=&full=0|1
                                             follow=0: the bytes (application/octet-stream; both:
@@ -61,7 +62,7 @@ pages: `{"items": [...], "next": cursor|null}`.
     GET    /v1/hosts                        ?dead=0|1&all=0|1 → page of HostView
     GET    /v1/hosts/{id or name}           → HostView
     GET    /v1/ledger                       ?since=&until=&by=&where=field=value&unit=gpu|cpu&step= → LedgerView (core.ledger.values)
-    GET    /v1/hosts/{id or name}/telemetry ?step=minute|hour&seconds= → HostTelemetryView
+    GET    /v1/hosts/{id or name}/telemetry ?step=minute|hour&seconds= → HostTelemetryView (core.readings.records)
     GET    /v1/hosts/{id or name}/checks    → page of HostCheckRecord, newest first
     POST   /v1/hosts/{id}/{action}          action drain|undrain|quarantine|release|terminate|revoke, HostActionRequest → HostView
     …      /v1/pools…                       see wire.pools
@@ -107,7 +108,7 @@ from msgspec import Meta
 
 from holdfast.core.causes import Cause
 from holdfast.core.endings.rules import OperatorRule
-from holdfast.core.records import GpuPoint, HostRecord, HostTelemetryRecord, JobRecord
+from holdfast.core.records import HostRecord, JobRecord
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.settings.resolve import Value
 from holdfast.core.spec import JobSpec, Name
@@ -358,15 +359,6 @@ class PauseRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     reason: Annotated[str, Meta(max_length=512)] = ""
     hard: bool = False
-
-
-class HostTelemetryView(ApiBody, frozen=True, kw_only=True):
-    """The GPUs of a host: the newest reading (None: there is none), and a point for each minute or
-    hour of each device, oldest first."""
-
-    latest: HostTelemetryRecord | None
-    step: str
-    points: list[GpuPoint] = []
 
 
 class HostActionRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):

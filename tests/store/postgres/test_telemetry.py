@@ -7,6 +7,10 @@ from typing import Any
 import pytest
 
 from holdfast.core.gpus import GpuTelemetry
+from holdfast.core.ids import TaskKey
+from holdfast.core.readings.points import Step
+from holdfast.core.readings.records import RankPoint
+from holdfast.core.readings.usage import RankUsage
 from holdfast.moves.fleet.readings import HostReading
 from tests.store.rig import Rig
 
@@ -82,3 +86,66 @@ async def test_old_minutes_go_before_old_hours(rig: Rig) -> None:
     rig.tick(91 * 86_400)
     await rig.store.telemetry.prune_telemetry(now=rig.now)
     assert await rig.store.telemetry.read_history("h1", "hour", 9e8, now=rig.now) == []
+
+
+def used(key: TaskKey, cores: float, memory: int = GIB) -> RankUsage:
+    return RankUsage(key, cores, memory)
+
+
+async def tell(rig: Rig, *ranks: RankUsage, host: str = "h1") -> None:
+    reading = HostReading(host_id=host, gpus=(), ranks=ranks)
+    await rig.store.telemetry.write_readings([reading], now=rig.now)
+
+
+async def read_ranks(rig: Rig, job_id: str, step: Step = "minute", **more: Any) -> list[RankPoint]:
+    asked = {"ranks": [0], "point_seconds": 60, **more}
+    return await rig.store.telemetry.read_ranks(job_id, step, 9e8, now=rig.now, **asked)
+
+
+async def test_minutes_and_hours_hold_the_means_and_peaks_of_each_rank(rig: Rig) -> None:
+    await rig.host()
+    job_id, key = await rig.running()
+    rig.tick(3600 - rig.now.minute * 60 - rig.now.second)
+    for cores, memory in ((1.0, GIB), (3.0, 3 * GIB), (2.0, 2 * GIB)):
+        await tell(rig, used(key, cores, memory))
+        rig.tick(15)
+    rig.tick(60)
+    await tell(rig, used(key, 8.0))
+    first, later = await read_ranks(rig, job_id)
+    assert (first.rank, first.attempt, first.samples) == (0, 1, 3)
+    assert (first.cores, first.cores_max, first.memory_max_bytes) == (2.0, 3.0, 3 * GIB)
+    assert (later.cores, later.samples, (later.at - first.at).total_seconds()) == (8.0, 1, 60.0)
+    (wide,) = await read_ranks(rig, job_id, point_seconds=300)
+    assert (wide.samples, wide.cores, wide.cores_max, wide.at) == (4, 3.5, 8.0, first.at)
+    (hour,) = await read_ranks(rig, job_id, "hour", point_seconds=3600)
+    assert (hour.samples, hour.cores) == (4, 3.5)
+    assert await read_ranks(rig, job_id, ranks=[1]) == []
+    assert await read_ranks(rig, job_id, attempt=2) == []
+    assert len(await read_ranks(rig, job_id, attempt=1)) == 2
+    assert await rig.store.telemetry.read_latest("h1") is None, "its GPUs were not read"
+
+
+async def test_a_host_tells_only_of_the_tasks_that_are_on_it(rig: Rig) -> None:
+    """FENCE-1."""
+    await rig.host()
+    await rig.host("h2")
+    job_id, key = await rig.running()
+    await tell(rig, used(key, 1.0), host="h2")
+    await tell(rig, used(TaskKey(job_id, 0, key.epoch + 1), 1.0))
+    await tell(rig, used(TaskKey("gone", 0, 1), 1.0), used(TaskKey(job_id, 1, key.epoch), 1.0))
+    assert await read_ranks(rig, job_id) == []
+    await tell(rig, used(TaskKey("gone", 0, 1), 1.0), used(key, 1.0))
+    assert len(await read_ranks(rig, job_id)) == 1
+
+
+async def test_old_minutes_of_ranks_go_before_old_hours(rig: Rig) -> None:
+    await rig.host()
+    job_id, key = await rig.running()
+    await tell(rig, used(key, 1.0))
+    rig.tick(2 * 86_400)
+    await rig.store.telemetry.prune_telemetry(now=rig.now)
+    assert await read_ranks(rig, job_id) == []
+    assert len(await read_ranks(rig, job_id, "hour")) == 1
+    rig.tick(91 * 86_400)
+    await rig.store.telemetry.prune_telemetry(now=rig.now)
+    assert await read_ranks(rig, job_id, "hour") == []

@@ -13,7 +13,7 @@ import pytest
 from holdfast.controller.runtime import background
 from holdfast.controller.runtime.background import keep_going
 from holdfast.controller.runtime.outages import Outages
-from holdfast.controller.runtime.telemetry import GpuReadings
+from holdfast.controller.runtime.telemetry import ReadingsWriter
 from holdfast.core.gpus import GpuTelemetry
 from holdfast.errors import Unavailable
 from holdfast.moves.fleet.readings import HostReading
@@ -34,9 +34,9 @@ class Picky:
         self.kept += [reading.host_id for reading in readings]
 
 
-def make_readings(store: Picky) -> GpuReadings:
+def make_readings(store: Picky) -> ReadingsWriter:
     found: Any = SimpleNamespace(telemetry=store)
-    return GpuReadings(found, lambda: 1.0, Outages(lambda: 1.0))
+    return ReadingsWriter(found, lambda: 1.0, Outages(lambda: 1.0))
 
 
 async def test_a_reading_that_cannot_be_written_holds_up_no_other(
@@ -48,7 +48,7 @@ async def test_a_reading_that_cannot_be_written_holds_up_no_other(
         readings.take(host, [GpuTelemetry(index=0)])
     await readings.write()
     assert store.kept == ["h1", "h3"]
-    assert "the reading of GPUs of host h2 is left out" in caplog.text
+    assert "the reading of host h2 is left out" in caplog.text
 
 
 async def test_a_part_that_fails_begins_again(

@@ -154,3 +154,15 @@ def test_guardians_of_a_starter_that_stepped_aside_have_limits() -> None:
             if folder.is_dir():
                 folder.rmdir()
         top.rmdir()
+
+
+def test_a_group_s_processors_and_memory_are_without_the_file_cache(tmp_path: Path) -> None:
+    (tmp_path / "cpu.stat").write_text("usage_usec 2500000\nuser_usec 2000000\n")
+    (tmp_path / "memory.stat").write_text(
+        "anon 10\nfile 5000\nshmem 3\ntotal_rss 70\ntotal_cache 9000\ntotal_shmem 8\ntotal_swap 1\n"
+    )
+    v2, v1 = (TaskGroup(str(tmp_path), unified=unified) for unified in (True, False))
+    assert (v2.read_cpu_seconds(), v2.read_own_bytes()) == (2.5, 13)
+    assert (v1.read_cpu_seconds(), v1.read_own_bytes()) == (None, 79)
+    gone = TaskGroup(str(tmp_path / "gone"), unified=True)
+    assert (gone.read_cpu_seconds(), gone.read_own_bytes()) == (None, None)

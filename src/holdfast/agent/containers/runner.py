@@ -31,6 +31,7 @@ from holdfast.agent.containers.plan import (
     write_status,
 )
 from holdfast.agent.containers.pulls import STEP_SECONDS, NeverRan, Puller, make_failure, say
+from holdfast.process.groups import TaskGroup, find_apart_groups
 from holdfast.process.syscalls import read_boottime
 
 EXIT_NEVER_RAN = 125  # the runtimes' own code for this
@@ -70,7 +71,7 @@ class Runner:
         self._made = False
         self._pid = 0
         self._started_at = 0.0
-        self._peak_file: Path | None = None
+        self._groups: list[TaskGroup] = []
         self._peak_bytes = 0
         self._passed_on = False  # TERM was delivered
         self._unanswered = False  # the engine was away while it ran
@@ -205,8 +206,8 @@ class Runner:
 
     def _note_peak(self) -> None:
         """Save the peak memory if it grew by 5 %, because after a kill no other record has it."""
-        self._peak_file = self._peak_file or find_peak_file(self._pid)
-        found = read_peak_bytes(self._peak_file) if self._peak_file else 0
+        self._groups = self._groups or find_apart_groups([self._pid])[self._pid]
+        found = max((group.read_peak_bytes() for group in self._groups), default=0)
         if found > self._peak_bytes * 1.05:
             self._peak_bytes = found
             self._say_running()
@@ -351,43 +352,6 @@ def _blame(words: str) -> RunnerStatus:
     if any(mark in words for mark in _NO_PROGRAM):
         return RunnerStatus(phase="ended", start_error=f"in its container: {words}")
     return make_failure(words)
-
-
-def find_peak_file(pid: int) -> Path | None:
-    """Find the file in which the kernel counts the peak memory of the container's own control
-    group. Return None if the container has no group of its own, or none that can be seen.
-
-    In a v1 hierarchy a process that has ended is shown in the root group, whose peak is the
-    machine's.
-    """
-    try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-        ours = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return None
-    for line in lines:
-        if line in ours:
-            continue  # without delegation the user's processes share one group
-        number, controllers, path = line.split(":", 2)
-        if path == "/":
-            continue
-        if "memory" in controllers.split(","):
-            file = Path(f"/sys/fs/cgroup/memory{path}/memory.max_usage_in_bytes")
-        elif number == "0":
-            file = Path(f"/sys/fs/cgroup{path}/memory.peak")
-        else:
-            continue
-        if file.is_file():
-            return file
-    return None
-
-
-def read_peak_bytes(file: Path) -> int:
-    """Return the peak memory in bytes that this file counts; 0 if unknown."""
-    try:
-        return int(file.read_text())
-    except (OSError, ValueError):
-        return 0
 
 
 def main(argv: list[str]) -> int:

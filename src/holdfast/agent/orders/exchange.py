@@ -25,9 +25,11 @@ from holdfast.agent.uplink.news import News
 from holdfast.agent.watch.kills import Kills
 from holdfast.agent.watch.runner import WatchRunner
 from holdfast.agent.watch.telemetry import Telemetry
+from holdfast.agent.watch.usage import UsageMeter
 from holdfast.core.gpus import GpuTelemetry
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
+from holdfast.core.readings.usage import RankUsage
 from holdfast.core.states import AgentTaskState
 from holdfast.errors import Conflict, HoldfastError
 from holdfast.process.syscalls import read_boottime
@@ -58,6 +60,7 @@ class SyncExchange:
     abilities: Abilities
     apps: AppTrials
     telemetry: Telemetry
+    usage: UsageMeter
     facts: FactsReader
     registrar: Registrar
     departure: Departure
@@ -97,6 +100,10 @@ class SyncExchange:
     def show_gpus(self) -> list[GpuTelemetry]:
         """Return the readings of the GPUs that were made last."""
         return self.telemetry.show()
+
+    def take_ranks(self) -> list[RankUsage]:
+        """Return the readings of tasks that no sync told before."""
+        return self.usage.take()
 
     def say_strain(self) -> str:
         """Return in words what may slow down this host's processes."""

@@ -26,6 +26,7 @@ from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.agent.uplink.news import News
 from holdfast.core.gpus import GpuTelemetry
 from holdfast.core.host_faults import Hindrance
+from holdfast.core.readings.usage import RankUsage
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import MAX_WAIT_SECONDS, SyncAnswer, SyncRequest, TaskReport
@@ -54,6 +55,9 @@ class SyncTaker(Protocol):
 
     def show_gpus(self) -> list[GpuTelemetry]:
         """Return the readings of the GPUs that were made last."""
+
+    def take_ranks(self) -> list[RankUsage]:
+        """Return the readings of tasks that no sync told before."""
 
     def say_strain(self) -> str:
         """Return in words what may slow down this host's processes, "" for nothing."""
@@ -173,6 +177,7 @@ class SyncLoop:
             strain=self._taker.say_strain()[:256],
             sent_at=read_boottime(),
             round_trip=min(self._trips, default=None),
+            ranks=self._taker.take_ranks(),
         )
         now = read_boottime()
         patience_seconds = max(self._lease_seconds / 3, wait_seconds + _PATIENCE_SECONDS)

@@ -31,6 +31,7 @@ from holdfast.client.rest import (
 )
 from holdfast.client.scripts import Script, gives_each, gives_list, gives_one, runs, take_answer
 from holdfast.client.specs import keyed, merge_spec
+from holdfast.core.readings.records import JobTelemetryView
 from holdfast.core.records import AttemptRecord, EventRecord, JobRecord, LogStreamRecord, TaskRecord
 from holdfast.core.settings.resolve import Effective
 from holdfast.core.spec import JobSpec, check_spec
@@ -208,6 +209,31 @@ class JobMethods:
     def suspects(self, job_id: str) -> PageCall[SuspectRecord]:
         """Return the slow and wrong ranks of all attempts of a gang, with the evidence."""
         return get_pages(path_of("jobs", job_id, "suspects"), SuspectRecord)
+
+    @gives_one
+    def job_telemetry(
+        self,
+        job_id: str,
+        *,
+        step: str = "minute",
+        seconds: int = 3600,
+        ranks: Sequence[int] = (),
+        attempt: int | None = None,
+    ) -> RestCall[JobTelemetryView]:
+        """Return the processors and the memory of a job's ranks: minutes (of a day) or hours (of 90
+        days).
+
+        ranks: at most 64; without any, the first 64. attempt: only this one.
+        """
+        path = path_of("jobs", job_id, "telemetry")
+        return get(
+            path,
+            JobTelemetryView,
+            step=step,
+            seconds=seconds,
+            rank=[str(rank) for rank in ranks],
+            attempt=attempt,
+        )
 
     @gives_one
     def why(self, job_id: str) -> RestCall[wire.Why]:

@@ -20,6 +20,7 @@ from holdfast.client.rest import (
 )
 from holdfast.client.scripts import Script, gives_list, gives_one, runs, take_answer
 from holdfast.core.ledger.values import LedgerView
+from holdfast.core.readings.records import HostTelemetryView
 from holdfast.core.records import HostCheckRecord, ProjectRecord, QueueRecord, TokenRecord
 from holdfast.core.report.depths import QueueDepth
 from holdfast.core.settings.resolve import Effective, Value
@@ -138,11 +139,11 @@ class OperateMethods:
     @gives_one
     def host_telemetry(
         self, host: str, *, step: str = "minute", seconds: int = 3600
-    ) -> RestCall[wire.HostTelemetryView]:
+    ) -> RestCall[HostTelemetryView]:
         """Return the GPUs of a host: the newest reading, and minutes (of a day) or hours (of 90
         days)."""
         path = path_of("hosts", host, "telemetry")
-        return get(path, wire.HostTelemetryView, step=step, seconds=seconds)
+        return get(path, HostTelemetryView, step=step, seconds=seconds)
 
     @gives_one
     def ledger(

@@ -10,9 +10,10 @@ from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.http.queries import HostsQuery, TelemetryQuery, is_on
 from holdfast.controller.runtime.auth import REVOKED
+from holdfast.core.readings.records import HostTelemetryView
 from holdfast.core.records import HostRecord
 from holdfast.errors import NotFound, ValidationError
-from holdfast.wire.api import HostActionRequest, HostTelemetryView, HostView
+from holdfast.wire.api import HostActionRequest, HostView
 
 ACTIONS = ("drain", "undrain", "quarantine", "release", "terminate", "revoke")
 

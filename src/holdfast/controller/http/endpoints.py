@@ -136,14 +136,15 @@ def decode_query(query_string: bytes, type_: type[T]) -> T:
                 f"query.{name}: a NUL character means nothing here".replace("\x00", "?"),
                 field="query",
             )
+        # Only whole numbers are read out of text: a laxer conversion would read a job called "null"
+        # as no name.
+        read = int(value) if name in whole and _WHOLE.fullmatch(value) else value
         if name in many:
-            values.setdefault(name, []).append(value)
+            values.setdefault(name, []).append(read)
         elif name in values:
             raise ValidationError(f"query.{name}: given more than once", field=f"query.{name}")
         else:
-            # Only whole numbers are read out of text: a laxer conversion would read a job called
-            # "null" as no name.
-            values[name] = int(value) if name in whole and _WHOLE.fullmatch(value) else value
+            values[name] = read
     try:
         return msgspec.convert(values, type_)
     except msgspec.ValidationError as error:
@@ -164,6 +165,7 @@ def _read_kinds(type_: type[Any]) -> tuple[frozenset[str], frozenset[str]]:
         for one in kind.types if isinstance(kind, UnionType) else (kind,):
             if isinstance(one, (VarTupleType, ListType)):
                 many.add(field_.name)
-            elif isinstance(one, IntType):
+                one = one.item_type
+            if isinstance(one, IntType):
                 whole.add(field_.name)
     return frozenset(many), frozenset(whole)

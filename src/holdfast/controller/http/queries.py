@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.core.causes import Cause
+from holdfast.core.readings.points import MAX_RANKS
 from holdfast.core.spec import Name
 from holdfast.core.states import JobState
 
@@ -169,6 +170,17 @@ class TelemetryQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     step: Literal["minute", "hour"] = "minute"
     seconds: Annotated[int, Meta(ge=60, le=90 * 86_400)] = 3600
+
+
+class RanksTelemetryQuery(TelemetryQuery, frozen=True, kw_only=True):
+    """The readings to return of `GET /v1/jobs/{id}/telemetry`. rank: may be repeated; without it the
+    first ranks. attempt: only this one. A point covers several minutes or hours where an answer would
+    be too long."""
+
+    rank: Annotated[
+        tuple[Annotated[int, Meta(ge=0, le=65_535)], ...], Meta(max_length=MAX_RANKS)
+    ] = ()
+    attempt: Attempt | None = None
 
 
 class HostsQuery(Query, frozen=True, kw_only=True):

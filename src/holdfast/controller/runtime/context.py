@@ -37,7 +37,7 @@ from holdfast.controller.runtime.remembered import (
     Sizes,
 )
 from holdfast.controller.runtime.settings import SettingsCache
-from holdfast.controller.runtime.telemetry import GpuReadings
+from holdfast.controller.runtime.telemetry import ReadingsWriter
 from holdfast.controller.runtime.turns import Turns
 from holdfast.controller.runtime.wakes import WakeBus
 from holdfast.controller.runtime.webhook_sender import Sender
@@ -104,7 +104,7 @@ class Controller:
         self.replica_key = ""  # the cluster's own, once it was needed
         self.layouts = GangLayouts()
         self.calls = ReportedCalls(store, self.settings, self.metrics, self.outages, clock)
-        self.telemetry = GpuReadings(store, clock, self.outages)
+        self.telemetry = ReadingsWriter(store, clock, self.outages)
         acting = Acting(store, self.specs, self.settings, clock, self.poke, self.metrics.suspects)
         self.gangs = GangWatch(acting, clock, self.outages)
         self.refusals = Refusals()

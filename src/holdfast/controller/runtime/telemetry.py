@@ -1,4 +1,4 @@
-"""Readings of GPUs on their way to the store: the newest of each host, written together every
+"""Readings of GPUs and tasks on their way to the store: the newest of each host, together every
 `WRITE_SECONDS`.
 
 The readings are not part of a sync's transaction, because a view of a device is not worth the delay
@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast.controller.runtime.outages import Outages
 from holdfast.core.gpus import GpuTelemetry
+from holdfast.core.readings.usage import RankUsage
 from holdfast.errors import Unavailable
 from holdfast.moves.fleet.readings import HostReading
 from holdfast.store.postgres.store import PostgresStore
@@ -19,7 +20,7 @@ log = logging.getLogger("holdfast.controller")
 WRITE_SECONDS = 10.0
 
 
-class GpuReadings:
+class ReadingsWriter:
     """Collects the readings of syncs, and writes them."""
 
     def __init__(self, store: PostgresStore, clock: Callable[[], float], outages: Outages) -> None:
@@ -27,21 +28,32 @@ class GpuReadings:
         self._clock = clock
         self._outages = outages
         self._newest: dict[str, tuple[float, Sequence[GpuTelemetry]]] = {}
+        self._ranks: dict[str, tuple[float, Sequence[RankUsage]]] = {}
 
-    def take(self, host_id: str, gpus: Sequence[GpuTelemetry]) -> None:
-        """Keep a host's readings until they are written."""
-        self._newest[host_id] = (self._clock(), gpus)
+    def take(
+        self, host_id: str, gpus: Sequence[GpuTelemetry], ranks: Sequence[RankUsage] = ()
+    ) -> None:
+        """Keep a host's readings until they are written. A host tells those of its tasks once."""
+        if gpus:
+            self._newest[host_id] = (self._clock(), gpus)
+        if ranks:
+            self._ranks[host_id] = (self._clock(), ranks)
 
     async def write(self) -> None:
         """Write the readings that came since the last write."""
         newest, self._newest = self._newest, {}
-        if not newest:
-            return
+        ranks, self._ranks = self._ranks, {}
         now = self._clock()
         readings = [
             HostReading(host_id=host_id, gpus=tuple(gpus), held_seconds=now - at)
             for host_id, (at, gpus) in newest.items()
         ]
+        readings += [
+            HostReading(host_id=host_id, gpus=(), ranks=tuple(told), held_seconds=now - at)
+            for host_id, (at, told) in ranks.items()
+        ]
+        if not readings:
+            return
         try:
             await self._store.telemetry.write_readings(readings)
         except Unavailable:
@@ -62,7 +74,7 @@ class GpuReadings:
             except Exception:
                 about = {"host": reading.host_id}
                 log.exception(
-                    "the reading of GPUs of host %s is left out, because it cannot be written",
+                    "the reading of host %s is left out, because it cannot be written",
                     reading.host_id,
                     extra=about,
                 )

@@ -4,7 +4,7 @@ REPORT-1  A sync is decoded in one go. Only where that fails is each task's repo
           an end whose facts cannot be read, or are missing, is recorded as `malformed` and never
           retried, because a guess might run finished work again; a live task whose beat cannot be
           read keeps its lease; a report without a readable key and state is left out and named in
-          the answer. So is a reading of a GPU, and a fault of the host.
+          the answer. So is a reading of a GPU or a task, and a fault of the host.
 """
 
 import logging
@@ -18,6 +18,7 @@ from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import GpuTelemetry
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
+from holdfast.core.readings.usage import RankUsage
 from holdfast.errors import ValidationError
 from holdfast.wire.agent import MAX_REPORTS, MAX_UNREAD, SyncRequest, TaskReport
 
@@ -52,6 +53,10 @@ def read_sync(body: bytes) -> tuple[SyncRequest, list[str]]:
     if len(gpus) < len(request.gpus):
         unread.append("gpus: two readings are of the same index; the last one counts")
         request = msgspec.structs.replace(request, gpus=gpus)
+    ranks = list({usage.key: usage for usage in request.ranks}.values())
+    if len(ranks) < len(request.ranks):
+        unread.append("ranks: two readings are of the same task; the last one counts")
+        request = msgspec.structs.replace(request, ranks=ranks)
     return request, unread[:MAX_UNREAD]
 
 
@@ -59,7 +64,7 @@ def _read_apart(body: bytes, error: ValidationError) -> tuple[SyncRequest, list[
     found = decode_report(body, _ANYTHING)
     if not isinstance(found, dict):
         raise error
-    lists = {name: found.get(name, []) for name in ("tasks", "gpus", "faults")}
+    lists = {name: found.get(name, []) for name in ("tasks", "gpus", "faults", "ranks")}
     try:
         request = msgspec.convert({**found, **{name: [] for name in lists}}, SyncRequest)
     except msgspec.ValidationError:
@@ -71,6 +76,7 @@ def _read_apart(body: bytes, error: ValidationError) -> tuple[SyncRequest, list[
         "tasks": _read_report,
         "gpus": lambda raw: msgspec.convert(raw, GpuTelemetry),
         "faults": lambda raw: msgspec.convert(raw, Hindrance),
+        "ranks": lambda raw: msgspec.convert(raw, RankUsage),
     }
     kept: dict[str, list[Any]] = {name: [] for name in lists}
     for name, items in lists.items():

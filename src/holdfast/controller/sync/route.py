@@ -96,8 +96,8 @@ async def sync(call: ApiCall) -> Response:
     if unread:
         text = "reports of host %s cannot be read: %s"
         log.error(text, host.name, "; ".join(unread), extra={"host": host.id})
-    if request.gpus:
-        controller.telemetry.take(host.id, request.gpus)
+    if request.gpus or request.ranks:
+        controller.telemetry.take(host.id, request.gpus, request.ranks)
     try:
         answer = await _poll(controller, host, request, call.receive)
     except Gone:

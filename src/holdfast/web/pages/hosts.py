@@ -10,7 +10,8 @@ from markupsafe import Markup
 
 from holdfast.client.methods.jobs import JobMethods
 from holdfast.core.gpus import Gpu
-from holdfast.core.records import GpuPoint, HostRecord
+from holdfast.core.readings.records import GpuPoint
+from holdfast.core.records import HostRecord
 from holdfast.core.states import HostState
 from holdfast.errors import ValidationError
 from holdfast.web.acts import ACTS, write_bulk, write_takes

@@ -15,6 +15,7 @@ from holdfast.agent.uplink.news import News
 from holdfast.core.gpus import GpuTelemetry
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
+from holdfast.core.readings.usage import RankUsage
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.wire.agent import Renewed, SyncAnswer, SyncRequest, TaskReport
 from tests.waits import within
@@ -47,6 +48,10 @@ class Taker:
         return ""
 
     def show_gpus(self) -> list[GpuTelemetry]:
+        """None."""
+        return []
+
+    def take_ranks(self) -> list[RankUsage]:
         """None."""
         return []
 

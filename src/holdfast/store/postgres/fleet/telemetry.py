@@ -1,12 +1,12 @@
-"""Readings of GPUs in PostgreSQL."""
+"""Readings of GPUs and of tasks in PostgreSQL."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Literal
 
 import msgspec
 
-from holdfast.core.records import GpuPoint, HostTelemetryRecord
+from holdfast.core.readings.points import Step
+from holdfast.core.readings.records import GpuPoint, HostTelemetryRecord, RankPoint
 from holdfast.moves.fleet.readings import HostReading
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
@@ -21,21 +21,23 @@ def date_reading(reading: HostReading, at: datetime) -> datetime:
 
 MINUTES_DAYS = 1.0
 HOURS_DAYS = 90.0
-Step = Literal["minute", "hour"]
 
 
 class PostgresTelemetry(OnSession):
-    """The readings of hosts' GPUs."""
+    """The readings of hosts' GPUs, and of the tasks on them."""
 
     @transacts
     async def write_readings(
         self, tx: Tx, readings: Sequence[HostReading], *, now: Now = None
     ) -> None:
         """Write each host's newest reading, and add it to the summaries of the host's minutes
-        and hours. A repeated reading (of the same moment) is added once. Readings of unknown hosts are
-        left out."""
+        and hours. A repeated reading of GPUs (of the same moment) is added once. Readings of unknown
+        hosts are left out, and so are those of tasks that are not on their host under that epoch."""
         at = await tx.now(now)
-        dated = {r.host_id: (date_reading(r, at), r.gpus) for r in readings}
+        await _write_ranks(tx, readings, at)
+        dated = {r.host_id: (date_reading(r, at), r.gpus) for r in readings if r.gpus}
+        if not dated:
+            return
         new = await tx.rows(
             "write_latest",
             hosts=list(dated),
@@ -70,6 +72,32 @@ class PostgresTelemetry(OnSession):
         since = await tx.now(now) - timedelta(seconds=seconds)
         return await tx.list_of(GpuPoint, "read_points", host_id=host_id, step=step, since=since)
 
+    @reads
+    async def read_ranks(
+        self,
+        tx: Tx,
+        job_id: str,
+        step: Step,
+        seconds: float,
+        *,
+        ranks: Sequence[int],
+        attempt: int | None = None,
+        point_seconds: int,
+        now: Now = None,
+    ) -> list[RankPoint]:
+        """Return the last `seconds` of these ranks, oldest first, summed up to points of
+        `point_seconds`. attempt: only this one."""
+        return await tx.list_of(
+            RankPoint,
+            "read_rank_points",
+            job_id=job_id,
+            step=step,
+            ranks=list(ranks),
+            attempt=attempt,
+            point_seconds=point_seconds,
+            since=await tx.now(now) - timedelta(seconds=seconds),
+        )
+
     @transacts
     async def prune_telemetry(self, tx: Tx, *, now: Now = None) -> int:
         """Delete the minutes of readings older than a day and the hours older than 90 days; return
@@ -78,5 +106,25 @@ class PostgresTelemetry(OnSession):
         hours = at - timedelta(days=HOURS_DAYS)
         minutes = at - timedelta(days=MINUTES_DAYS)
         deleted = await tx.run("prune_points", minutes=minutes, hours=hours)
+        deleted += await tx.run("prune_rank_points", minutes=minutes, hours=hours)
         await tx.run("prune_latest", hours=hours)
         return deleted
+
+
+async def _write_ranks(tx: Tx, readings: Sequence[HostReading], at: datetime) -> None:
+    flat = [
+        (reading.host_id, at - timedelta(seconds=reading.held_seconds), usage)
+        for reading in readings
+        for usage in reading.ranks
+    ]
+    if flat:
+        await tx.run(
+            "write_rank_points",
+            hosts=[host_id for host_id, _, _ in flat],
+            ats=[when for _, when, _ in flat],
+            jobs=[usage.key.job_id for _, _, usage in flat],
+            ranks=[usage.key.rank for _, _, usage in flat],
+            epochs=[usage.key.epoch for _, _, usage in flat],
+            cores=[usage.cores for _, _, usage in flat],
+            memory=[usage.memory_bytes for _, _, usage in flat],
+        )

@@ -8,7 +8,8 @@ from datetime import datetime
 import msgspec
 from markupsafe import Markup
 
-from holdfast.core.records import AttemptRecord, GpuPoint, JobRecord, TaskRecord
+from holdfast.core.readings.records import GpuPoint
+from holdfast.core.records import AttemptRecord, JobRecord, TaskRecord
 from holdfast.errors import HoldfastError
 from holdfast.web.page import PageRequest
 from holdfast.web.words import draw_line

@@ -1,0 +1,1 @@
+"""The routes of readings of jobs."""

@@ -1,0 +1,1 @@
+"""What hosts read of their GPUs and tasks, over time."""
