@@ -75,6 +75,7 @@ class Rental(msgspec.Struct, kw_only=True):
     made: datetime
     served: datetime | None = None
     drained: datetime | None = None
+    ended: datetime | None = None
     gone: datetime | None = None
 
 
@@ -175,10 +176,12 @@ class Night:
                     rental.served = self.hosts[host] = self.now
             elif self.chance.random() < 0.002:
                 await self._lose(host, mine)
+            elif rental.ended is not None:
+                await self._lose(host, mine)
             elif rental.drained is not None:
                 await self.store.fleet.want_end(host, "its pool shrinks", now=self.now)
                 await self.store.fleet.note_end_asked(host, now=self.now)
-                await self._lose(host, mine)
+                rental.ended = self.now
             elif self.now - self.hosts[host] > REST and await self.store.fleet.drain_if_idle(
                 host, 0, 60.0, "its pool shrinks", now=self.now
             ):

@@ -19,7 +19,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.ledger.close import close_span
 from holdfast.core.ledger.tally import Tally
 from holdfast.core.ledger.values import LedgerName
-from holdfast.core.states import HostEvent
+from holdfast.core.states import HostEvent, InstanceEvent
 from holdfast.errors import Stale, ValidationError
 from holdfast.store.postgres.ledger import ledger
 from holdfast.store.postgres.store import PostgresStore
@@ -199,6 +199,28 @@ async def test_a_rented_machine_is_starting_from_the_moment_at_which_it_was_made
     rig.tick(160)
     await close(rig)
     assert await sums(rig, "pool") == {"p": {"starting": 160_000 * A100.gpus}}
+
+
+async def test_a_rented_machine_has_a_name_until_its_provider_says_that_it_is_gone(
+    rig: Rig,
+) -> None:
+    """Its host was ended before, and what was paid meanwhile had no name."""
+    await rig.host("h1", slots=1)
+    await intend(rig, "host-aaaaaaaa")
+    await ask(rig, "host-aaaaaaaa")
+    assert await rig.store.fleet.note_made("host-aaaaaaaa", "m-1", now=rig.now) is not None
+    await close(rig)
+    rig.tick(30)
+    assert await rig.store.fleet.want_end("host-aaaaaaaa", "its pool shrinks", now=rig.now)
+    assert await rig.store.fleet.free_host("host-aaaaaaaa", "its pool shrinks", now=rig.now) == []
+    rig.tick(50)
+    assert await rig.store.fleet.note_gone(
+        "host-aaaaaaaa", InstanceEvent.VANISH, "it is gone", now=rig.now
+    )
+    rig.tick(80)
+    await close(rig)
+    paid = {"starting": 30_000 * A100.gpus, "draining": 50_000 * A100.gpus}
+    assert await sums(rig, "pool") == {"p": paid}
 
 
 async def test_a_member_that_is_replaced_is_counted_on_each_host(rig: Rig) -> None:

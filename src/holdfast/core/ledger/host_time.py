@@ -15,8 +15,10 @@ _NAMES: Mapping[HostState, LedgerName] = {
     HostState.DRAINING: LedgerName.DRAINING,
     HostState.QUARANTINED: LedgerName.UNFIT,
     HostState.ERROR: LedgerName.UNFIT,
+    HostState.TERMINATED: LedgerName.DRAINING,
 }
-"""The name of an unleased second of a host, by the host's state. A host that was ended offers nothing."""
+"""The name of an unleased second of a host, by the host's state. A host that was ended is told of only while
+its provider has its machine, which is paid for until it is gone."""
 _LEASED_FIRST = (LedgerName.UNUSED, LedgerName.DRAINING, LedgerName.UNFIT, LedgerName.STARTING)
 
 

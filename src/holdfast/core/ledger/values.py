@@ -19,11 +19,12 @@ class LedgerName(StrEnum):
     the first.
 
     unfit: its host was in quarantine or in error. draining: a task was being stopped, or its host
-    takes no more work. checkpointing: a save that blocked. stalled: the silence before a stall
-    watchdog's trip. waiting: in a section `wait`, for other ranks. setting_up: a place was held, or
-    image, code and environment were made ready. loading: from the start of the program to its first
-    beat. idle: the task's GPUs did nothing although the job beats. lost: steps that a later attempt
-    did again. kept: steps that no later attempt did again.
+    takes no more work, or its rented machine is not gone yet. checkpointing: a save that blocked.
+    stalled: the silence before a stall watchdog's trip. waiting: in a section `wait`, for other
+    ranks. setting_up: a place was held, or image, code and environment were made ready. loading:
+    from the start of the program to its first beat. idle: the task's GPUs did nothing although the
+    job beats. lost: steps that a later attempt did again. kept: steps that no later attempt did
+    again.
 
     unmeasured_busy, unmeasured_idle: a job that never beat ran, and its devices were used, or not;
     no goodput is claimed for either. starting: the host was rented, or known, and did not serve

@@ -35,18 +35,23 @@ create trigger hosts_change after update of state, gpus, cpu_slots, pool, name o
   execute function keep_host_state();
 
 -- name: read_host_times
--- A machine that is being rented offers what its offer says, from the moment at which its provider made it.
+-- A rented machine offers what its offer says from the moment at which its provider made it, until it serves; and until its
+-- provider says that it is gone, because it is paid for until then, also where its host was ended before.
 -- silent: whether nothing was heard of it for a minute before the span and since. Only where the leader would have heard.
-select s.host_id, s.host, s.pool, s.state, s.until,
+select s.host_id, s.host, s.pool, s.state, greatest(s.since, i.made_at) as since, least(s.until, i.gone_at) as until,
        coalesce(b.heartbeat_at < %(heard_until)s, false) as silent,
-       case when s.state = 'spawning' then greatest(s.since, i.made_at) else s.since end as since,
-       case when s.state = 'spawning' then greatest(s.gpus, i.gpus) else s.gpus end as gpus,
-       case when s.state = 'spawning' then greatest(s.cpu_slots, i.cpu_slots) else s.cpu_slots end as cpu_slots
+       case when s.state in ('spawning', 'error', 'terminated') and i.made_at is not null
+         then greatest(s.gpus, i.gpus) else s.gpus end as gpus,
+       case when s.state in ('spawning', 'error', 'terminated') and i.made_at is not null
+         then greatest(s.cpu_slots, i.cpu_slots) else s.cpu_slots end as cpu_slots
 from host_states s left join instances i on i.host_id = s.host_id
 left join heartbeats b on b.host_id = s.host_id and b.incarnation <> ''
-where s.since < %(until)s and (s.until is null or s.until > %(since)s) and s.state <> 'terminated'
-  and (s.state <> 'spawning' or i.made_at is not null)
+where greatest(s.since, i.made_at) < %(until)s and (s.until is null or s.until > %(since)s)
+  and (i.gone_at is null or i.gone_at > greatest(%(since)s, s.since))
+  and (s.state not in ('spawning', 'terminated') or i.made_at is not null)
 order by s.host_id, s.since;
 
 -- name: prune_host_states
-delete from host_states where until < %(before)s;
+-- The last state of a host that is over ends with its machine, if it has one.
+delete from host_states s where until < %(before)s or (until is null and state = 'terminated' and since < %(before)s
+  and not exists (select from instances i where i.host_id = s.host_id and (i.gone_at is null or i.gone_at >= %(before)s)));
