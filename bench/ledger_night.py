@@ -174,9 +174,7 @@ class Night:
                     await self._register(host)
                     await self.store.fleet.promote_host(host, "it passed its checks", now=self.now)
                     rental.served = self.hosts[host] = self.now
-            elif self.chance.random() < 0.002:
-                await self._lose(host, mine)
-            elif rental.ended is not None:
+            elif self.chance.random() < 0.002 or rental.ended is not None:
                 await self._lose(host, mine)
             elif rental.drained is not None:
                 await self.store.fleet.want_end(host, "its pool shrinks", now=self.now)
