@@ -17,9 +17,10 @@ create index rank_history_at on rank_history (step, at);
 -- name: write_rank_points
 -- A host is believed about the tasks that are reserved for it under their present epochs (FENCE-1).
 insert into rank_history as old (job_id, step, rank, attempt, at, samples, cores_sum, cores_max, memory_max_bytes)
-select p.job_id, s.step, p.rank, t.attempt, date_trunc(s.step, p.at), 1, p.cores, p.cores, p.memory
+select p.job_id, s.step, p.rank, t.attempt, date_trunc(s.step, p.at), 1, p.cores, p.peak, p.memory
 from unnest(%(hosts)s::text[], %(ats)s::timestamptz[], %(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[],
-  %(cores)s::double precision[], %(memory)s::bigint[]) as p(host_id, at, job_id, rank, epoch, cores, memory)
+  %(cores)s::double precision[], %(peaks)s::double precision[], %(memory)s::bigint[])
+  as p(host_id, at, job_id, rank, epoch, cores, peak, memory)
 join tasks t on t.job_id = p.job_id and t.rank = p.rank and t.epoch = p.epoch and t.host_id = p.host_id
 cross join (values ('minute'), ('hour')) as s(step)
 order by p.job_id, s.step, p.rank
@@ -39,3 +40,6 @@ group by 1, 2, 3 order by 3, 1, 2;
 
 -- name: prune_rank_points
 delete from rank_history where (step = 'minute' and at < %(minutes)s) or (step = 'hour' and at < %(hours)s);
+
+-- name: prune_usage
+delete from rank_history where job_id = any(%(ids)s);
