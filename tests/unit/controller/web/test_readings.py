@@ -6,9 +6,10 @@ import re
 
 import msgspec
 
+from holdfast.core.gpus import GpuTelemetry
 from holdfast.core.ids import TaskKey
 from holdfast.core.readings.usage import RankUsage
-from tests.unit.controller.conftest import FakeAgent, Served
+from tests.unit.controller.conftest import FakeAgent, Served, gpu
 from tests.unit.controller.web.conftest import Browser
 
 MB = 1 << 20
@@ -48,3 +49,26 @@ async def test_each_rank_without_a_gpu_has_its_processors_and_its_memory(
     assert "of attempt 1" in ended
     assert ended.count("cores, ") == 2, "those of an ended attempt stay"
     assert "cores, " not in await read(browser, job["id"], "&attempt=2")
+
+
+async def test_an_ended_attempt_keeps_the_lines_of_its_gpus(
+    served: Served, browser: Browser
+) -> None:
+    box = FakeAgent(served, "box", gpus=[gpu(0), gpu(1)])
+    await box.register()
+    job = await served.submit(gpus=1)
+    order = await box.take()
+    (held,) = order.gpus
+    told = [
+        GpuTelemetry(index=n, utilisation_percent=60.0 + n, memory_total_bytes=MB) for n in (0, 1)
+    ]
+    await box.sync(box.running(order), gpus=told, ranks=[RankUsage(order.key, 0.5, MB)])
+    await served.running.controller.telemetry.write()
+    live = await read(browser, job["id"])
+    assert f"GPU {held}" in live
+    assert f"{60 + held} %" in live
+    await box.end(order, exit_code=0)
+    assert (await served.until(job["id"], "succeeded"))["state"] == "succeeded"
+    ended = await read(browser, job["id"])
+    assert re.findall(r"GPU (\d)</span>", ended) == [str(held)]
+    assert f"{60 + held} %" in ended

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 import msgspec
 from markupsafe import Markup
@@ -16,6 +17,7 @@ from holdfast.web.page import PageRequest, together
 from holdfast.web.pages.job.gang import find_shown
 from holdfast.web.words import draw_line, write_bytes
 
+Point = TypeVar("Point", GpuPoint, RankPoint)
 SHOWN_HOSTS = 24
 MINUTES_SECONDS = 24 * 3600
 MAX_SECONDS = 90 * 24 * 3600
@@ -77,26 +79,26 @@ async def read_readings(
     places = found.places
     shown = [each for each in places if not chosen or str(each.rank) == chosen][:MAX_RANKS]
     begin, end = span or (found.begin, found.end)
-    hosts = list(dict.fromkeys(each.host for each in shown if each.devices))[:SHOWN_HOSTS]
     age = max(60.0, (ask.now - begin).total_seconds() + 60)
     step: Step = "minute" if age <= MINUTES_SECONDS else "hour"
     if step == "hour":
         age += 3600  # the hour in which it began
     seconds = int(min(age, MAX_SECONDS))
     ranks = [each.rank for each in shown]
-    view, *read = await together(
-        ask.reader.job_telemetry(
-            job.id, step=step, seconds=seconds, ranks=ranks, attempt=found.attempt
-        ),
-        *[_read_host(ask, host, step, seconds) for host in hosts],
+    view = await ask.reader.job_telemetry(
+        job.id, step=step, seconds=seconds, ranks=ranks, attempt=found.attempt
     )
-    length = timedelta(seconds=view.point_seconds)
-    used = [point for point in view.points if begin - length < point.at <= end]
-    length = timedelta(hours=1) if step == "hour" else timedelta(minutes=1)
-    points = {
-        host: [point for point in told if begin - length < point.at <= end]
-        for host, told in zip(hosts, read, strict=True)
-    }
+    used = _cut(view.points, begin, end, view.point_seconds)
+    # An ended attempt has no tasks that would name its devices.
+    devices = {point.rank: point.devices for point in used}
+    shown = [
+        msgspec.structs.replace(each, devices=each.devices or devices.get(each.rank, ()))
+        for each in shown
+    ]
+    hosts = list(dict.fromkeys(each.host for each in shown if each.devices))[:SHOWN_HOSTS]
+    read = await together(*[_read_host(ask, host, step, seconds) for host in hosts])
+    length = 3600 if step == "hour" else 60
+    points = {host: _cut(told, begin, end, length) for host, told in zip(hosts, read, strict=True)}
     width = NARROW if any(each.devices for each in shown) else WIDE
     limit = view.memory_limit_bytes
     return {
@@ -138,6 +140,12 @@ async def _find(ask: PageRequest, job: JobRecord) -> _Shown:
     ]
     begin = ended.started_at or ended.reserved_at
     return _Shown(places, ended.number, begin, ended.ended_at or ask.now)
+
+
+def _cut(points: Sequence[Point], begin: datetime, end: datetime, seconds: int) -> list[Point]:
+    """Return the points of `seconds` each that are of this time."""
+    length = timedelta(seconds=seconds)
+    return [point for point in points if begin - length < point.at <= end]
 
 
 async def _read_host(ask: PageRequest, host: str, step: Step, seconds: int) -> Sequence[GpuPoint]:
