@@ -21,7 +21,7 @@ Point = TypeVar("Point", GpuPoint, RankPoint)
 SHOWN_HOSTS = 24
 MINUTES_SECONDS = 24 * 3600
 MAX_SECONDS = 90 * 24 * 3600
-WIDE, NARROW = 240, 120
+WIDE, NARROW = 240, 88
 
 
 class ReadingLine(msgspec.Struct, frozen=True, kw_only=True):
