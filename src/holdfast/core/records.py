@@ -174,6 +174,7 @@ class TaskFields(msgspec.Struct, kw_only=True):
     step: int | None = None
     total: int | None = None
     beat_at: datetime | None = None
+    first_beat_at: datetime | None = None
     section: str | None = None
     facts: TaskFacts | None = None
     replaced: int = 0
@@ -223,7 +224,7 @@ class AttemptRecord(Record, frozen=True, kw_only=True):
     retry_count: retries charged before it began. policy: the retry policy that decided on its end.
     next_at: the time at which the next attempt was due, where one was to follow. road: "leader"
     where the leader chose its hosts, "host" where its host took it (TAKE-1). code: what it ran, the
-    same for all attempts of a job.
+    same for all attempts of a job. first_beat_at: while it goes on, the first beat of any rank.
     """
 
     job_id: str
@@ -247,6 +248,7 @@ class AttemptRecord(Record, frozen=True, kw_only=True):
     members: tuple[MemberRecord, ...] = ()
     step: int | None = None
     total: int | None = None
+    first_beat_at: datetime | None = None
     has_forensics: bool = False
     code: CodeRef | None = None
     reserved_at: datetime

@@ -143,21 +143,31 @@ def read_moment(seconds: float | None) -> datetime | None:
 
 
 def draw_line(
-    values: Sequence[float | None], label: str, most: float | None = None, width: int = 120
+    values: Sequence[float | None],
+    label: str,
+    most: float | None = None,
+    width: int = 120,
+    limit: float | None = None,
 ) -> Markup:
     """Return a small picture of values over time, oldest first. most: the value at the top; None:
-    the greatest one."""
+    the greatest one. limit: a value at which a second line is drawn, and which fits in."""
     known = [value for value in values if value is not None]
     if not known:
         return Markup("")
-    top = most or max(known) or 1.0
-    step = width / max(1, len(values) - 1)
+    top = most or max(*known, limit or 0.0) or 1.0
+    if len(values) == 1:
+        values = [*values, *values]  # a line of one value has a length, too
+    step = width / (len(values) - 1)
     points = " ".join(
         f"{at * step:.1f},{22 - 20 * min(1.0, value / top):.1f}"
         for at, value in enumerate(values)
         if value is not None
     )
+    across = Markup("")
+    if limit is not None:
+        y = 22 - 20 * min(1.0, limit / top)
+        across = Markup('<path class="limit" d="M0 {y:.1f}H{w}"/>').format(y=y, w=width)
     return Markup(
         '<svg class="line" width="{w}" height="24" viewBox="0 0 {w} 24" role="img" '
-        'aria-label="{label}"><polyline points="{points}"/></svg>'
-    ).format(w=width, label=label, points=points)
+        'aria-label="{label}">{across}<polyline points="{points}"/></svg>'
+    ).format(w=width, label=label, points=points, across=across)

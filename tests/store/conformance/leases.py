@@ -45,7 +45,14 @@ async def test_a_job_goes_from_submission_to_success(rig: Rig) -> None:
         rig.now + timedelta(seconds=300),
         "name-h1",
     )
+    first = rig.now - timedelta(seconds=2)
+    assert task.first_beat_at == first
     rig.tick(5)
+    await rig.sync(live=[key], beats=[beat])
+    (task,) = await rig.store.jobs.list_tasks(job_id)
+    (attempt,) = await rig.store.jobs.list_attempts(job_id)
+    assert (task.first_beat_at, task.beat_at) == (first, rig.now - timedelta(seconds=2))
+    assert attempt.first_beat_at == first
     answer = await rig.sync(ended=[(key, OK)])
     assert (answer.acked, answer.succeeded, answer.draining) == ((key,), (job_id,), ())
     job = await rig.job(job_id)

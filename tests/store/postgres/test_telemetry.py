@@ -12,7 +12,7 @@ from holdfast.core.readings.points import Step
 from holdfast.core.readings.records import RankPoint
 from holdfast.core.readings.usage import RankUsage
 from holdfast.moves.fleet.readings import HostReading
-from tests.store.rig import Rig
+from tests.store.rig import OK, Rig
 
 GIB = 1 << 30
 
@@ -110,13 +110,13 @@ async def test_minutes_and_hours_hold_the_means_and_peaks_of_each_rank(rig: Rig)
         await tell(rig, used(key, cores, memory))
         rig.tick(15)
     rig.tick(60)
-    await tell(rig, used(key, 8.0))
+    await tell(rig, RankUsage(key, 8.0, GIB, 9.5))
     first, later = await read_ranks(rig, job_id)
     assert (first.rank, first.attempt, first.samples) == (0, 1, 3)
     assert (first.cores, first.cores_max, first.memory_max_bytes) == (2.0, 3.0, 3 * GIB)
-    assert (later.cores, later.samples, (later.at - first.at).total_seconds()) == (8.0, 1, 60.0)
+    assert (later.cores, later.cores_max, (later.at - first.at).total_seconds()) == (8.0, 9.5, 60.0)
     (wide,) = await read_ranks(rig, job_id, point_seconds=300)
-    assert (wide.samples, wide.cores, wide.cores_max, wide.at) == (4, 3.5, 8.0, first.at)
+    assert (wide.samples, wide.cores, wide.cores_max, wide.at) == (4, 3.5, 9.5, first.at)
     (hour,) = await read_ranks(rig, job_id, "hour", point_seconds=3600)
     assert (hour.samples, hour.cores) == (4, 3.5)
     assert await read_ranks(rig, job_id, ranks=[1]) == []
@@ -148,4 +148,15 @@ async def test_old_minutes_of_ranks_go_before_old_hours(rig: Rig) -> None:
     assert len(await read_ranks(rig, job_id, "hour")) == 1
     rig.tick(91 * 86_400)
     await rig.store.telemetry.prune_telemetry(now=rig.now)
+    assert await read_ranks(rig, job_id, "hour") == []
+
+
+async def test_the_readings_of_a_job_go_with_it(rig: Rig) -> None:
+    await rig.host()
+    job_id, key = await rig.running()
+    await tell(rig, used(key, 1.0))
+    await rig.sync(ended=[(key, OK)])
+    assert len(await read_ranks(rig, job_id, "hour")) == 1, "those of an ended job stay"
+    rig.tick(86_400)
+    assert await rig.store.jobs.prune(0.5, now=rig.now) == 1
     assert await read_ranks(rig, job_id, "hour") == []

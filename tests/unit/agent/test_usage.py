@@ -96,12 +96,16 @@ def test_a_tree_s_cores_and_memory_are_those_of_its_processes_also_of_ended_ones
     assert 60 * MB <= first.memory_bytes < 90 * MB
     clock.now += 0.5
     assert meter.measure([task]) == [], "half a second is no average"
+    clock.now += 19.5
+    assert meter.measure([task]) == [], "it was told a moment ago"
     worker.stdin.write("\n")
     worker.stdin.flush()
     assert worker.stdout.readline() == "its child worked\n"
-    clock.now += 3.5
+    clock.now += 40.0
     (second,) = meter.measure([task])
-    assert second.cores == pytest.approx(0.1, abs=0.05), "0.4 s in the 4 s since the reading before"
+    assert second.cores == pytest.approx(0.4 / 60, abs=0.003), "0.4 s in the minute since"
+    assert second.cores_max == pytest.approx(0.4 / 40, abs=0.004)
+    assert second.memory_bytes >= 60 * MB
 
 
 def test_a_group_s_counters_are_the_task_s(
@@ -119,7 +123,17 @@ def test_a_group_s_counters_are_the_task_s(
     assert meter.measure([task]) == [], "the average of a long life says nothing of now"
     (group / "cpu.stat").write_text("usage_usec 50000000\n")
     clock.now += 15
-    assert [(u.cores, u.memory_bytes) for u in meter.measure([task])] == [(3.0, 1230)]
+    (told,) = meter.measure([task])
+    assert (told.cores, told.cores_max, told.memory_bytes) == (3.0, 3.0, 1230)
+    for anon, usec in ((9000, 65000000), (1000, 140000000), (1000, 140000000), (1000, 140000000)):
+        (group / "cpu.stat").write_text(f"usage_usec {usec}\n")
+        (group / "memory.stat").write_text(f"anon {anon}\n")
+        clock.now += 15
+        told_now = meter.measure([task])
+    (told,) = told_now
+    assert (told.cores, told.cores_max, told.memory_bytes) == (1.5, 5.0, 9030), (
+        "of the whole minute"
+    )
 
 
 def test_work_is_counted_once_also_that_of_ended_processes() -> None:

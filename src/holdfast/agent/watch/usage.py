@@ -22,8 +22,9 @@ from holdfast.process.table import ProcessEntry
 log = logging.getLogger("holdfast.agent.watch.usage")
 
 INTERVAL_SECONDS = 15.0
-_TASKS_A_SECOND = 2.0
-"""At most so many readings of a host are told a second, because each one is two rows to write."""
+TELL_SECONDS = 60.0
+"""A task's readings are told together, because the controller writes two rows each time."""
+_TASKS_A_SECOND = 2.0  # of one host, at most, are told
 _LOAD = 0.005  # of one processor, at most, is spent on readings
 _LEAST_SECONDS = 1.0
 _STUCK_SECONDS = 10.0
@@ -33,15 +34,42 @@ _Spent = dict[tuple[int, int], tuple[int, float]]
 that it has reaped."""
 
 
-class _Mark:
-    """The reading before: when, and what the group or the processes had spent by then."""
+class _Seen:
+    """What is known of one task: its last reading (`at`, and what its group or its processes had
+    spent by then), and what was read since it was last told."""
 
-    __slots__ = ("at", "group_seconds", "spent")
+    __slots__ = (
+        "at",
+        "cores_max",
+        "group_seconds",
+        "memory_max",
+        "span",
+        "spent",
+        "told_at",
+        "used",
+    )
 
-    def __init__(self, at: float, group_seconds: float | None, spent: _Spent) -> None:
+    def __init__(self, at: float, group_seconds: float | None) -> None:
         self.at = at
         self.group_seconds = group_seconds
-        self.spent = spent
+        self.spent: _Spent = {}
+        self.told_at: float | None = None
+        self.used = self.span = self.cores_max = 0.0
+        self.memory_max = 0
+
+    def add(self, now: float, used: float, memory_bytes: int) -> None:
+        """Add a reading."""
+        span = now - self.at
+        self.used, self.span = self.used + used, self.span + span
+        self.cores_max = max(self.cores_max, used / span)
+        self.memory_max = max(self.memory_max, memory_bytes)
+
+    def tell(self, key: TaskKey, now: float) -> RankUsage:
+        """Return the readings since the last time."""
+        cores, most = round(self.used / self.span, 3), round(self.cores_max, 3)
+        told = RankUsage(key, cores, self.memory_max, most)
+        self.told_at, self.used, self.span, self.cores_max, self.memory_max = now, 0.0, 0.0, 0.0, 0
+        return told
 
 
 class UsageMeter:
@@ -50,12 +78,12 @@ class UsageMeter:
     def __init__(self, table: TaskTable, guardian_pid: int) -> None:
         self._table = table
         self._guardian_pid = guardian_pid
-        self._marks: dict[TaskKey, _Mark] = {}
+        self._seen: dict[TaskKey, _Seen] = {}
         self._untold: list[RankUsage] = []
 
     def take(self) -> list[RankUsage]:
         """Return the readings that were not returned before. One that a lost sync carried leaves a
-        gap, because an average over the next interval needs none before it."""
+        gap."""
         untold, self._untold = self._untold, []
         return untold
 
@@ -65,9 +93,9 @@ class UsageMeter:
         while True:
             await asyncio.sleep(pause)
             tasks = [t for t in self._table if t.state is AgentTaskState.RUNNING and t.pid]
-            self._marks = {t.key: self._marks[t.key] for t in tasks if t.key in self._marks}
+            self._seen = {t.key: self._seen[t.key] for t in tasks if t.key in self._seen}
             took = await self._read(tasks) if tasks else 0.0
-            pause = max(INTERVAL_SECONDS, len(tasks) / _TASKS_A_SECOND, took / _LOAD)
+            pause = max(INTERVAL_SECONDS, took / _LOAD)
 
     async def _read(self, tasks: list[AgentTask]) -> float:
         """Measure in a thread; return the processor seconds that it took."""
@@ -78,12 +106,18 @@ class UsageMeter:
         if (error := reading.exception()) is not None:
             log.error("the use of tasks cannot be read", exc_info=error)
             return 0.0
-        self._untold, took = reading.result()
+        told, took = reading.result()
+        self._untold += told
         return took
 
     def measure(self, tasks: Sequence[AgentTask]) -> list[RankUsage]:
-        """Return what each task used since the reading before, or since its start if that was
-        lately. A task without either, and one that is gone, is left out."""
+        """Read every task; return the readings of those that are due to be told: after the first one,
+        and then once in `TELL_SECONDS`, more rarely on a host with many tasks.
+
+        A task's first reading is of the time since its start if that was lately; else only the next
+        one tells anything.
+        """
+        tell_seconds = max(TELL_SECONDS, len(tasks) / _TASKS_A_SECOND)
         groups = find_apart_groups(task.pid for task in tasks)
         known = {task.key: _read_groups(groups[task.pid]) for task in tasks}
         roots = {task.key: task.pid for task in tasks if None in known[task.key]}
@@ -98,26 +132,29 @@ class UsageMeter:
             spent = _read_spent(members) if seconds is None else {}
             if memory_bytes is None:
                 memory_bytes = sum(read_own_bytes(entry.pid) for entry in members)
-            before = self._marks.get(task.key) or _mark_start(task, now, seconds)
-            if before is not None and now - before.at < _LEAST_SECONDS:
+            seen = self._seen.get(task.key)
+            if seen is None:
+                seen = self._seen[task.key] = _see_first(task, now, seconds)
+            if 0 < now - seen.at < _LEAST_SECONDS:
                 continue
-            self._marks[task.key] = _Mark(now, seconds, spent)
-            if before is None:
-                continue
-            if seconds is None or before.group_seconds is None:
-                used = count_work(before.spent, spent)
-            else:
-                used = max(0.0, seconds - before.group_seconds)
-            cores = round(used / (now - before.at), 3)
-            found.append(RankUsage(task.key, cores, memory_bytes))
+            if now > seen.at:
+                if seconds is None or seen.group_seconds is None:
+                    used = count_work(seen.spent, spent)
+                else:
+                    used = max(0.0, seconds - seen.group_seconds)
+                seen.add(now, used, memory_bytes)
+            seen.at, seen.group_seconds, seen.spent = now, seconds, spent
+            if seen.span and (seen.told_at is None or now - seen.told_at >= tell_seconds - 1.0):
+                found.append(seen.tell(task.key, now))
         return found
 
 
-def _mark_start(task: AgentTask, now: float, seconds: float | None) -> _Mark | None:
-    """Return the task's start as the reading before, if the task is young; else its first reading
-    would be the average of its life."""
-    young = task.started_at > 0 and now - task.started_at < 2 * INTERVAL_SECONDS
-    return _Mark(task.started_at, None if seconds is None else 0.0, {}) if young else None
+def _see_first(task: AgentTask, now: float, seconds: float | None) -> _Seen:
+    """Return a task's start as the reading before, if the task is young; else now, because its first
+    reading would be the average of its life."""
+    if task.started_at > 0 and now - task.started_at < 2 * INTERVAL_SECONDS:
+        return _Seen(task.started_at, None if seconds is None else 0.0)
+    return _Seen(now, seconds)
 
 
 def _read_groups(groups: Sequence[TaskGroup]) -> tuple[float | None, int | None]:

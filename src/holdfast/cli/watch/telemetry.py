@@ -10,7 +10,7 @@ import click
 from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import one_job
 from holdfast.cli.options import COUNT, JOB, POSITIVE, read_seconds
-from holdfast.cli.output import table
+from holdfast.cli.output import size, table
 from holdfast.core.placement.ranks import name_ranks
 from holdfast.core.readings.points import MAX_RANKS
 
@@ -48,7 +48,7 @@ def telemetry(
 
 
 def _draw(view: JobTelemetryView, ranks: Sequence[int]) -> str:
-    limit = _gib(view.memory_limit_bytes) if view.memory_limit_bytes else "-"
+    limit = size(view.memory_limit_bytes) if view.memory_limit_bytes else "-"
     lines = [
         (
             f"{p.at:%m-%d %H:%M}",
@@ -56,7 +56,7 @@ def _draw(view: JobTelemetryView, ranks: Sequence[int]) -> str:
             str(p.attempt),
             f"{p.cores:.2f}",
             f"{p.cores_max:.2f}",
-            _gib(p.memory_max_bytes),
+            size(p.memory_max_bytes),
             limit,
         )
         for p in view.points
@@ -72,7 +72,3 @@ def _draw(view: JobTelemetryView, ranks: Sequence[int]) -> str:
 def _say_nothing(job_id: str, *, hours: bool) -> str:
     more = "" if hours else "; minutes are kept for a day, and --hours shows what is older"
     return f"{job_id} has no readings of that time, as a rank is first read after 15 s{more}"
-
-
-def _gib(value: int) -> str:
-    return f"{value / 2**30:.2f} GiB"

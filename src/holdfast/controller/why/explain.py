@@ -10,6 +10,7 @@ from holdfast.core.arrays.arrays import IN_LINE
 from holdfast.core.causes import Cause
 from holdfast.core.placement.preemption import find_winner
 from holdfast.core.placement.ranks import name_ranks, say_names
+from holdfast.core.progress.pace import say_unbeaten
 from holdfast.core.states import JobState
 from holdfast.core.watchdogs.watch import ends_hangs
 from holdfast.wire.api import Why, WhyLine
@@ -134,7 +135,8 @@ def _explain_holds(found: Circumstances) -> Iterator[WhyLine]:
 def _explain_running(found: Circumstances) -> Iterator[WhyLine]:
     job = found.job
     where = say_names(t.host_name for t in found.tasks if t.host_name) or "?"
-    beat = "it has sent no beat"
+    waited = say_span((found.now - (job.started_at or found.now)).total_seconds())
+    beat = say_unbeaten(waited, beats=job.best_step is not None)
     if job.beat_at is not None:
         beat = f"its last known beat was {say_span((found.now - job.beat_at).total_seconds())} ago"
         if job.step is not None:

@@ -37,6 +37,13 @@ class Estimate(msgspec.Struct, frozen=True):
     left_seconds: float | None = None
 
 
+def say_unbeaten(waited: str, *, beats: bool) -> str:
+    """Return what an attempt without a beat does. waited: the time since its start. beats: the job
+    sent beats in an earlier attempt, so this one loads; another may be of a program that sends none.
+    """
+    return f"{'loading' if beats else 'running'} for {waited} (no beat yet)"
+
+
 def add_step(pace: Pace, new: SeenStep) -> Pace:
     """Return the pace with one more beat. A step below the last one begins anew (PACE-1), and a beat
     that is older than the last one changes nothing."""

@@ -40,7 +40,7 @@ class HostTelemetryView(Record, frozen=True, kw_only=True):
 class RankPoint(Record, frozen=True, kw_only=True):
     """One rank of one attempt over the seconds that begin at `at`. cores: how many processors it
     kept busy, the mean; cores_max: the highest reading. memory_max_bytes: the most memory that a
-    reading found, without the file cache."""
+    reading found, without the file cache. devices: the indexes of its GPUs on its host."""
 
     rank: int
     attempt: int
@@ -49,6 +49,7 @@ class RankPoint(Record, frozen=True, kw_only=True):
     cores: float
     cores_max: float
     memory_max_bytes: int
+    devices: tuple[int, ...] = ()
 
 
 class JobTelemetryView(Record, frozen=True, kw_only=True):

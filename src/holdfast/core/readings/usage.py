@@ -8,12 +8,15 @@ from msgspec import Meta
 from holdfast.bounds import MemoryBytes
 from holdfast.core.ids import TaskKey
 
+Cores = Annotated[float, Meta(ge=0, le=65_536)]
+
 
 class RankUsage(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A reading of a running task; an array, because a host may run hundreds. cores: how many
-    processors it kept busy on average since the reading before. memory_bytes: what it holds,
-    without the file cache."""
+    """Readings of a running task since those told before; an array, because a host may run hundreds.
+    cores: how many processors it kept busy on average; cores_max: the highest reading. memory_bytes:
+    the most that a reading found, without the file cache."""
 
     key: TaskKey
-    cores: Annotated[float, Meta(ge=0, le=65_536)]
+    cores: Cores
     memory_bytes: MemoryBytes
+    cores_max: Cores = 0.0

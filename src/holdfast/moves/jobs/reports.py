@@ -277,6 +277,7 @@ def note_beat(task: TaskRow, beat: TaskBeat | None, now: datetime) -> None:
     task.step = task.step if beat.step is None else beat.step
     task.total = task.total if beat.total is None else beat.total
     task.section = beat.section
+    task.first_beat_at = task.first_beat_at or beat_at
     task.beat_at = beat_at if task.beat_at is None else max(task.beat_at, beat_at)
 
 

@@ -16,7 +16,7 @@ from holdfast.core.bundles.packs import head_of_pack
 from holdfast.core.data.outputs import LeftOut
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ledger.tally import Tally
-from holdfast.core.records import AttemptRecord, MemberRecord
+from holdfast.core.records import AttemptRecord, JobRecord, MemberRecord
 from holdfast.core.states import AttemptState, Outcome, TaskState
 from holdfast.web.pages.hosts import filter_hosts
 from holdfast.web.pages.job import page as job_page
@@ -68,19 +68,42 @@ def test_each_phase_of_an_attempt_has_its_bar() -> None:
     one, two = draw_timeline(job, [first, second], at(500))
     assert [(bar.hue, bar.words) for bar in one.bars] == [
         ("waiting", "queued 10 s"),
-        ("starting", "reserved 10 s"),
-        ("starting n-loading", "loading 10 s"),
-        ("running", "ran 1 min"),
+        ("starting", "setting up 10 s"),
+        ("starting n-loading", "loading 8 s"),
+        ("running", "ran 1 m 02 s"),
         ("failed n-stalled", "silent before a watchdog's trip 20 s"),
         ("draining", "draining 10 s"),
     ]
     assert [bar.words for bar in two.bars] == [
         "backed off 30 s",
         "queued 10 s",
-        "reserved 10 s",
+        "setting up 10 s",
         "ran 10 s",
     ]
     assert (two.bars[0].begin, two.bars[0].end) == (at(120), at(150)), "what a click filters by"
+
+
+def test_an_attempt_that_goes_on_is_set_up_loads_and_works() -> None:
+    job = msgspec.structs.replace(make_job(), created_at=T0)
+    live = {"outcome": None, "ended_at": None}
+    attempt = msgspec.structs.replace(
+        make_attempt(1, 10, 20, 0), state=AttemptState.RUNNING, **live
+    )
+
+    def tell(job: JobRecord, **changes: Any) -> list[str]:
+        (row,) = draw_timeline(job, [msgspec.structs.replace(attempt, **changes)], at(80))
+        return [bar.words for bar in row.bars if bar.hue != "waiting"]
+
+    assert tell(job, state=AttemptState.RESERVED, started_at=None) == ["setting up 1 m 10 s"]
+    assert tell(job) == ["setting up 10 s", "no beat yet 1 min"]
+    beats = msgspec.structs.replace(job, best_step=7)
+    assert tell(beats) == ["setting up 10 s", "loading, no beat yet 1 min"]
+    assert tell(beats, first_beat_at=at(50)) == ["setting up 10 s", "loading 30 s", "running 30 s"]
+    stops = msgspec.structs.replace(job, drain_since=at(70))
+    draining = {"state": AttemptState.DRAINING, "first_beat_at": at(50)}
+    assert tell(stops, **draining) == [
+        "setting up 10 s", "loading 30 s", "running 20 s", "draining 10 s"
+    ]  # fmt: skip
 
 
 def test_the_fall_of_a_gang_is_a_sentence() -> None:

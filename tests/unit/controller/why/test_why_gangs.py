@@ -380,6 +380,12 @@ def test_ranks_and_names_stay_short() -> None:
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 
 
+def test_an_attempt_without_a_beat_loads_where_the_job_is_known_to_beat() -> None:
+    said = {"state": "running", "started_at": NOW}
+    assert explain_job(**said).summary.endswith("; running for 100 s (no beat yet)")
+    assert explain_job(**said, best_step=7).summary.endswith("; loading for 100 s (no beat yet)")
+
+
 def explain_job(
     tasks: tuple[TaskRecord, ...] = (), *, watch: WatchSettings | None = None, **fields: Any
 ) -> Why:

@@ -49,11 +49,16 @@ class MemoryJobs(InMemory, JobStore):
         return [self._attempt(attempt) for attempt in self.state.attempts.get(job_id, [])]
 
     def _attempt(self, attempt: AttemptRecord) -> AttemptRecord:
-        beat = None
-        if attempt.state is not AttemptState.ENDED:
-            beat = last_beat(self.state.tasks.get(attempt.job_id, {}).values())
-        live = {} if beat is None else {"step": beat.step, "total": beat.total}
-        return msgspec.structs.replace(attempt, **live)
+        tasks = self.state.tasks.get(attempt.job_id, {}).values()
+        beat = None if attempt.state is AttemptState.ENDED else last_beat(tasks)
+        if beat is None:
+            return attempt
+        return msgspec.structs.replace(
+            attempt,
+            step=beat.step,
+            total=beat.total,
+            first_beat_at=min(t.first_beat_at for t in tasks if t.first_beat_at is not None),
+        )
 
     async def cancel_job(
         self, job_id: str, reason: str, *, hard: bool = False, now: Now = None

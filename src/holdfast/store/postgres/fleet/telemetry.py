@@ -126,5 +126,6 @@ async def _write_ranks(tx: Tx, readings: Sequence[HostReading], at: datetime) ->
             ranks=[usage.key.rank for _, _, usage in flat],
             epochs=[usage.key.epoch for _, _, usage in flat],
             cores=[usage.cores for _, _, usage in flat],
+            peaks=[max(usage.cores, usage.cores_max) for _, _, usage in flat],
             memory=[usage.memory_bytes for _, _, usage in flat],
         )

@@ -34,7 +34,7 @@ _PRUNED = (
     "prune_chunks",
     "prune_streams",
     "prune_outputs",
-    "prune_suspects",
+    *("prune_suspects", "prune_usage"),
     "prune_forensics",
     "note_pruned_events",
     "prune_batches",  # before the attempts, which name them

@@ -61,11 +61,11 @@ $$;
 -- name: read_attempts
 select {columns:attempt:a but members step total}, members_of(a) as members,
        case when b.beat_at is null then a.step else b.step end as step,
-       case when b.beat_at is null then a.total else b.total end as total,
+       case when b.beat_at is null then a.total else b.total end as total, b.first_beat_at,
        exists (select from forensics f where f.job_id = a.job_id and f.attempt = a.number) as has_forensics,
        (select j.spec->'code' from jobs j where j.id = a.job_id) as code
 from attempts a left join lateral (
-  select t.step, t.total, t.beat_at from tasks t
+  select t.step, t.total, t.beat_at, min(t.first_beat_at) over () as first_beat_at from tasks t
   where t.job_id = a.job_id and t.attempt = a.number and t.beat_at is not null
   order by t.beat_at desc, t.rank limit 1
 ) b on a.state <> 'ended'
@@ -106,7 +106,7 @@ returning a.job_id, a.number as attempt, l.rank, l.epoch, l.step, l.given, l.que
 -- Without members, because a gang of a thousand ranks has a thousand of them in every attempt.
 select {columns:attempt:a but members step total},
        case when b.beat_at is null then a.step else b.step end as step,
-       case when b.beat_at is null then a.total else b.total end as total,
+       case when b.beat_at is null then a.total else b.total end as total, b.first_beat_at,
        exists (select from forensics f where f.job_id = a.job_id and f.attempt = a.number) as has_forensics,
        (select j.spec->'code' from jobs j where j.id = a.job_id) as code
 from unnest(%(ids)s::text[]) as asked(id) cross join lateral (
@@ -115,7 +115,7 @@ from unnest(%(ids)s::text[]) as asked(id) cross join lateral (
     and (%(cause)s::text is null or x.cause = %(cause)s)
   order by x.number desc limit %(last)s
 ) a left join lateral (
-  select t.step, t.total, t.beat_at from tasks t
+  select t.step, t.total, t.beat_at, min(t.first_beat_at) over () as first_beat_at from tasks t
   where t.job_id = a.job_id and t.attempt = a.number and t.beat_at is not null
   order by t.beat_at desc, t.rank limit 1
 ) b on a.state <> 'ended'
@@ -125,13 +125,13 @@ order by a.job_id, a.number;
 select {columns:attempt:a but members step total},
        case when %(members)s then members_of(a) else '[]'::jsonb end as members,
        case when b.beat_at is null then a.step else b.step end as step,
-       case when b.beat_at is null then a.total else b.total end as total,
+       case when b.beat_at is null then a.total else b.total end as total, b.first_beat_at,
        exists (select from forensics f where f.job_id = a.job_id and f.attempt = a.number) as has_forensics,
        (select j.spec->'code' from jobs j where j.id = a.job_id) as code
 from unnest(%(ids)s::text[], %(numbers)s::integer[]) as asked(id, number)
 join attempts a on a.job_id = asked.id and a.number = asked.number
 left join lateral (
-  select t.step, t.total, t.beat_at from tasks t
+  select t.step, t.total, t.beat_at, min(t.first_beat_at) over () as first_beat_at from tasks t
   where t.job_id = a.job_id and t.attempt = a.number and t.beat_at is not null
   order by t.beat_at desc, t.rank limit 1
 ) b on a.state <> 'ended';

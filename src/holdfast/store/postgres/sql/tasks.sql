@@ -27,6 +27,7 @@ create table tasks (
   step              bigint, -- its newest report, with total, beat_at and section
   total             bigint,
   beat_at           timestamptz,
+  first_beat_at     timestamptz, -- the first one that its host told of
   section           text,
   section_until     timestamptz, -- until when its section excuses the ranks of its gang that wait for it on other hosts
   facts             jsonb, -- what its host told of its end
@@ -160,6 +161,7 @@ update tasks t set
   total = case when l.beat then coalesce(l.total, t.total) else t.total end,
   section = case when l.beat then l.section else t.section end,
   beat_at = case when l.beat then greatest(t.beat_at, %(now)s::timestamptz - l.age * interval '1 second') else t.beat_at end,
+  first_beat_at = coalesce(t.first_beat_at, case when l.beat then %(now)s::timestamptz - l.age * interval '1 second' end),
   tally = coalesce(l.tally::jsonb, t.tally), tally_at = case when l.tally is null then t.tally_at else %(now)s end
 from locked l
 where t.job_id = any(%(jobs)s::text[]) and t.job_id = l.job_id and t.rank = l.rank

@@ -18,7 +18,7 @@ from holdfast.core.stragglers.records import SuspectRecord
 from holdfast.errors import NotFound
 from holdfast.web.page import Page, PageRequest, read_items, together
 from holdfast.web.pages.job.files import read_files
-from holdfast.web.pages.job.gang import find_shown, find_slow, group_ranks, read_ranks, say_fall
+from holdfast.web.pages.job.gang import find_slow, group_ranks, read_ranks, say_fall
 from holdfast.web.pages.job.readings import read_readings
 from holdfast.web.pages.job.run import read_run
 from holdfast.web.pages.job.timeline import draw_timeline
@@ -119,9 +119,7 @@ async def _read_tab(
             "suspects": suspects,
         }
     if tab == "readings":
-        tasks = await reader.tasks(job.id)
-        ended = None if tasks else find_shown(await reader.attempts(job.id))
-        return await read_readings(ask, job, tasks, ended, read_span(ask))
+        return await read_readings(ask, job, read_span(ask))
     if tab == "events":
         call = JobMethods.events(reader, job_id=job.id, tail=SHOWN_EVENTS)
         events = list(reversed(await read_items(reader, call)))

@@ -111,23 +111,31 @@ def _list_waits(
 
 def _list_phases(job: JobRecord, attempt: AttemptRecord, last: datetime) -> list[_Phase]:
     """Return the phases of an attempt. How long it loaded and drained is known from what its first
-    rank told at its end; while it goes on, from the job."""
+    rank told at its end; while it goes on, from its first beat and from the job.
+
+    An attempt that goes on without a beat loads, unless its program sends none. That is known at its
+    end: then all of this time is that in which it ran.
+    """
     ended = attempt.ended_at or last
     started = attempt.started_at
-    phases = [_Phase(attempt.reserved_at, started or ended, "starting", "reserved")]
+    phases = [_Phase(attempt.reserved_at, started or ended, "starting", "setting up")]
     if started is None:
         return phases
-    spent = _read_tally(attempt)
-    loading = sum(spent.get(name, 0) for name in (LedgerName.SETTING_UP, LedgerName.LOADING))
-    works = min(ended, started + timedelta(milliseconds=loading))
+    spent, loading = _read_tally(attempt), "loading"
+    works = min(ended, started + timedelta(milliseconds=spent.get(LedgerName.LOADING, 0)))
+    if attempt.ended_at is None and attempt.first_beat_at is not None:
+        works = max(started, min(ended, attempt.first_beat_at))
+    elif attempt.ended_at is None and attempt.state != "draining":
+        works, loading = ended, "no beat yet" if job.best_step is None else "loading, no beat yet"
     drains = ended - timedelta(milliseconds=spent.get(LedgerName.DRAINING, 0))
     if attempt.ended_at is None:
         drains = job.drain_since if job.drain_since and attempt.state == "draining" else ended
     drains = max(works, min(ended, drains))
     stalls = max(works, drains - timedelta(milliseconds=spent.get(LedgerName.STALLED, 0)))
     if works > started:
-        phases.append(_Phase(started, works, "starting n-loading", "loading"))
-    phases.append(_Phase(works, stalls, "running", "ran"))
+        phases.append(_Phase(started, works, "starting n-loading", loading))
+    if stalls > works or works == started:
+        phases.append(_Phase(works, stalls, "running", "ran" if attempt.ended_at else "running"))
     if drains > stalls:
         phases.append(_Phase(stalls, drains, "failed n-stalled", "silent before a watchdog's trip"))
     if ended > drains:
