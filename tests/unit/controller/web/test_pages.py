@@ -131,6 +131,20 @@ async def test_a_word_leads_to_the_one_thing_that_it_means(
     assert answer.status_code == 200, "older jobs, which are not read, may have the name too"
 
 
+async def test_all_hosts_that_match_are_sent_with_the_acts_that_they_take(
+    served: Served, agent: FakeAgent, browser: Browser
+) -> None:
+    await served.call("POST", "/v1/hosts/h1/drain", json={"reason": "cables"})
+    await FakeAgent(served, "other").register()
+    params = {"q": "h1"}
+    assert (await browser.send("GET", "/find/hosts", params=params)).status_code == 401
+    (item,) = (await browser.send("GET", "/find/hosts", proof=True, params=params)).json()["items"]
+    assert (item["id"], item["name"]) == (agent.host_id, "h1")
+    assert list(item["takes"]) == ["Undrain", "Quarantine"]
+    answer = await browser.send("GET", "/find/hosts", proof=True, params={"q": "colour:red"})
+    assert "filters nothing" in answer.json()["detail"]
+
+
 async def test_fixed_files_are_small_and_kept(browser: Browser) -> None:
     page = (await browser.send("GET", "/jobs")).text
     files = re.findall(r'(?:src|href)="(/static/[^"]+)"', page)
