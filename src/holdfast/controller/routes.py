@@ -336,7 +336,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              media_in=_BYTES, answers={204: None}),
     _get("/v1/values/{sha256}", values.get_value, "The bytes of a large argument or result.", None, media=_BYTES),
     # queues
-    _get("/v1/queues", queues.list_queues, "Every queue and what is in it.", PageOf(QueueRecord)),
+    _get("/v1/queues", queues.list_queues, "Every queue and what is in it.", PageOf(QueueRecord), queries.QueuesQuery),
     _get("/v1/queue-depths", queues.list_depths, "How many jobs were queued in each queue, and how old the oldest was.",
          PageOf(QueueDepth), queries.DepthsQuery),
     _get("/v1/queues/{name}", queues.get_queue, "One queue.", QueueRecord),

@@ -347,16 +347,21 @@ def make_way_back(name: str, was: Any, now: datetime) -> dict[str, Any] | None:
     return {**back, "hard": True} if getattr(was, "hard", False) else back
 
 
+def list_takes(names: Iterable[str], was: Any, now: datetime) -> dict[str, Any]:
+    """Return which acts on many rows a row takes in its state: the word of each, and the body with
+    which it is taken back."""
+    return {ACTS[name].button: make_way_back(name, was, now) for name in names}
+
+
 def write_takes(names: Iterable[str], was: Any, now: datetime) -> str:
-    """Return as JSON which acts on many rows a row takes in its state: the word of each, and the body
-    with which it is taken back."""
-    takes = {ACTS[name].button: make_way_back(name, was, now) for name in names}
-    return msgspec.json.encode(takes).decode()
+    """Return as JSON which acts on many rows a row takes in its state."""
+    return msgspec.json.encode(list_takes(names, was, now)).decode()
 
 
 def write_bulk(name: str, noun: str, key: str, **more: Any) -> str:
     """Return an act on many rows as JSON. key: the name in its path that a row's value fills. more:
-    `many`, a path that takes ids; `find` and `states`, where all that match may be meant."""
+    `many`, a path that takes ids; `find`, where all that match may be meant, and `states`, of which a
+    row that was found and does not say what it takes has one."""
     act = ACTS[name]
     path = _fill(name, {}).replace("{" + key + "}", "{}")
     value: dict[str, Any] = {
@@ -364,6 +369,7 @@ def write_bulk(name: str, noun: str, key: str, **more: Any) -> str:
         "noun": noun,
         "ask": act.ask,
         "reason": act.reason,
+        "fields": act.fields,
         "each": f"{act.method} {path}",
         **more,
     }

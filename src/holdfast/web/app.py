@@ -99,6 +99,8 @@ _SCRIPT = (
 _STREAMS: dict[str, Any] = {"output": follow_output, "search": search_output}
 _ANSWERS: dict[str, Any] = {"lines": send_part, "ranks": send_grid}
 """The parts of a job's page that its script reads: those that go on, and those that are whole."""
+_FOUND: dict[str, Any] = {"/find/words": jobs.send_words, "/find/hosts": hosts.send_hosts}
+"""What pages ask for after they were drawn: words that complete a filter, and all that it matches."""
 _DOWNLOADS = {
     "log": ("/v1/jobs/{job}/logs", ("attempt", "rank", "stream")),
     "checkpoint": ("/v1/jobs/{job}/checkpoint", ("rank", "number")),
@@ -186,8 +188,8 @@ class WebApp:
             if streams is not None:
                 return functools.partial(self._stream_part, streams)
             return functools.partial(self._send_part, answers)
-        if path == "/find/words":
-            return functools.partial(self._send_part, jobs.send_words)
+        if path in _FOUND:
+            return functools.partial(self._send_part, _FOUND[path])
         if re.fullmatch(r"/jobs/[^/]+/download/[a-z]+", path):
             return self._download
         if path == "/" and not is_ours(scope, self._origins()):

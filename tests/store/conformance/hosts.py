@@ -124,6 +124,12 @@ async def test_moving_hosts(rig: Rig) -> None:
     assert await rig.store.hosts.list_hosts() == []
     assert len(await rig.store.hosts.list_hosts(include_terminated=True)) == 1
     await rig.host()
+    await rig.host("other")
+    listed = rig.store.hosts.list_hosts
+    for part in ("ME-OTH", "OTH"):  # of its name, and the beginning of its id
+        assert [host.id for host in await listed(part=part)] == ["other"]
+    assert await listed(part="none") == []
+    assert [host.id for host in await listed(limit=1)] == ["h1"]
     assert (await rig.store.hosts.get_host("h1")).state is HostState.ACTIVE
     with pytest.raises(NotFound):
         await rig.store.hosts.move_host("h9", "drain", "", now=rig.now)

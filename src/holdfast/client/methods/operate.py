@@ -40,9 +40,10 @@ class OperateMethods:
 
     # ---- queues
     @gives_list
-    def queues(self) -> PageCall[QueueRecord]:
-        """Return every queue, with the counts of its jobs."""
-        return get_pages(path_of("queues"), QueueRecord)
+    def queues(self, *, waiting: bool = True) -> PageCall[QueueRecord]:
+        """Return every queue, with the counts of its jobs. waiting: False to count running jobs alone,
+        because to count a million that wait takes seconds."""
+        return get_pages(path_of("queues"), QueueRecord, waiting=None if waiting else 0)
 
     @gives_list
     def queue_depths(self, *, seconds: int = 86_400, step: int = 1800) -> PageCall[QueueDepth]:
@@ -125,11 +126,19 @@ class OperateMethods:
     # ---- hosts
     @gives_list
     def hosts(
-        self, *, dead: bool = False, include_terminated: bool = False
+        self,
+        *,
+        dead: bool = False,
+        include_terminated: bool = False,
+        match: str | None = None,
+        limit: int | None = None,
     ) -> PageCall[wire.HostView]:
-        """Return hosts and their slots. dead: True for only those flagged dead."""
+        """Return hosts and their slots. dead: True for only those flagged dead. match: a part of the
+        name in any case, or the beginning of the id. limit: the most hosts to return."""
         shown, every = dead or None, include_terminated or None
-        return get_pages(path_of("hosts"), wire.HostView, dead=shown, all=every)
+        return get_pages(
+            path_of("hosts"), wire.HostView, dead=shown, all=every, match=match, limit=limit
+        )
 
     @gives_one
     def host(self, host: str) -> RestCall[wire.HostView]:

@@ -36,7 +36,10 @@ async def list_hosts(call: ApiCall) -> Response:
     """List every host."""
     query = call.query(HostsQuery)
     hosts = await call.store.hosts.list_hosts(
-        include_terminated=is_on(query.all), dead=is_on(query.dead)
+        include_terminated=is_on(query.all),
+        dead=is_on(query.dead),
+        part=query.match,
+        limit=query.limit,
     )
     models = call.controller.calls.find_models()
     return answer_page([view_host(host, models.get(host.id, ())) for host in hosts])

@@ -9,14 +9,16 @@ from holdfast.controller.api.settings.patch import read_name, read_settings_patc
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
-from holdfast.controller.http.queries import DepthsQuery
+from holdfast.controller.http.queries import DepthsQuery, QueuesQuery, is_on
 from holdfast.errors import NotFound
 from holdfast.wire.api import PauseRequest, SettingsPatch
 
 
 async def list_queues(call: ApiCall) -> Response:
     """List every queue and the counts of its jobs."""
-    return answer_page(await call.store.settings.list_queues())
+    settings = call.store.settings
+    whole = is_on(call.query(QueuesQuery).waiting)
+    return answer_page(await (settings.list_queues() if whole else settings.list_live_queues()))
 
 
 async def list_depths(call: ApiCall) -> Response:

@@ -183,11 +183,20 @@ class RanksTelemetryQuery(TelemetryQuery, frozen=True, kw_only=True):
     attempt: Attempt | None = None
 
 
+class QueuesQuery(Query, frozen=True, kw_only=True):
+    """waiting: "0" to count running jobs alone, because to count a million that wait takes seconds."""
+
+    waiting: Flag = "1"
+
+
 class HostsQuery(Query, frozen=True, kw_only=True):
-    """dead: "1" to list only hosts flagged dead. all: "1" to list terminated ones too."""
+    """dead: "1" to list only hosts flagged dead. all: "1" to list terminated ones too. match: a part
+    of the name in any case, or the beginning of the id. limit: the most hosts to list; absent: all."""
 
     dead: Flag = "0"
     all: Flag = "0"
+    match: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    limit: Limit | None = None
 
 
 class ConfigQuery(Query, frozen=True, kw_only=True):

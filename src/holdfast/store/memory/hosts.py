@@ -86,14 +86,21 @@ class MemoryHosts(InMemory, HostStore):
         return self.state.host_record(self.state.hosts[found])
 
     async def list_hosts(
-        self, *, include_terminated: bool = False, dead: bool = False
+        self,
+        *,
+        include_terminated: bool = False,
+        dead: bool = False,
+        part: str | None = None,
+        limit: int | None = None,
     ) -> list[HostRecord]:
+        word = (part or "").lower()
         return [
             self.state.host_record(host)
             for host in sorted(self.state.hosts.values(), key=lambda h: (h.name, h.id))
             if (include_terminated or host.state is not HostState.TERMINATED)
             and (not dead or host.flagged_dead_at is not None)
-        ]
+            and (part is None or word in host.name.lower() or host.id.startswith(word))
+        ][:limit]
 
     async def move_host(
         self,

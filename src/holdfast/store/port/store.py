@@ -323,9 +323,15 @@ class HostStore(Protocol):
         """Return a host by id or name. Raises NotFound."""
 
     async def list_hosts(
-        self, *, include_terminated: bool = False, dead: bool = False
+        self,
+        *,
+        include_terminated: bool = False,
+        dead: bool = False,
+        part: str | None = None,
+        limit: int | None = None,
     ) -> list[HostRecord]:
-        """Return hosts by name. dead: only the hosts that are flagged dead."""
+        """Return hosts by name. dead: only the hosts that are flagged dead. part: a part of the name in
+        any case, or the beginning of the id. limit: the most hosts to return."""
 
     async def move_host(
         self,

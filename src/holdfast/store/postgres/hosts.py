@@ -116,9 +116,16 @@ class PostgresHosts(OnSession, HostStore):
         return {host.id: host for host in found}
 
     async def list_hosts(
-        self, *, include_terminated: bool = False, dead: bool = False
+        self,
+        *,
+        include_terminated: bool = False,
+        dead: bool = False,
+        part: str | None = None,
+        limit: int | None = None,
     ) -> list[HostRecord]:
-        return await self.session.single(lambda tx: read_hosts(tx, None, include_terminated, dead))
+        return await self.session.single(
+            lambda tx: read_hosts(tx, None, include_terminated, dead, part, limit)
+        )
 
     async def host_sizes(self) -> list[Size]:
         """Return the whole sizes of the hosts that are present, and of the hosts that pools may
@@ -409,10 +416,17 @@ async def retire_host(tx: Tx, sync: HostSync, name: str, at: datetime) -> list[s
 
 
 async def read_hosts(
-    tx: Tx, ids: list[str] | None, include_terminated: bool, dead: bool
+    tx: Tx,
+    ids: list[str] | None,
+    include_terminated: bool,
+    dead: bool,
+    part: str | None = None,
+    limit: int | None = None,
 ) -> list[HostRecord]:
     """Return host records by name."""
-    params = {"ids": ids, "include_terminated": include_terminated, "dead": dead}
+    params = {
+        "ids": ids, "include_terminated": include_terminated, "dead": dead, "part": part, "limit": limit
+    }  # fmt: skip
     return await tx.list_of(HostRecord, "read_hosts", **params)
 
 

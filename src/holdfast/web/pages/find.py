@@ -16,6 +16,7 @@ from holdfast.core.records import JobRecord
 from holdfast.web.page import Page, PageRequest, read_items, together
 
 SHOWN_JOBS = 50
+SHOWN_HOSTS = 50
 LOOKED_AT = 500
 """The newest runs and call sets among which a name is looked for."""
 _ID = re.compile(r"[0-9a-hjkmnp-tv-z]{4,20}")
@@ -42,13 +43,14 @@ async def show(ask: PageRequest) -> Page:
     jobs, by_id, hosts, queues, pools, schedules, runs, sets = await together(
         read_items(reader, named),
         _find_by_id(ask, word),
-        reader.hosts(include_terminated=True),
-        reader.queues(),
+        reader.hosts(include_terminated=True, match=text[:128], limit=SHOWN_HOSTS),
+        reader.queues(waiting=False),
         reader.pools(),
         reader.schedules(),
         read_items(reader, WorkflowMethods.workflows(reader, page_size=LOOKED_AT)),
         read_items(reader, CallMethods.call_sets(reader, page_size=LOOKED_AT)),
     )
+    cut = len(jobs) == SHOWN_JOBS
     jobs = [*by_id, *(job for job in jobs if job.id not in {each.id for each in by_id})]
     things = [
         *_named("host", "/hosts/", ((h.name, h.id, h.state.value) for h in hosts), word),
@@ -62,17 +64,20 @@ async def show(ask: PageRequest) -> Page:
             "call set", "/calls/", ((s.spec.function, s.id, str(s.state)) for s in sets), word
         ),
     ]
-    meant = find_meant(word, jobs, things)
+    meant = find_meant(word, jobs, things, cut=cut)
     if meant:
         return _send_on(meant)
     values = {"jobs": jobs, "things": things, "text": text, "most": SHOWN_JOBS}
     return Page(template="find.html", title=f"Found for {text}", values=values)
 
 
-def find_meant(word: str, jobs: Sequence[JobRecord], things: Sequence[FoundThing]) -> str:
+def find_meant(
+    word: str, jobs: Sequence[JobRecord], things: Sequence[FoundThing], *, cut: bool = False
+) -> str:
     """Return the page of the one thing that a word means: the only one found, or the only one whose
-    whole name or id it is; empty where none or several are."""
-    found = [(job.name.lower(), job.id, f"/jobs/{job.id}") for job in jobs]
+    whole name or id it is; empty where none or several are. cut: there are more jobs than these, of
+    which some may have the name too."""
+    found = [("" if cut else job.name.lower(), job.id, f"/jobs/{job.id}") for job in jobs]
     found += [(thing.name.lower(), thing.id, thing.link) for thing in things]
     exact = [link for name, id_, link in found if word in (name, id_)]
     chosen = exact if exact else [link for _, _, link in found]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from urllib.parse import urlencode
 
 import msgspec
 from markupsafe import Markup
+from starlette.responses import Response
 
 from holdfast.client.methods.jobs import JobMethods
 from holdfast.core.gpus import Gpu
@@ -14,7 +16,7 @@ from holdfast.core.readings.records import GpuPoint
 from holdfast.core.records import HostRecord
 from holdfast.core.states import HostState
 from holdfast.errors import ValidationError
-from holdfast.web.acts import ACTS, write_bulk, write_takes
+from holdfast.web.acts import ACTS, list_takes, write_bulk, write_takes
 from holdfast.web.page import Page, PageRequest, read_items, together
 from holdfast.web.words import draw_line
 from holdfast.wire.api import HostView
@@ -26,11 +28,25 @@ WORDS = ("state", "pool", "label")
 ORDER = {state: n for n, state in enumerate(("dead", "error", "quarantined", "draining"))}
 
 
-BULK = {
-    ACTS[name].button: write_bulk(name, "host", "host")
-    for name in ("host.drain", "host.undrain", "host.quarantine", "host.release")
-}
+BULK = ("host.drain", "host.undrain", "host.quarantine", "host.release")
 """The acts on many hosts."""
+
+
+def list_bulk(text: str) -> dict[str, str]:
+    """Return the acts on the chosen hosts, or on all that a filter matches, by their words."""
+    find = "/find/hosts?" + urlencode({"q": text})
+    return {ACTS[name].button: write_bulk(name, "host", "host", find=find) for name in BULK}
+
+
+async def send_hosts(ask: PageRequest) -> Response:
+    """Send all hosts that a filter matches, each with the acts that it takes, for an act on them all."""
+    hosts = filter_hosts(await ask.reader.hosts(), ask.query.get("q", ""))
+    items = [
+        {"id": host.id, "name": host.name, "takes": list_takes(list_acts(host), host, ask.now)}
+        for host in hosts
+    ]
+    body = msgspec.json.encode({"items": items, "next": None})
+    return Response(body, 200, None, "application/json")
 
 
 def list_acts(host: HostRecord) -> list[str]:
@@ -104,7 +120,7 @@ async def show_all(ask: PageRequest) -> Page:
         "found": len(found),
         "counts": Counter(say_state(host) for host in hosts),
         "filter": text,
-        "bulk": BULK,
+        "bulk": list_bulk(text),
         "acts": list_acts,
         "takes": write_takes,
         "trouble": trouble,

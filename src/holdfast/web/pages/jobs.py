@@ -95,7 +95,7 @@ async def send_words(ask: PageRequest) -> Response:
     """Send the words that complete a filter; a page's script asks for them when one is typed."""
     reader = ask.reader
     queues, projects, hosts, jobs = await together(
-        reader.queues(),
+        reader.queues(waiting=False),
         reader.projects(),
         reader.hosts(),
         read_items(reader, JobMethods.jobs(reader, page_size=2 * MAX_OFFERS)),

@@ -36,3 +36,10 @@ async def test_a_resume_counts_before_it_releases_and_locks_nothing_meanwhile(
         await slow.rollback()
     answer = (await resume).json()
     assert (answer["paused_at"], answer["queued"]) == (None, 1)
+
+
+async def test_queues_are_listed_without_a_count_of_the_jobs_that_wait(served: Served) -> None:
+    await served.submit(queue="cpu")
+    for query, queued in (("", 1), ("?waiting=0", 0)):
+        items = (await served.call("GET", f"/v1/queues{query}")).json()["items"]
+        assert {each["name"]: each["queued"] for each in items}["cpu"] == queued

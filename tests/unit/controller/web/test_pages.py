@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from holdfast.web.pages import find
 from tests.unit.controller.conftest import FakeAgent, Served
 from tests.unit.controller.web.conftest import Browser
 from tests.waits import within
@@ -109,6 +110,39 @@ async def test_a_filter_finds_and_says_what_it_does_not_know(
     assert ">other<" not in page
     page = (await browser.send("GET", "/jobs", params={"q": "colour:red"})).text
     assert "filters nothing" in page
+
+
+async def test_a_word_leads_to_the_one_thing_that_it_means(
+    served: Served, agent: FakeAgent, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = await served.submit(name="alpha")
+    await served.submit(name="alphabet")
+    meant = {"H1": "/hosts/h1", "gpu": "/jobs?q=queue:gpu", "Alpha": f"/jobs/{job['id']}"}
+    for word in (job["id"], agent.host_id[:19]):
+        meant[word] = f"/jobs/{job['id']}" if word == job["id"] else "/hosts/h1"
+    for word, page in meant.items():
+        answer = await browser.send("GET", "/find", params={"q": word})
+        assert (answer.status_code, answer.headers.get("location")) == (303, page)
+    for word, found in (("alph", 2), ("none", 0)):
+        answer = await browser.send("GET", "/find", params={"q": word})
+        assert (answer.status_code, answer.text.count('id="job-')) == (200, found)
+    monkeypatch.setattr(find, "SHOWN_JOBS", 2)
+    answer = await browser.send("GET", "/find", params={"q": "alpha"})
+    assert answer.status_code == 200, "older jobs, which are not read, may have the name too"
+
+
+async def test_all_hosts_that_match_are_sent_with_the_acts_that_they_take(
+    served: Served, agent: FakeAgent, browser: Browser
+) -> None:
+    await served.call("POST", "/v1/hosts/h1/drain", json={"reason": "cables"})
+    await FakeAgent(served, "other").register()
+    params = {"q": "h1"}
+    assert (await browser.send("GET", "/find/hosts", params=params)).status_code == 401
+    (item,) = (await browser.send("GET", "/find/hosts", proof=True, params=params)).json()["items"]
+    assert (item["id"], item["name"]) == (agent.host_id, "h1")
+    assert list(item["takes"]) == ["Undrain", "Quarantine"]
+    answer = await browser.send("GET", "/find/hosts", proof=True, params={"q": "colour:red"})
+    assert "filters nothing" in answer.json()["detail"]
 
 
 async def test_fixed_files_are_small_and_kept(browser: Browser) -> None:

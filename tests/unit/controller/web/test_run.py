@@ -105,7 +105,7 @@ def test_ranks_without_a_host_and_those_replaced_most_come_first() -> None:
         make_task(2, TaskState.BLOCKED, replaced=8, stop_reason="it did not start"),
         make_task(3, TaskState.BLOCKED, ready_at=at(0)),
     ]
-    found = list_members(tasks, {})
+    found = list_members(tasks, {}, at(0))
     assert [(each.rank, each.state) for each in found] == [
         (2, "parked"), (3, "blocked"), (1, "running"), (0, "running"),
     ]  # fmt: skip

@@ -167,7 +167,7 @@ class WantedSlots:
         only = JobFilter(states=(JobState.QUEUED,), executors="hide", limit=LIMITED_READ)
         queued = await self._store.jobs.list_jobs(only)
         there = {job.job_id for job in known}
-        paused = {q.name for q in await self._store.settings.list_queues() if q.paused_at}
+        paused = {q.name for q in await self._store.settings.list_live_queues() if q.paused_at}
         left = [job for job in queued if job.id not in there and job.queue not in paused]
         return [
             msgspec.structs.replace(

@@ -109,7 +109,9 @@ left join devices d on d.host_id = h.id
 where (%(ids)s::text[] is null or h.id = any(%(ids)s))
   and (%(include_terminated)s or h.state <> 'terminated')
   and (not %(dead)s or b.flagged_dead_at is not null)
-order by h.name, h.id;
+  and (%(part)s::text is null or position(lower(%(part)s) in lower(h.name)) > 0 or starts_with(h.id, lower(%(part)s)))
+order by h.name, h.id
+limit %(limit)s;
 
 -- name: find_host
 -- By id, then by name: those still in use, then those that ended, the newest first.

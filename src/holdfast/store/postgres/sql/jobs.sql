@@ -112,6 +112,8 @@ create index jobs_ended on jobs using brin (ended_at) with (pages_per_range = 32
 create unique index jobs_idempotency on jobs (project, idempotency_key) where idempotency_key is not null;
 -- How long earlier jobs of a name took. Only of jobs that their users named; no column of it ever changes.
 create index jobs_named on jobs (project, name, id) where spec ? 'name' and array_id is null and not spec ? 'executor';
+-- A part of a name is looked for here and not in the rows, which are ten times as many bytes.
+create index jobs_names on jobs (id) include (name) where not spec ? 'executor';
 -- None of the following costs a job anything that is of no array, runs no calls, awaits nothing, reads nothing and has no parent.
 create unique index jobs_of_array on jobs (array_id, array_index) where array_id is not null;
 create index jobs_array_state on jobs (array_id, state) where array_id is not null;

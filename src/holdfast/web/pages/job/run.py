@@ -15,8 +15,9 @@ from holdfast.core.placement.ranks import say_ranks
 from holdfast.core.records import AttemptRecord, EventRecord, MemberRecord, TaskRecord
 from holdfast.core.states import HostState, TaskState
 from holdfast.core.watchdogs.sections import IDLE_SECTION
-from holdfast.web.acts import ACTS, write_bulk
+from holdfast.web.acts import ACTS, write_bulk, write_takes
 from holdfast.web.page import PageRequest, read_items, together
+from holdfast.web.pages.hosts import list_acts
 from holdfast.web.pages.job.gang import NAMED_RANKS, find_shown
 from holdfast.web.pages.job.output import read_last_lines
 from holdfast.web.words import write_span
@@ -71,7 +72,7 @@ _BULK = {
 
 class MemberShown(msgspec.Struct, frozen=True, kw_only=True):
     """A rank of the run: its host, and how that host is. heard_at: the host's last sync. pick: the
-    host's id, on the first row of each host."""
+    host's id, on the first row of each host; takes: the acts that it takes (`acts.write_takes`)."""
 
     rank: int
     state: str
@@ -83,6 +84,7 @@ class MemberShown(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None = None
     said: str = ""
     pick: str = ""
+    takes: str = ""
 
 
 class LifeMoment(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,13 +107,15 @@ def read_script(argv: Sequence[str]) -> str:
     return shlex.join(words)
 
 
-def list_members(tasks: Sequence[TaskRecord], hosts: Mapping[str, HostView]) -> list[MemberShown]:
+def list_members(
+    tasks: Sequence[TaskRecord], hosts: Mapping[str, HostView], now: datetime
+) -> list[MemberShown]:
     """Return the ranks of a run that goes on: first those without a host, and those that were
     replaced most often."""
     made, picked = [], set[str]()
     for task in sorted(tasks, key=_order):
         host = hosts.get(task.host_id or "")
-        pick = host is not None and host.id not in picked and host.state is HostState.ACTIVE
+        pick = host is not None and host.id not in picked
         picked.add(task.host_id or "")
         made.append(
             MemberShown(
@@ -125,6 +129,7 @@ def list_members(tasks: Sequence[TaskRecord], hosts: Mapping[str, HostView]) -> 
                 step=task.step,
                 said=task.stop_reason or _say_section(task.section),
                 pick=host.id if host is not None and pick else "",
+                takes=write_takes(list_acts(host), host, now) if host is not None and pick else "",
             )
         )
     return made
@@ -236,7 +241,7 @@ async def read_run(
         reader.tasks(job.id), read_items(reader, call), reader.hosts(), read_last_lines(ask, rank=0)
     )
     ended = None if tasks else find_shown(attempts)
-    members = list_members(tasks, {host.id: host for host in hosts})
+    members = list_members(tasks, {host.id: host for host in hosts}, ask.now)
     if ended is not None:
         members = list_ended(ended.members, events, ended.number)
     life = tell_life(events)

@@ -44,6 +44,41 @@ async def test_a_queue_is_paused_and_taken_back_and_both_name_the_person(
         assert told.index(("queue.paused", name)) < told.index(("queue.resumed", name))
 
 
+async def test_hosts_are_drained_and_released_together_chosen_or_all_that_match(
+    person: Person,
+) -> None:
+    for name in ("a1", "a2", "b1", "b2"):
+        assert (await FakeAgent(person.served, name).register()).status_code == 200
+    page = await person.sign_in()
+    await page.goto(f"{person.base}/hosts")
+    for name in ("a1", "a2", "b1"):
+        await page.check(f"[data-pick][aria-label={name}]")
+    await page.get_by_role("button", name="Drain…", exact=True).click()
+    await expect(page.locator("#dialog-title")).to_have_text("Drain 3 hosts")
+    await expect(page.locator("#dialog-text")).to_contain_text("a1, a2, b1. The host gets no new")
+    await page.fill("#dialog-reason input", "new cables")
+    await page.fill("#dialog [name=deadline_seconds]", "600")
+    await page.click("#dialog-yes")
+    await expect(page.locator("#told")).to_contain_text("Drain: 3 of 3 hosts.", timeout=SECOND)
+    rows = page.locator("#hosts tr")
+    await expect(rows.filter(has_text="new cables")).to_have_count(3, timeout=SECOND)
+    found = (await person.served.call("GET", "/v1/hosts/a1")).json()
+    assert (found["state"], found["drain_deadline"] is not None) == ("draining", True)
+    await page.click("#undo")
+    await expect(rows.filter(has_text="active")).to_have_count(4, timeout=SECOND)
+    await page.goto(f"{person.base}/hosts?q=a")
+    await page.get_by_role("button", name="Quarantine…").click()
+    await expect(page.locator("#dialog-title")).to_have_text("Quarantine 2 hosts", timeout=SECOND)
+    await expect(page.locator("#dialog-text")).to_contain_text("All that match: a1, a2.")
+    await page.click("#dialog-yes")
+    await expect(page.locator("#told")).to_contain_text("2 of 2 hosts.", timeout=SECOND)
+    await page.goto(f"{person.base}/hosts")
+    await page.get_by_role("button", name="Release…").click()
+    await expect(page.locator("#dialog-title")).to_have_text("Release 2 hosts", timeout=SECOND)
+    await page.click("#dialog-yes")
+    await expect(rows.filter(has_text="active")).to_have_count(4, timeout=SECOND)
+
+
 async def test_a_job_is_run_again_with_changes_and_a_refusal_stands_at_its_field(
     person: Person, agent: FakeAgent
 ) -> None:
