@@ -50,11 +50,14 @@ def _say_stops(job: JobRecord, seconds: float | None, source: str, watch: WatchS
     if job.spec.executor:
         return "each of its calls is stopped by the limits of its own function"
     beats = watch.stall_watch and (watch.stall_timeout_seconds or watch.silence_limit_seconds)
+    # Where a GPU cannot be read, the shorter limit never decides.
+    silence = watch.silence_limit_seconds if watch.stall_timeout_seconds else None
+    unread = f" ({say_span(silence)}, where nothing tells what it does)" if silence else ""
     hangs = [
         f"no beat comes within {say_span(watch.first_beat_timeout_seconds)} of its start"
         if watch.first_beat_timeout_seconds is not None
         else "",
-        f"its beats stop for {say_span(float(beats))} and it does nothing" if beats else "",
+        f"its beats stop for {say_span(float(beats))} and it does nothing{unread}" if beats else "",
         f"its GPUs stand idle for {say_span(watch.health_window_seconds)}"
         if watches_health(watch, job.gpus)
         else "",

@@ -235,7 +235,8 @@ def judge(window: SignalWindow, settings: WatchSettings, gpus: int) -> Judgement
     signal, words, by_tree = _weigh(window, settings, gpus)
     if window.last.stopped and signal is not Signal.BUSY:
         evidence["stopped_processes"] = window.last.stopped
-        words = f"{words}; {window.last.stopped} of its processes are stopped (state T)"
+        are = "is" if window.last.stopped == 1 else "are"
+        words = f"{words}; {window.last.stopped} of its processes {are} stopped (state T)"
     evidence["signal"] = str(signal)
     return Judgement(signal, words, evidence, by_tree and gpus > 0)
 
