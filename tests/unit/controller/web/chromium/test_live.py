@@ -71,3 +71,25 @@ async def test_a_job_is_whole_again_when_its_controller_is_back(
     await expect(fresh.locator("#live")).to_have_text("live", timeout=SECOND)
     assert await read_words(page) == await read_words(fresh)
     await again.stop()
+
+
+async def test_a_hidden_page_reads_nothing_until_it_is_shown(person: Person) -> None:
+    job = await person.served.submit(name="shared")
+    page, shown = await person.sign_in(), await person.open()
+    path = f"{person.base}/jobs/{job['id']}?tab=spec"
+    for each in (page, shown):
+        await each.goto(path)
+        await expect(each.locator("#live")).to_have_text("live", timeout=SECOND)
+    hide = """(hidden) => {
+        Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    await page.evaluate(hide, True)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    await person.served.call("POST", f"/v1/jobs/{job['id']}/cancel", json={})
+    await expect(shown.locator("#head .state")).to_have_text("cancelled", timeout=SECOND)
+    assert path not in asked
+    assert await page.locator("#head .state").inner_text() != "cancelled"
+    await page.evaluate(hide, False)
+    await expect(page.locator("#head .state")).to_have_text("cancelled", timeout=SECOND)
