@@ -10,6 +10,7 @@ async function refresh() {
     document.dispatchEvent(new Event("placed"));
   } catch (error) { /* the next look finds it */ }
   reading = false;
+  readAt = Date.now();
   if (again) { again = false; refresh(); }
 }
 function place(page) {
