@@ -19,7 +19,10 @@ from holdfast.errors import HoldfastError
 from holdfast.web.reader import ApiReader
 
 log = logging.getLogger("holdfast.web")
+BURST_SECONDS = 0.03
+"""How long a browser is not told of a change, because others of the same act follow it."""
 GATHER_SECONDS = 0.25
+"""How long after it was told a browser is not told of the next."""
 KEEP_ALIVE_SECONDS = 1.0
 """A page says that the controller is lost after two of them."""
 AGAIN_SECONDS = 1.0
@@ -72,6 +75,7 @@ class Changes:
         self._listeners.add(listener)
         if self._following is None or self._following.done():
             self._following = asyncio.create_task(self._follow(), name="events for browsers")
+        now, told_at = asyncio.get_running_loop().time, 0.0
         try:
             told = msgspec.json.encode({"seen": self._seen()})
             yield b"event: open\ndata: " + told + b"\n\n"
@@ -80,7 +84,8 @@ class Changes:
                     async with asyncio.timeout(KEEP_ALIVE_SECONDS):
                         await listener.woken.wait()
                 if listener.woken.is_set():
-                    await asyncio.sleep(GATHER_SECONDS)
+                    await asyncio.sleep(max(BURST_SECONDS, told_at + GATHER_SECONDS - now()))
+                    told_at = now()
                 names, listener.names = listener.names, set()
                 listener.woken.clear()
                 if names:

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.web.acts import ACTS
 from tests.unit.controller.conftest import FakeAgent, Served
-from tests.unit.controller.web.conftest import Browser
+from tests.unit.controller.web.conftest import Browser, sign_in_with
 from tests.unit.controller.web.effects import (
     EFFECTS,
     Cluster,
@@ -99,17 +99,6 @@ class Clicker:
         assert await self.cluster.count_events("%", "%") == told, (effect.act, "refused")
 
 
-async def sign_stranger_in(served: Served) -> Browser:
-    """Return the browser of another user who may submit."""
-    token = {"role": "submit", "name": STRANGER, "user": STRANGER}
-    secret = (await served.call("POST", "/v1/tokens", json=token)).json()["secret"]
-    headers = {"Authorization": f"Bearer {secret}"}
-    link = (await served.http.post("/v1/sign-ins/links", headers=headers)).json()["url"]
-    browser = Browser(served)
-    await browser.use(link)
-    return browser
-
-
 async def test_every_act_of_every_page_has_its_effect_and_is_refused_to_others(
     served: Served, agent: FakeAgent, browser: Browser
 ) -> None:
@@ -121,7 +110,7 @@ async def test_every_act_of_every_page_has_its_effect_and_is_refused_to_others(
         cluster.ids["sign_in"] = (await cluster.look(query) or {})["id"]
         for role, each in strangers.items():
             await each.sign_in(role)
-        strangers[STRANGER] = await sign_stranger_in(served)
+        strangers[STRANGER] = await sign_in_with(served, {"role": "submit", "user": STRANGER})
         clicker = Clicker(cluster, browser, strangers)
         for effect in EFFECTS:
             await check_effect(cluster, clicker, effect)

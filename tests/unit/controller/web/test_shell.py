@@ -23,7 +23,7 @@ from holdfast.web.app import join_module
 from holdfast.wire.sessions.frames import PROTOCOL, STATUS, STDOUT, frame
 from holdfast.wire.sessions.messages import SessionStatus
 from tests.unit.controller.conftest import FakeAgent, Served
-from tests.unit.controller.web.conftest import Browser
+from tests.unit.controller.web.conftest import Browser, sign_in_with
 from tests.waits import within
 
 STATIC = Path(web.__file__).parent / "static"
@@ -233,6 +233,26 @@ async def test_only_a_user_who_may_come_in_sees_the_button(
         "POST", f"/v1/jobs/{job['id']}/sessions/tickets", proof=True, json={}
     )
     assert (ticket.status_code, ticket.json()["code"]) == (403, "sessions_off")
+
+
+async def test_a_user_whose_token_reaches_into_a_project_sees_the_shell_and_no_other_act(
+    served: Served, agent: FakeAgent
+) -> None:
+    """REACH-1: the job stays its owner's to change."""
+    job = await served.submit()
+    order = await agent.take()
+    await agent.sync(agent.running(order))
+    for reach in ([], ["other"], ["default"]):
+        token = {"role": "submit", "user": "guest", "reach": reach}
+        browser = await sign_in_with(served, token)
+        page = (await browser.send("GET", f"/jobs/{job['id']}")).text
+        ticket = await browser.send(
+            "POST", f"/v1/jobs/{job['id']}/sessions/tickets", proof=True, json={}
+        )
+        may_enter = reach == ["default"]
+        assert (">Shell</a>" in page) == may_enter
+        assert (ticket.status_code == 201) == may_enter
+        assert "data-act" not in page
 
 
 def read_parts() -> list[dict[str, Any]]:

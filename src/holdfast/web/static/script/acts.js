@@ -94,6 +94,7 @@ function tell(text, undo) {
     $("undo").disabled = true;
     try { await undo(); tell("Undone: " + text); } catch (error) { complain(error.message); }
     $("undo").disabled = false;
+    acted = true;
     refresh();
   };
   $("told").hidden = false;
@@ -109,6 +110,7 @@ document.addEventListener("click", async (event) => {
   button.blur();
   if (!done) return;
   tell(act.title + ": done.", undo && (() => call(undo.method, undo.path, undo.body)));
+  acted = true;
   refresh();
 });
 // ---- acts on many rows, on those that are chosen or on all that match
@@ -121,6 +123,7 @@ document.addEventListener("click", async (event) => {
   complain("");
   try { await actOnMany(JSON.parse(button.dataset.bulk), button); } catch (error) { complain(error.message); }
   button.disabled = false;
+  acted = true;
   refresh();
 });
 async function findAll(act, button) {

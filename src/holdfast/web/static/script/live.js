@@ -21,7 +21,7 @@ async function listen(url, signal, take) {
 // ---- what has changed: one stream for all tabs of a browser
 const follows = new Set(document.body.dataset.follows.split(" ").filter(Boolean));
 const channel = new BroadcastChannel("holdfast");
-let heardAt = Date.now(), lost = false, due = null;
+let heardAt = Date.now(), readAt = 0, lost = false, due = null;
 function hear(message) {
   heardAt = Date.now();
   if (lost) { lost = false; refresh(); }
@@ -39,7 +39,7 @@ function sayLost() {
 }
 function soon() {
   if (document.hidden) return;
-  due = due || setTimeout(() => { due = null; refresh(); }, GATHER_MS);
+  due = due || setTimeout(() => { due = null; refresh(); }, Math.max(0, readAt + GATHER_MS - Date.now()));  // the first at once
 }
 async function hold() {
   for (;;) {

@@ -4,7 +4,7 @@
 const $ = (id) => document.getElementById(id);
 const proof = () => localStorage.getItem("holdfast-proof") || "";
 const headers = (more) => ({ "Holdfast-Proof": proof(), ...more });
-const GONE_SECONDS = 2, AGAIN_SECONDS = 1, GATHER_MS = 300, MAX_LINES = 5000;
+const GONE_SECONDS = 2, AGAIN_SECONDS = 1, GATHER_MS = 500, MAX_LINES = 5000;
 
 // ---- theme, times, troubles
 const theme = localStorage.getItem("theme");

@@ -1,5 +1,5 @@
 // ---- reading the page anew
-let reading = false, again = false, fresh = null;
+let reading = false, again = false, fresh = null, acted = false;
 async function refresh() {
   if (reading) { again = true; return; }
   reading = true;
@@ -10,10 +10,13 @@ async function refresh() {
     document.dispatchEvent(new Event("placed"));
   } catch (error) { /* the next look finds it */ }
   reading = false;
-  if (again) { again = false; refresh(); }
+  readAt = Date.now();
+  if (again) { again = false; refresh(); } else acted = false;
 }
 function place(page) {
   document.body.dataset.seen = page.body.dataset.seen;
+  const under = document.querySelector("[data-part]:hover"), top = under && under.getBoundingClientRect().top;
+  document.documentElement.classList.toggle("still", !!under);
   const parts = [...page.querySelectorAll("[data-part]")], ids = new Set(parts.map((part) => part.id));
   for (const here of document.querySelectorAll("[data-part]")) if (!ids.has(here.id)) here.remove();
   let last = null;
@@ -23,6 +26,7 @@ function place(page) {
     else if (last) $(last).after(document.importNode(part, true));
     last = part.id;
   }
+  if (under && $(under.id)) scrollBy({ top: $(under.id).getBoundingClientRect().top - top, behavior: "instant" });
   const rows = page.querySelector("[data-rows]");
   if (rows && $("rows")) placeRows(rows);
   else if (rows) location.reload();  // the list was empty
@@ -33,8 +37,39 @@ function swap(here, part) {
   decorate(part);
   writePlots(part);
   carry(here, part);
-  if (here.isEqualNode(part) || here.contains(document.activeElement) && here.querySelector(":focus-visible")) return;
-  here.replaceWith(part);
+  if (here.isEqualNode(part)) return;
+  if (here.matches(":active")) soon();  // a click that has begun is finished first
+  else if (acted || !keepRows(here, part)) here.replaceWith(part);
+}
+// What is read stays where it is: while the pointer or the keyboard is in a part, its rows change in place, and those that
+// came, went or moved wait until it is left. Returns whether the part is kept.
+function keepRows(here, part) {
+  const old = nameRows(here), next = nameRows(part), held = here.querySelector(":focus-visible");
+  const same = [...old.keys()].join("\n") === [...next.keys()].join("\n");
+  if (!held && (same || !here.matches(":hover"))) return false;
+  for (const [name, row] of old) {
+    const other = next.get(name);
+    if (other && !row.contains(held) && !row.isEqualNode(other)) row.replaceWith(document.importNode(other, true));
+  }
+  const news = [...next.keys()].filter((name) => !old.has(name)).length;
+  $("later").textContent = news ? news + " new, shown when you leave the list" : "the order has changed";
+  $("later").hidden = same;
+  for (const left of ["mouseleave", "focusout"]) here.addEventListener(left, leave, { once: true });
+  return true;
+}
+function leave() {
+  $("later").hidden = true;
+  soon();
+}
+function nameRows(part) {
+  const named = new Map();
+  for (const row of part.querySelectorAll("tbody tr, .needs > li")) {
+    const link = row.querySelector("a[href]");
+    let name = row.id || (link ? link.getAttribute("href") : row.firstElementChild.textContent);
+    while (named.has(name)) name += "+";
+    named.set(name, row);
+  }
+  return named;
 }
 // What a person chose stays: ticks, the row of the keys, what was opened.
 function carry(here, part) {

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -15,7 +18,7 @@ if not CHROMIUM:
 
 from playwright.async_api import Browser, Page, expect  # noqa: E402
 
-__all__ = ["SECOND", "Person", "expect"]
+__all__ = ["SECOND", "Person", "expect", "serve_elsewhere"]
 
 SECOND = 5_000
 """A patience for what should take a second, in milliseconds: machines of tests are crowded."""
@@ -62,3 +65,24 @@ class Person:
         await page.goto(await self.link(role))
         await page.wait_for_url(f"{self.base}/")
         return page
+
+
+@asynccontextmanager
+async def serve_elsewhere(page: str) -> AsyncIterator[tuple[int, list[str]]]:
+    """Serve a page at another port of this machine, as a job's server behind a forward is. Yields the
+    port, and the heads of the requests that come."""
+    heads: list[str] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        body = page.encode()
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body)
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1], heads
+    finally:
+        server.close()

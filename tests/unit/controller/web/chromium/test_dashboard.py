@@ -10,8 +10,8 @@ from typing import Any
 
 from holdfast.controller.server import RunningServer, bind_socket
 from tests.unit.controller.conftest import FakeAgent
-from tests.unit.controller.web.chromium.person import SECOND, Person, expect
-from tests.unit.controller.web.test_acts import RUN, SET, prepare
+from tests.unit.controller.web.chromium.person import SECOND, Person, expect, serve_elsewhere
+from tests.unit.controller.web.effects import RUN, SET, prepare
 from tests.waits import within
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202eabc"
@@ -215,36 +215,23 @@ async def test_twelve_tabs_share_one_stream(person: Person) -> None:
 
 async def test_a_forwards_server_gets_no_cookie_and_can_do_nothing(person: Person) -> None:
     job = await person.served.submit(name="mine")
-    heads: list[str] = []
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        heads.append(head)
-        target = f"{person.base}/v1/jobs/{job['id']}/cancel"
-        page = (
-            f"<title>t</title><a href='{person.base}/jobs/{job['id']}'>to the job</a><script>"
-            f"fetch('{target}', {{method: 'POST', credentials: 'include', body: '{{}}'}})"
-            ".catch(() => 0).finally(() => document.title = 'done')</script>"
-        )
-        writer.write(
-            f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {len(page)}\r\n\r\n{page}".encode()
-        )
-        await writer.drain()
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
+    target = f"{person.base}/v1/jobs/{job['id']}/cancel"
+    page_of_job = (
+        f"<title>t</title><a href='{person.base}/jobs/{job['id']}'>to the job</a><script>"
+        f"fetch('{target}', {{method: 'POST', credentials: 'include', body: '{{}}'}})"
+        ".catch(() => 0).finally(() => document.title = 'done')</script>"
+    )
     signed = await person.sign_in()
     page = await person.context.new_page()
-    await page.goto(f"http://127.0.0.1:{port}/elsewhere")
-    await page.wait_for_function("document.title === 'done'")
-    assert "cookie" not in "".join(heads).lower()
+    async with serve_elsewhere(page_of_job) as (port, heads):
+        await page.goto(f"http://127.0.0.1:{port}/elsewhere")
+        await page.wait_for_function("document.title === 'done'")
+        assert "cookie" not in "".join(heads).lower()
     assert (await person.served.job(job["id"]))["state"] == "queued"
     # A link there works all the same: the page that it opens reads itself once more.
     await page.click("text=to the job")
     await expect(page.locator("h1")).to_have_text("mine", timeout=SECOND)
     await signed.close()
-    server.close()
 
 
 async def test_a_reader_has_no_buttons(person: Person, agent: FakeAgent) -> None:

@@ -71,3 +71,66 @@ async def test_a_job_is_whole_again_when_its_controller_is_back(
     await expect(fresh.locator("#live")).to_have_text("live", timeout=SECOND)
     assert await read_words(page) == await read_words(fresh)
     await again.stop()
+
+
+async def test_a_hidden_page_reads_nothing_until_it_is_shown(person: Person) -> None:
+    job = await person.served.submit(name="shared")
+    page, shown = await person.sign_in(), await person.open()
+    path = f"{person.base}/jobs/{job['id']}?tab=spec"
+    for each in (page, shown):
+        await each.goto(path)
+        await expect(each.locator("#live")).to_have_text("live", timeout=SECOND)
+    hide = """(hidden) => {
+        Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    await page.evaluate(hide, True)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    await person.served.call("POST", f"/v1/jobs/{job['id']}/cancel", json={})
+    await expect(shown.locator("#head .state")).to_have_text("cancelled", timeout=SECOND)
+    assert path not in asked
+    assert await page.locator("#head .state").inner_text() != "cancelled"
+    await page.evaluate(hide, False)
+    await expect(page.locator("#head .state")).to_have_text("cancelled", timeout=SECOND)
+
+
+async def test_nothing_moves_under_the_pointer_and_what_changes_there_changes_in_place(
+    person: Person, agent: FakeAgent
+) -> None:
+    """Hosts that need a person stand first, so that a quarantine moves a row up."""
+    for name in ("h2", "h3"):
+        await FakeAgent(person.served, name).register()
+    page = await person.sign_in()
+    await page.goto(f"{person.base}/hosts")
+    await expect(page.locator("#live")).to_have_text("live", timeout=SECOND)
+    rows, names = page.locator("#hosts tbody tr"), page.locator("#hosts tbody a")
+    await rows.nth(1).hover()
+    before = await rows.nth(1).bounding_box()
+    await person.served.call("POST", "/v1/hosts/h3/quarantine", json={"reason": "a fan"})
+    await expect(rows.nth(2)).to_contain_text("quarantined", timeout=SECOND)
+    await FakeAgent(person.served, "h0").register()
+    await expect(page.locator("#later")).to_contain_text("1 new", timeout=SECOND)
+    assert await names.all_text_contents() == ["h1", "h2", "h3"]
+    assert await rows.nth(1).bounding_box() == before
+    await page.mouse.move(5, 5)
+    await expect(names).to_have_text(["h3", "h0", "h1", "h2"], timeout=SECOND)
+    await expect(page.locator("#later")).to_be_hidden()
+
+
+async def test_what_grows_above_the_pointer_moves_nothing_below_it(
+    person: Person, agent: FakeAgent
+) -> None:
+    jobs = [await person.served.submit(name=f"job-{n}") for n in range(12)]
+    page = await person.sign_in(viewport={"width": 1440, "height": 500})
+    await page.goto(f"{person.base}/")
+    await expect(page.locator("#live")).to_have_text("live", timeout=SECOND)
+    row = page.locator("#jobs tbody tr").nth(2)
+    await row.hover()
+    before = await row.bounding_box()
+    await person.served.call("POST", "/v1/hosts/h1/quarantine", json={"reason": "a fan"})
+    await expect(page.locator("#needs")).to_contain_text("a fan", timeout=SECOND)
+    assert await row.bounding_box() == before
+    await person.served.call("POST", f"/v1/jobs/{jobs[-3]['id']}/cancel", json={})
+    await page.mouse.move(5, 5)
+    await expect(page.locator("#jobs")).not_to_contain_text("job-9", timeout=SECOND)
