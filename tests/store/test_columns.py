@@ -26,6 +26,7 @@ COMPUTED = {
     "to_place",
     "host_name",
     "has_forensics",
+    "first_beat_at",  # of an attempt, of its tasks
     "code",
 }
 UNTYPED = {
