@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -67,6 +68,11 @@ def test_a_job_submits_jobs_with_a_token_that_no_log_shows(make_rig: MakeRig) ->
 
 def test_from_nothing_to_a_job_and_down_again(make_rig: MakeRig, tmp_path: Path) -> None:
     rig = make_rig(fresh=True).start()
+    link = re.compile(r"http://holdfast\.localhost:\d+/sign-in#\S{20,}")
+    printed = wait_for("a link", lambda: link.search(rig.say()))
+    another = link.search(rig.run("dashboard", "--no-open").stdout.decode())
+    assert another
+    assert another[0] != printed[0]  # each is used once
     hello(rig)
     done = rig.run("run", "--shell", "echo out; echo err >&2; exit 7")
     assert (done.returncode, done.stdout) == (7, b"out\n")

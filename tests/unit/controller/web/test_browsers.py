@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.controller.runtime.auth import hash_secret, make_new_id
 from holdfast.errors import Unauthorized
+from holdfast.web.browsers import SIGN_IN_SECONDS
 from tests.unit.controller.conftest import Served
 from tests.unit.controller.web.conftest import Browser
 from tests.waits import within
@@ -42,6 +43,36 @@ async def test_a_link_ends_after_ten_minutes(served: Served) -> None:
             link, make_new_id(), cookie, proof, 60, browser="", address="", now=until
         )
     assert await sign_ins.list_sign_ins(now=until) == []
+
+
+async def test_a_sign_in_is_over_after_twelve_hours(served: Served) -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    until = at + timedelta(hours=12)
+    token = (await served.store.tokens.list_tokens())[0]
+    link, cookie, proof = (hash_secret(word) for word in ("link", "cookie", "proof"))
+    sign_ins = served.store.sign_ins
+    await sign_ins.create_link(link, token.id, 600, now=at)
+    words = {"browser": "", "address": ""}
+    await sign_ins.spend_link(link, make_new_id(), cookie, proof, SIGN_IN_SECONDS, **words, now=at)
+    early = until - timedelta(seconds=1)
+    assert await sign_ins.find_sign_in(cookie, now=early) is not None
+    assert [each.expires_at for each in await sign_ins.list_sign_ins(now=early)] == [until]
+    assert await sign_ins.find_sign_in(cookie, now=until) is None
+    assert await sign_ins.list_sign_ins(now=until) == []
+
+
+async def test_over_tls_a_cookie_is_of_this_host_alone(served: Served) -> None:
+    """By its name, which a browser holds to; over plain HTTP no browser takes such a cookie."""
+    served.controller.origins = ("https://holdfast.example",)
+    browser = Browser(served)
+    browser.origin = "https://holdfast.example"
+    answer = await browser.sign_in()
+    assert answer.status_code == 200
+    cookie = answer.headers["set-cookie"]
+    assert cookie.startswith("__Host-holdfast_sign_in=")
+    assert {"Path=/", "Secure", "HttpOnly", "SameSite=Strict"} <= set(cookie.split("; "))
+    assert "Domain" not in cookie
+    assert (await browser.send("GET", "/jobs")).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -41,19 +41,23 @@ function swap(here, part) {
   if (here.matches(":active")) soon();  // a click that has begun is finished first
   else if (acted || !keepRows(here, part)) here.replaceWith(part);
 }
-// What is read stays where it is: while the pointer or the keyboard is in a part, its rows change in place, and those that
-// came, went or moved wait until it is left. Returns whether the part is kept.
+// What is read stays where it is: while the pointer or the keyboard is in a list, its rows change in place, and what would
+// move the row under the pointer waits until the list is left. Returns whether the part is kept.
 function keepRows(here, part) {
   const old = nameRows(here), next = nameRows(part), held = here.querySelector(":focus-visible");
-  const same = [...old.keys()].join("\n") === [...next.keys()].join("\n");
-  if (!held && (same || !here.matches(":hover"))) return false;
+  if (!held && !(old.size && here.matches(":hover"))) return false;
+  const at = here.querySelector("tr:hover, li:hover");
+  let above = !!at, waits = [...old.keys()].join("\n") !== [...next.keys()].join("\n");
   for (const [name, row] of old) {
-    const other = next.get(name);
-    if (other && !row.contains(held) && !row.isEqualNode(other)) row.replaceWith(document.importNode(other, true));
+    const other = next.get(name), height = row.offsetHeight;
+    if (row === at) above = false;
+    if (!other || row.contains(held) || row.isEqualNode(other)) continue;
+    row.replaceWith(other);
+    if (above && other.offsetHeight !== height) { other.replaceWith(row); waits = true; }
   }
   const news = [...next.keys()].filter((name) => !old.has(name)).length;
-  $("later").textContent = news ? news + " new, shown when you leave the list" : "the order has changed";
-  $("later").hidden = same;
+  $("later").textContent = (news ? news + " new" : "changes") + ", shown when you leave the list";
+  $("later").hidden = !waits;
   for (const left of ["mouseleave", "focusout"]) here.addEventListener(left, leave, { once: true });
   return true;
 }

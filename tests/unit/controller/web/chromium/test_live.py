@@ -109,12 +109,13 @@ async def test_nothing_moves_under_the_pointer_and_what_changes_there_changes_in
     before = await rows.nth(1).bounding_box()
     await person.served.call("POST", "/v1/hosts/h3/quarantine", json={"reason": "a fan"})
     await expect(rows.nth(2)).to_contain_text("quarantined", timeout=SECOND)
+    await person.served.call("POST", "/v1/hosts/h1/quarantine", json={"reason": "a taller row"})
     await FakeAgent(person.served, "h0").register()
     await expect(page.locator("#later")).to_contain_text("1 new", timeout=SECOND)
     assert await names.all_text_contents() == ["h1", "h2", "h3"]
     assert await rows.nth(1).bounding_box() == before
     await page.mouse.move(5, 5)
-    await expect(names).to_have_text(["h3", "h0", "h1", "h2"], timeout=SECOND)
+    await expect(names).to_have_text(["h1", "h3", "h0", "h2"], timeout=SECOND)
     await expect(page.locator("#later")).to_be_hidden()
 
 
