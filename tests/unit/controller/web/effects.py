@@ -14,6 +14,8 @@ from holdfast.core.ids import TaskKey, make_id
 from holdfast.errors import Unavailable
 from holdfast.store.postgres.jobs.sessions import Visitor
 from holdfast.web.acts import ACTS
+from holdfast.web.app import _PAGES
+from holdfast.web.pages.job.page import TABS
 from holdfast.wire.sessions.messages import SessionOrder, SessionRequest
 from tests.unit.controller.conftest import FakeAgent, Served
 from tests.unit.controller.fleet.world import ScriptedProvider
@@ -362,6 +364,26 @@ async def prepare(served: Served, agent: FakeAgent) -> str:
     served.controller.open_provider = lambda kind, config, installation: provider
     await make_things(served, "http://127.0.0.1:9/hook")
     return str((await served.submit(name="train"))["id"])
+
+
+async def list_paths(served: Served, agent: FakeAgent) -> list[str]:
+    """Make one of each kind of thing, and return the address of each page, with each part of a job and
+    what is shown where nothing matches."""
+    job = f"/jobs/{await prepare(served, agent)}"
+    run = (await served.submit(name="gang-" * 16, tasks=9, supervised=True))["id"]
+    (hook,) = (await served.call("GET", "/v1/webhooks")).json()["items"]
+    paths = [
+        "/", "/jobs", "/jobs?q=nothing", job, *[f"{job}?tab={tab}" for tab in TABS],
+        f"{job}?find=x", f"{job}/shell", f"{job}/again", f"/jobs/{run}", f"/jobs/{run}?tab=ranks",
+        "/hosts", "/hosts/h1", "/queues", "/pools", "/pools/p", "/workflows", f"/workflows/{RUN}",
+        f"/workflows/{RUN}?node=q", "/calls", f"/calls/{SET}", "/schedules", "/schedules/s",
+        "/find?q=a", "/find?q=nothing", "/events", "/events?kind=none", "/report",
+        "/report?last=30d&unit=cpu&by=job", "/settings", "/settings?q=none",
+        f"/settings/webhooks/{hook['id']}",
+    ]  # fmt: skip
+    bare = {path.partition("?")[0] for path in paths}
+    assert [each for each, _ in _PAGES if not any(re.fullmatch(each, path) for path in bare)] == []
+    return paths
 
 
 async def open_session(cluster: Cluster, job_id: str) -> None:

@@ -1,4 +1,4 @@
-// ---- keys: / finds, j and k move, x chooses, Enter opens, c makes rows compact, ? shows the keys
+// ---- keys: / finds, j and k move, x chooses, Enter opens, c makes rows compact, Escape leaves, ? shows the keys
 $("show-keys").onclick = () => $("keys").showModal();
 $("compact").onchange = () => resizeRows($("compact").checked);
 function resizeRows(compact) {
@@ -6,6 +6,7 @@ function resizeRows(compact) {
   sizeRows();
 }
 document.addEventListener("keydown", (event) => {
+  if (event.key === "Escape" && event.target.matches("input")) event.target.blur();
   if (event.target.matches("input, textarea, select") || event.ctrlKey || event.metaKey || event.altKey) return;
   if (document.querySelector("dialog[open]")) return;
   if (event.key === "?") $("keys").showModal();
@@ -20,5 +21,5 @@ document.addEventListener("keydown", (event) => {
     rows[next].scrollIntoView({ block: "nearest" });
   }
   if (event.key === "x" && at >= 0 && rows[at].querySelector("[type=checkbox]")) rows[at].querySelector("[type=checkbox]").click();
-  if (event.key === "Enter" && at >= 0 && rows[at].querySelector("a")) rows[at].querySelector("a").click();
+  if (event.key === "Enter" && at >= 0 && !event.target.closest("a, button, summary") && rows[at].querySelector("a")) rows[at].querySelector("a").click();
 });

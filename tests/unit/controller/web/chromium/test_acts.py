@@ -6,7 +6,7 @@ import re
 
 from tests.unit.controller.conftest import FakeAgent
 from tests.unit.controller.web.chromium.person import SECOND, Person, expect
-from tests.unit.controller.web.effects import RUN, SET, prepare
+from tests.unit.controller.web.effects import RUN, prepare
 from tests.unit.controller.web.test_acts import list_told
 
 
@@ -183,26 +183,3 @@ async def test_a_list_is_completed_kept_sorted_and_searched(
     await page.press("#search", "Enter")
     await expect(page.locator("h1")).to_have_text("Found for “a”")
     await expect(page.locator("main")).to_contain_text("alpha")
-
-
-async def test_pages_of_single_things_are_accessible_and_fit_a_phone(
-    person: Person, agent: FakeAgent
-) -> None:
-    from axe_playwright_python.async_playwright import Axe
-
-    job_id = await prepare(person.served, agent)
-    (hook,) = (await person.served.call("GET", "/v1/webhooks")).json()["items"]
-    page = await person.sign_in(viewport={"width": 360, "height": 740})
-    for path in (
-        f"/workflows/{RUN}?node=q", f"/settings/webhooks/{hook['id']}", f"/jobs/{job_id}/again",
-        "/pools/p", "/schedules/s", f"/calls/{SET}", "/queues",
-    ):  # fmt: skip
-        await page.goto(person.base + path)
-        assert await page.evaluate("document.scrollingElement.scrollWidth") <= 360, path
-        found = await Axe().run(page)
-        grave = [
-            f"{path}: {one['id']} {one['nodes'][0]['html'][:200]}"
-            for one in found.response["violations"]
-            if one["impact"] in ("serious", "critical")
-        ]
-        assert grave == []

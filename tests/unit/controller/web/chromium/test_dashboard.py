@@ -1,5 +1,5 @@
 """The dashboard in a real Chromium (`make browser`): what a person sees and does, what a page of a job
-cannot do, and that every page is accessible and asks no other server for anything."""
+cannot do, and that no page asks another server for anything."""
 
 from __future__ import annotations
 
@@ -11,14 +11,10 @@ from typing import Any
 from holdfast.controller.server import RunningServer, bind_socket
 from tests.unit.controller.conftest import FakeAgent
 from tests.unit.controller.web.chromium.person import SECOND, Person, expect
-from tests.unit.controller.web.test_acts import RUN, SET, prepare
+from tests.unit.controller.web.effects import list_paths
 from tests.waits import within
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202eabc"
-PLACES = (
-    "/", "/jobs", "/hosts", "/hosts/h1", "/queues", "/pools", "/workflows", "/calls", "/schedules",
-    "/events", "/report", "/settings", "/find?q=nothing", "/settings?q=none",
-)  # fmt: skip
 
 
 async def test_a_link_signs_in_leaves_the_address_and_works_once(person: Person) -> None:
@@ -33,37 +29,6 @@ async def test_a_link_signs_in_leaves_the_address_and_works_once(person: Person)
     await second.goto(link)
     await expect(second.locator("#said")).to_contain_text("was used", timeout=SECOND)
     await other.close()
-
-
-async def test_every_page_is_accessible_light_dark_and_on_a_phone(
-    person: Person, agent: FakeAgent
-) -> None:
-    from axe_playwright_python.async_playwright import Axe
-
-    job = await person.served.submit(name="train", tasks=2)
-    page = await person.sign_in()
-    paths = [
-        *PLACES,
-        f"/jobs/{job['id']}",
-        f"/jobs/{job['id']}?find=x",
-        *[f"/jobs/{job['id']}?tab={tab}" for tab in ("ranks", "readings", "files", "events")],
-        f"/jobs/{job['id']}?tab=spec",
-    ]
-    for path in paths:
-        await page.goto(person.base + path)
-        for scheme in ("light", "dark"):
-            await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]  # a word of two
-            found = await Axe().run(page)
-            grave = [
-                f"{path} {scheme}: {one['id']} {one['nodes'][0]['html'][:200]}"
-                for one in found.response["violations"]
-                if one["impact"] in ("serious", "critical")
-            ]
-            assert grave == []
-        await page.set_viewport_size({"width": 360, "height": 740})
-        wide = await page.evaluate("document.scrollingElement.scrollWidth")
-        assert wide <= 360, path
-        await page.set_viewport_size({"width": 1440, "height": 900})
 
 
 async def test_a_page_is_light(person: Person, agent: FakeAgent) -> None:
@@ -90,19 +55,12 @@ async def test_a_page_is_light(person: Person, agent: FakeAgent) -> None:
 async def test_no_page_takes_more_than_five_requests(person: Person, agent: FakeAgent) -> None:
     """Besides the one stream of changes that all pages of a browser share, and what a page reads anew
     after a change."""
-    run = await person.served.submit(tasks=9, supervised=True)
-    job_id = await prepare(person.served, agent)
-    (hook,) = (await person.served.call("GET", "/v1/webhooks")).json()["items"]
+    paths = await list_paths(person.served, agent)
     page = await person.sign_in()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url.removeprefix(person.base)))
-    tabs = ("output", "ranks", "readings", "stacks", "files", "events", "spec")
     counts = {}
-    for path in (
-        *PLACES, *(f"/jobs/{job_id}?tab={tab}" for tab in tabs), f"/jobs/{job_id}?find=x",
-        f"/jobs/{job_id}/again", f"/jobs/{job_id}/shell", f"/workflows/{RUN}", f"/calls/{SET}",
-        f"/settings/webhooks/{hook['id']}", "/pools/p", "/schedules/s", f"/jobs/{run['id']}",
-    ):  # fmt: skip
+    for path in paths:
         asked.clear()
         await page.goto(person.base + path)
         await expect(page.locator("#live")).to_have_text("live", timeout=4 * SECOND)
