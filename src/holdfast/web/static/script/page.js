@@ -14,7 +14,10 @@ $("theme").onclick = () => {
   document.documentElement.className = dark ? "light" : "dark";
   localStorage.setItem("theme", document.documentElement.className);
 };
-for (const each of document.querySelectorAll("nav .here")) each.scrollIntoView({ inline: "center", block: "nearest" });  // a phone shows a part of a row of links
+for (const each of document.querySelectorAll("nav .here")) {  // a phone shows a part of a row of links
+  const row = each.parentNode;
+  row.scrollLeft = each.offsetLeft - row.offsetLeft - (row.clientWidth - each.offsetWidth) / 2;
+}
 function sizeRows() {
   document.documentElement.dataset.size = localStorage.getItem("size") || "";
   $("compact").checked = localStorage.getItem("size") === "compact";
