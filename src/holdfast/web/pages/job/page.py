@@ -172,8 +172,9 @@ def estimate(job: JobRecord, attempts: Sequence[AttemptRecord], now: datetime) -
     running = attempts[-1] if attempts else None
     before = max((a.step or 0 for a in attempts[:-1]), default=0)
     rate = None
-    if running is not None and running.started_at is not None and job.beat_at is not None:
-        seconds = (job.beat_at - running.started_at).total_seconds()
+    began = None if running is None else running.first_beat_at or running.started_at
+    if began is not None and job.beat_at is not None:  # loading is no work
+        seconds = (job.beat_at - began).total_seconds()
         done = job.step - min(before, job.step)
         rate = done / seconds if seconds > 0 and done > 0 else None
     left = None
