@@ -44,7 +44,7 @@ BUDGETED = {
     "ledger": 5,
     "workflow": 1,
     "sessions": 7,
-    "pages": 9,
+    "pages": 15,
     "paint": 9 if os.environ.get("HOLDFAST_TEST_CHROMIUM") else 0,
     "stragglers": 5,
     "grep": 5,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from holdfast.core.records import EventRecord, TaskRecord
 from holdfast.core.states import TaskState
 from holdfast.web.pages.job.run import find_count, list_members, read_script, say_members, tell_life
@@ -60,6 +62,8 @@ async def test_a_supervised_jobs_page_shows_its_run_first(served: Served, browse
     assert "restart 1: &lt;b&gt;" in page
     assert "exit code 74; it is replaced" in page
     assert "charged to hosts, is reserved on free, replacement 1, " in page
+    named = re.findall('<tr id="([^"]+)">', page)
+    assert (len(set(named)), page.count("<tr>")) == (len(named), 2), "rows stay by their ids"
     assert page.count("data-pick") == 3
     assert 'aria-label="free"' in page
     assert "Drain…" in page

@@ -88,8 +88,9 @@ class MemberShown(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LifeMoment(msgspec.Struct, frozen=True, kw_only=True):
-    """A moment in the life of a run. after: what followed for the same rank, and when."""
+    """A moment in the life of a run. id: its event's. after: what followed for the same rank, and when."""
 
+    id: str
     at: datetime
     hue: str
     word: str
@@ -218,6 +219,7 @@ def _tell(event: EventRecord, after: EventRecord | None) -> LifeMoment:
         said = after.message.removeprefix(f"rank {event.rank} ")
         followed = f"{said}, {write_span((after.at - event.at).total_seconds())} later"
     return LifeMoment(
+        id=event.id,
         at=event.at,
         hue=_HUES.get(event.kind, "starting"),
         word=event.kind.partition(".")[2].replace("_", " "),
