@@ -29,7 +29,9 @@ class Clicker:
 
     async def act(self, effect: Effect) -> bool:
         page = self.page
-        await page.goto(self.person.base + effect.page % self.cluster.ids)
+        await page.goto(
+            self.person.base + effect.page % self.cluster.ids, wait_until="domcontentloaded"
+        )
         buttons = page.locator("[data-act]")
         words = await buttons.evaluate_all("(all) => all.map((each) => each.dataset.act)")
         acts = [json.loads(each) for each in words]
