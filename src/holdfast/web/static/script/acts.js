@@ -104,15 +104,22 @@ document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-act]");
   if (!button) return;
   const act = JSON.parse(button.dataset.act), undo = act.undo;
+  let sent = {};
   complain("");
   const done = await ask(act, ({ path = {}, ...body }) =>
-    call(act.method, act.path.replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(path[name] || "")), body));
+    call(act.method, act.path.replace(/\{(\w+)\}/g, (_, name) => encodeURIComponent(path[name] || "")), sent = body));
   button.blur();
   if (!done) return;
-  tell(act.title + ": done.", undo && (() => call(undo.method, undo.path, undo.body)));
+  tell(act.title + ": done.", undo && (() => call(undo.method, undo.path, narrow(undo.body, sent))));
   acted = true;
   refresh();
 });
+// Of settings an undo brings back only those that were changed, because others may be another person's since.
+function narrow(back, { set = {}, unset = [] }) {
+  if (!back.set && !back.unset) return back;
+  const changed = (name) => name in set || unset.includes(name);
+  return { set: Object.fromEntries(Object.entries(back.set || {}).filter(([name]) => changed(name))), unset: (back.unset || []).filter(changed) };
+}
 // ---- acts on many rows, on those that are chosen or on all that match
 // A bulk act is JSON: verb, noun, ask, reason, fields; many (a path that takes ids) or each ({} is the row's key); find, states; undo.
 // A row says which of them it takes in its state, and with which body each is taken back, where one call can do that.

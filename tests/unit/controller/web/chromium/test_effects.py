@@ -29,7 +29,9 @@ class Clicker:
 
     async def act(self, effect: Effect) -> bool:
         page = self.page
-        await page.goto(self.person.base + effect.page % self.cluster.ids)
+        await page.goto(
+            self.person.base + effect.page % self.cluster.ids, wait_until="domcontentloaded"
+        )
         buttons = page.locator("[data-act]")
         words = await buttons.evaluate_all("(all) => all.map((each) => each.dataset.act)")
         acts = [json.loads(each) for each in words]
@@ -99,3 +101,24 @@ async def test_rows_that_cannot_take_an_act_are_left_out_and_each_is_brought_bac
         await page.check("#queue-a [data-pick]")
         await page.get_by_role("button", name="Pause…").click()
         await expect(page.locator("#trouble")).to_contain_text("No queue that is chosen")
+
+
+async def test_an_undo_leaves_what_another_person_changed_since(
+    person: Person, agent: FakeAgent
+) -> None:
+    path, query = "/v1/projects/vision", "select settings from projects where name = 'vision'"
+    async with open_cluster(person.served, agent) as cluster:
+        await cluster.call("PUT", path, {"set": {"quota_gpus": 1, "quota_jobs": 1}})
+        page = await person.sign_in()
+        await page.goto(f"{person.base}/queues")
+        row = page.locator("#projects tr", has_text="vision")
+        await row.get_by_text("Quotas and budget").click()
+        await page.fill('#dialog [name="set.quota_gpus"]', "8")
+        await page.click("#dialog-yes")
+        await expect(page.locator("#told")).to_contain_text("done", timeout=SECOND)
+        await cluster.call("PUT", path, {"set": {"quota_jobs": 5, "max_retries": 2}})
+        await page.click("#undo")
+        await expect(page.locator("#told")).to_contain_text("Undone", timeout=SECOND)
+        assert await cluster.look(query) == {
+            "settings": {"quota_gpus": 1, "quota_jobs": 5, "max_retries": 2}
+        }
