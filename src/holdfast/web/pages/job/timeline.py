@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.core.ledger.values import LedgerName
 from holdfast.core.records import AttemptRecord, JobRecord
-from holdfast.web.words import write_span
+from holdfast.web.words import find_hue, write_span
 
 WIDTH = 1000
 """The width of a timeline in units of its picture."""
@@ -75,13 +75,11 @@ def draw_timeline(
         waits = _list_waits(before, first, attempt)
         phases = [each for each in [*waits, *_list_phases(job, attempt, last)] if _lasts(each)]
         verdict = str(attempt.outcome or attempt.state)
-        hues = {"succeeded": "done", "failed": "failed", "expired": "failed"}
-        hue = "running" if attempt.outcome is None else hues.get(verdict, "draining")
         rows.append(
             AttemptRow(
                 attempt=attempt,
                 bars=[bar(phase) for phase in phases],
-                hue=hue,
+                hue=find_hue(verdict),
                 verdict=verdict,
                 said=_list_facts(attempt),
             )
