@@ -48,16 +48,16 @@ class Clicker:
                 await field.fill(text)
         await page.click("#dialog-yes")
         if ACTS[effect.act].shows:
-            await expect(page.locator("#dialog-shown")).to_be_visible(timeout=SECOND)
+            await page.locator("#dialog-shown").wait_for(timeout=SECOND)
             await page.get_by_text("Leave it").click()
-        await expect(page.locator("#told")).to_contain_text(": done.", timeout=SECOND)
+        await page.locator("#told", has_text=": done.").wait_for(timeout=SECOND)
         offered = await page.locator("#undo").is_visible()
         assert offered == ("undo" in acts[place])
         return offered
 
     async def undo(self) -> None:
         await self.page.click("#undo")
-        await expect(self.page.locator("#told")).to_contain_text("Undone", timeout=SECOND)
+        await self.page.locator("#told", has_text="Undone").wait_for(timeout=SECOND)
 
 
 async def test_every_act_of_every_page_has_its_effect(person: Person, agent: FakeAgent) -> None:
