@@ -61,16 +61,21 @@ def find_header(scope: Scope, name: bytes) -> str | None:
 
 
 def read_cookie(scope: Scope) -> str | None:
-    """Return the secret of the browser's sign-in, or None where the browser has none."""
+    """Return the secret of the browser's sign-in, or None where the browser has none.
+
+    The name that only a page over TLS can set goes first, and by TLS no other counts, because a
+    neighbouring host name could have set it.
+    """
+    found: dict[str, str] = {}
     for key, value in scope["headers"]:
-        if key != b"cookie":
-            continue
-        for pair in value.decode("latin-1").split(";"):
-            name, _, secret = pair.strip().partition("=")
-            if name in (COOKIE, SECURE_COOKIE) and 0 < len(secret) <= MAX_SECRET_CHARS:
-                found: str = secret
-                return found
-    return None
+        if key == b"cookie":
+            for pair in value.decode("latin-1").split(";"):
+                name, _, secret = pair.strip().partition("=")
+                if 0 < len(secret) <= MAX_SECRET_CHARS:
+                    found.setdefault(name, secret)
+    if scope.get("scheme") in ("https", "wss"):
+        return found.get(SECURE_COOKIE)
+    return found.get(SECURE_COOKIE) or found.get(COOKIE)
 
 
 def find_ticket(subprotocols: Iterable[str]) -> str:

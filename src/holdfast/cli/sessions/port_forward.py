@@ -64,7 +64,7 @@ def port_forward(face: Face, job_id: str, ports: tuple[str, ...], rank: int, add
                 ) from error
             forwards.append(one)
             shown = f"[{address}]" if ":" in address else address
-            print_text(f"{shown}:{one.port} → {remote} of job {found}")
+            print_text(f"http://{shown}:{one.port} → port {remote} of job {found}")
         face.waiting.close()
         try:
             while not any(one.wait(0.5) for one in forwards):
