@@ -10,7 +10,13 @@ GIB = 1 << 30
 
 
 def point(rank: int, cores: float, **more: object) -> dict[str, object]:
-    plain = {"attempt": 1, "at": "2026-11-27T06:01:00Z", "samples": 4, "memory_max_bytes": GIB}
+    plain = {
+        "attempt": 1,
+        "at": "2026-11-27T06:01:00Z",
+        "samples": 4,
+        "memory_max_bytes": GIB,
+        "devices": [],
+    }
     return {"rank": rank, "cores": cores, "cores_max": cores + 0.5, **plain, **more}
 
 
