@@ -138,7 +138,9 @@ def test_a_killed_client_leaves_no_connection_behind(shared: Cluster, job: str) 
     with program, ExitStack() as ends:
         ends.callback(program.kill)
         assert program.stdout is not None
-        port = int(program.stdout.readline().split()[0].rpartition(b":")[2])
+        address = program.stdout.readline().split()[0]
+        assert address.startswith(b"http://127.0.0.1:"), "the name that no page of ours has"
+        port = int(address.rpartition(b":")[2])
         end = ends.enter_context(socket.create_connection(("127.0.0.1", port), 30))
         end.sendall(b"x")
         assert end.makefile("rb").read(3) == b"1:X"

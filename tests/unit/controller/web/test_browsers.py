@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.controller.runtime.auth import hash_secret, make_new_id
 from holdfast.errors import Unauthorized
-from holdfast.web.browsers import SIGN_IN_SECONDS
+from holdfast.web.browsers import SIGN_IN_SECONDS, read_cookie
 from tests.unit.controller.conftest import Served
 from tests.unit.controller.web.conftest import Browser
 from tests.waits import within
@@ -73,6 +73,18 @@ async def test_over_tls_a_cookie_is_of_this_host_alone(served: Served) -> None:
     assert {"Path=/", "Secure", "HttpOnly", "SameSite=Strict"} <= set(cookie.split("; "))
     assert "Domain" not in cookie
     assert (await browser.send("GET", "/jobs")).status_code == 200
+
+
+def test_by_tls_a_cookie_that_a_neighbour_could_set_counts_for_nothing() -> None:
+    plain, own = b"holdfast_sign_in=theirs", b"__Host-holdfast_sign_in=ours"
+
+    def read(scheme: str, *cookies: bytes) -> str | None:
+        return read_cookie({"scheme": scheme, "headers": [(b"cookie", b"; ".join(cookies))]})
+
+    assert read("http", plain) == "theirs"
+    assert read("http", plain, own) == "ours", "a proxy ended the TLS"
+    assert read("https", plain) is None
+    assert read("wss", plain, own) == "ours"
 
 
 @pytest.mark.parametrize(
