@@ -44,7 +44,7 @@ KEPT := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/.pytest_cac
 test: env | .pytest_cache/byte-code ## all tests but the heavy ones and those that need torch
 	@$(KEPT) $(RUN)/python -m pytest -q -n $(WORKERS) --dist worksteal --durations=30 --durations-min=8
 
-heavy: env | .pytest_cache/byte-code ## real containers, killed fleets, a night of faults, each benchmark at a tiny size
+heavy: env | .pytest_cache/byte-code ## real containers, a real S3, killed fleets, nights of faults, each benchmark at a tiny size
 	@$(KEPT) $(RUN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m heavy
 
 # Made once, before several workers would make it at the same time. What fails here fails in the tests, which say it.
@@ -116,7 +116,7 @@ kubernetes: env ## the Kubernetes provider under a real one of this machine (roo
 
 s3: env         ## checkpoints in a real S3, Ceph's gateway, which it installs (root, apt-get) and starts for itself on loopback
 	@tests/system/checkpoints/install.sh
-	@HOLDFAST_TESTS_NEED_S3=1 $(RUN)/python -m pytest -q tests/system/checkpoints/test_blobs.py tests/system/checkpoints/test_ceph.py
+	@HOLDFAST_TESTS_NEED_S3=1 $(RUN)/python -m pytest -q -m "not soak" tests/system/checkpoints/test_blobs.py tests/system/checkpoints/test_ceph.py
 
 tools:          ## podman, docker and a registry for the container tests, Slurm, Ceph's S3, sshd, a packaged PostgreSQL and pgbouncer, where root and apt-get are there
 	@tests/system/containers/install.sh

@@ -24,7 +24,7 @@ from tests.system.cluster import Cluster
 from tests.system.conftest import make_cluster
 from tests.waits import stretch, wait_until, within
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.heavy]
 SECONDS = 60.0
 
 

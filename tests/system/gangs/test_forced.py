@@ -18,6 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.mark.longest
+@pytest.mark.heavy
 def test_a_host_that_answers_too_late(cluster: Cluster) -> None:
     """Its drain is forced once, its devices stay held; when it wakes, its rank has no grace left,
     and the gang goes on."""

@@ -188,6 +188,7 @@ def run_chaos(size: Size, database: EmbeddedPostgres, folder: Path) -> None:
 
 
 @pytest.mark.longest
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_a_small_run_through_kills_of_each_kind(
     own_database: EmbeddedPostgres, tmp_path: Path

@@ -48,6 +48,7 @@ def managers(folder: Path) -> dict[tuple[int, str], str]:
 
 
 @pytest.mark.longest
+@pytest.mark.heavy
 @pytest.mark.slow
 def test_it_trains_through_everything(tmp_path: Path) -> None:
     words = ["--hosts", "2", "--local", "--least", "4", "--strikes", "1"]
