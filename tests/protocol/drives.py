@@ -148,7 +148,13 @@ class PostgresDrive:
         """Read as `MemoryDrive` does, in one round trip."""
         tx, number = parse_event_id(after)
         since = {"tx": str(tx), "id": number, "job_id": None, "kinds": None, "limit": 10_000}
-        every = {"ids": None, "include_terminated": True, "dead": False, "part": None, "limit": None}
+        every = {
+            "ids": None,
+            "include_terminated": True,
+            "dead": False,
+            "part": None,
+            "limit": None,
+        }
         jobs, tasks, hosts, news, *attempts = await self._postgres.session.single(
             lambda tx: tx.many(
                 ("read_jobs", {"ids": ids}),

@@ -245,7 +245,8 @@ class PoolCycles:
             await store.note_listing(stale, findings.missing)
         missing = _count_made(snapshot, findings.missing)
         if missing:
-            notes.append(f"{missing} of its machines are in no listing, which is not believed yet")
+            are = "machine is" if missing == 1 else "machines are"
+            notes.append(f"{missing} {are} in no listing, which is not believed yet")
         failed = 0
         for host_id, why in findings.gone.items():
             fault = find_gone_fault(findings.words.get(host_id) or hosts[host_id].lost)

@@ -66,6 +66,10 @@ async def _foresee_later(job: JobRecord, outlook: Outlook, now: datetime) -> For
     forecast = told.known.get(job.id)
     if forecast is None:
         return None
+    # The margin of an interval reaches back to before it is queued.
+    forecast = msgspec.structs.replace(
+        forecast, earliest_seconds=max(seconds, forecast.earliest_seconds)
+    )
     ahead = sum(each.priority >= job.priority and not each.member for each in outlook.line)
     return Foreseen(view=show_forecast(job.id, ahead, False, forecast, now), forecast=forecast)
 

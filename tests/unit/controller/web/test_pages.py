@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from holdfast.core.fleet.actions import CycleActions, CycleSummary
 from holdfast.web.pages import find
+from holdfast.web.pages.operate.pools import join_alike
 from tests.unit.controller.conftest import FakeAgent, Served
 from tests.unit.controller.web.conftest import Browser
 from tests.waits import within
@@ -154,3 +157,23 @@ async def test_fixed_files_are_small_and_kept(browser: Browser) -> None:
         assert answer.status_code == 200
         assert "immutable" in answer.headers["cache-control"]
     assert (await browser.send("GET", "/static/../app.py")).status_code in (404, 421)
+
+
+def test_cycles_that_did_the_same_one_after_the_other_are_one_row() -> None:
+    at = datetime(2026, 11, 27, 8, tzinfo=UTC)
+
+    def make(seconds: int, reason: str, spawned: int = 0) -> CycleSummary:
+        return CycleSummary(
+            timestamp=at - timedelta(seconds=seconds),
+            pool="p",
+            actions=CycleActions(workers_spawned=spawned),
+            reasons=(reason,),
+        )
+
+    full = "pool p at its max of 2 hosts"
+    told = [make(0, full), make(2, full), make(4, "spawning 1", 1), make(6, full)]
+    assert [(row.count, row.newest, row.since) for row in join_alike(told)] == [
+        (2, told[0], told[1].timestamp),
+        (1, told[2], told[2].timestamp),
+        (1, told[3], told[3].timestamp),
+    ]

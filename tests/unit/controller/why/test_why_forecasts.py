@@ -73,3 +73,5 @@ async def test_a_job_with_a_start_time_is_foretold_a_start_after_it(served: Serv
     assert why["state"] == "waiting"
     expected = datetime.fromisoformat(why["forecast"]["expected_start"])
     assert abs((expected - at).total_seconds()) < 60
+    earliest = datetime.fromisoformat(why["forecast"]["earliest_start"])
+    assert (earliest - at).total_seconds() > -1, "nothing starts before its time"

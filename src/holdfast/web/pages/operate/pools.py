@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
+from itertools import groupby
+
+import msgspec
+
+from holdfast.core.fleet.actions import CycleSummary
 from holdfast.web.acts import ACTS, ActField
 from holdfast.web.page import Page, PageRequest, together
 from holdfast.wire.pools import PoolStatus
@@ -46,6 +53,25 @@ async def show_all(ask: PageRequest) -> Page:
     )
 
 
+class AlikeCycles(msgspec.Struct, frozen=True, kw_only=True):
+    """Cycles one after the other that did the same for the same reasons: the newest, how many there
+    were, and when the first of them was."""
+
+    newest: CycleSummary
+    count: int
+    since: datetime
+
+
+def join_alike(cycles: Sequence[CycleSummary]) -> list[AlikeCycles]:
+    """Return the cycles, newest first, with neighbours joined that did and said the same."""
+    rows = []
+    for _, those in groupby(cycles, key=lambda each: (each.actions, each.reasons, each.error)):
+        newest, *others = those
+        oldest = others[-1] if others else newest
+        rows.append(AlikeCycles(newest=newest, count=1 + len(others), since=oldest.timestamp))
+    return rows
+
+
 async def show_one(ask: PageRequest) -> Page:
     """Make the page of one pool. Raises NotFound."""
     reader, name = ask.reader, ask.params["pool"]
@@ -60,7 +86,7 @@ async def show_one(ask: PageRequest) -> Page:
         "bounds": list_bounds,
         "back": make_way_back,
         "say": say_pool,
-        "cycles": [each for each in cycles if each.reasons or each.error][:SHOWN_CYCLES],
+        "cycles": join_alike([each for each in cycles if each.reasons or each.error]),
         "quiet": len([each for each in cycles if not each.reasons and not each.error]),
         "plan": plan,
         "hosts": [host for host in hosts if host.pool == name],
