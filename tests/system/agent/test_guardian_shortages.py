@@ -180,6 +180,8 @@ def test_what_fails_for_one_task_is_done_for_the_others(tmp_path: Path, grouped:
             [sys.executable, "-c", "import time; time.sleep(600)", CURSED_WORD.decode()],
             job="cursed",
         )
+        words = Path(f"/proc/{pid}/cmdline")  # before its exec it is no cursed one yet
+        wait_until(lambda: CURSED_WORD in words.read_bytes(), 10, what="the cursed program")
         lapsing, _ = rig.start_task(["sleep", "600"], job="lapsing", deadline=read_boottime() + 2.0)
         others = [rig.start_task(["sleep", "600"], job=f"other{number}")[0] for number in range(5)]
         rig.say(*[StopTask(key=key, grace_seconds=0) for key in (cursed, *others)])
