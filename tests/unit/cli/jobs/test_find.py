@@ -99,7 +99,7 @@ def test_last_is_the_newest_job_where_none_is_known(stub: Stub, state: Path, kep
     stub.on("GET /v1/jobs", page(job_record(id=OTHER)))
     answer_why(stub, OTHER)
     assert f"this is {OTHER}" in stub.run("why", "@last").stdout
-    assert "project=default" in stub.requests[-2].path
+    assert any("project=default" in request.path for request in stub.requests)
 
 
 def test_last_without_any_job(stub: Stub, state: Path) -> None:
