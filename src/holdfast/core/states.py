@@ -213,8 +213,7 @@ class OutputsEvent(StrEnum):
 
 
 class Hue(StrEnum):
-    """What a state means to a reader, whose colour is the same on each page, in each plot and in a
-    terminal."""
+    """The meaning of a state for a reader, with one colour on each page, in each plot and in a terminal."""
 
     WAITING = "waiting"  # grey
     STARTING = "starting"  # blue

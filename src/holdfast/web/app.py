@@ -100,7 +100,7 @@ _STREAMS: dict[str, Any] = {"output": follow_output, "search": search_output}
 _ANSWERS: dict[str, Any] = {"lines": send_part, "ranks": send_grid}
 """The parts of a job's page that its script reads: those that go on, and those that are whole."""
 _FOUND: dict[str, Any] = {"/find/words": jobs.send_words, "/find/hosts": hosts.send_hosts}
-"""What pages ask for after they were drawn: words that complete a filter, and all that it matches."""
+"""Answers to a page that is drawn already: words that complete a filter, and all that it matches."""
 _DOWNLOADS = {
     "log": ("/v1/jobs/{job}/logs", ("attempt", "rank", "stream")),
     "checkpoint": ("/v1/jobs/{job}/checkpoint", ("rank", "number")),

@@ -1,4 +1,4 @@
-"""What a task uses, read of real processes and of control groups."""
+"""The processors and memory of a task, read of real processes and of control groups."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ that it has reaped."""
 
 
 class _Seen:
-    """What is known of one task: its last reading (`at`, and what its group or its processes had
+    """The state of one task's readings: the last one (`at`, and what its group or its processes had
     spent by then), and what was read since it was last told."""
 
     __slots__ = (

@@ -1,1 +1,1 @@
-"""What hosts read of their GPUs and tasks, over time."""
+"""Readings of GPUs and tasks, over time, as hosts tell them."""

@@ -1,4 +1,4 @@
-"""What a running task uses, as its host reads it."""
+"""The processors and memory that a running task uses, as its host reads them."""
 
 from typing import Annotated
 

@@ -21,7 +21,7 @@ from holdfast.wire.pools import PoolStatus
 SHOWN_JOBS = 8
 MAX_WAITING = 200
 """The most waiting jobs among which held ones are looked for."""
-TRY_AGAIN = "What is parked is tried again, with fresh budgets."
+TRY_AGAIN = "The parked job is tried again, with fresh budgets."
 _LIVE = [state.value for state in JobState if not state.terminal]
 
 

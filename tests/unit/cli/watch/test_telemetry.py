@@ -1,4 +1,4 @@
-"""What `telemetry` prints of a job's processors and memory."""
+"""The table that `telemetry` prints of a job's processors and memory."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ SET = make_id(1, 2)
 CLOSED = "ntfy://127.0.0.1:9/x"  # nothing listens at the port of `discard`
 CLOSED_TOO = "ntfy://127.0.0.1:9/y"
 Found = Mapping[str, Any] | None
-"""What a query found: one row, or none."""
+"""The answer of a query: one row, or none."""
 
 
 class KeptMachines(ScriptedProvider):
@@ -139,7 +139,7 @@ def is_same(one: Found, other: Found) -> bool:
 
 
 class Effect(NamedTuple):
-    """What an act does. page: where it is offered. fields: what a person fills in. look: a query of one
+    """The effect of an act. page: where it is offered. fields: what a person fills in. look: a query of one
     row. before, after: of that row. event: its kind. named: a part of the button's title or path. ready:
     what has to happen first."""
 

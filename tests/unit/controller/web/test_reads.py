@@ -61,7 +61,7 @@ def list_paths(cluster: Cluster) -> list[str]:
 
 
 async def test_no_get_changes_anything(served: Served, agent: FakeAgent, browser: Browser) -> None:
-    """What the controller writes by itself meanwhile is told apart, because it does not come with the same
+    """Rows that the controller writes by itself meanwhile are told apart, because they do not come with the same
     path each time."""
     async with open_cluster(served, agent) as cluster:
         tables = await list_tables(cluster)

@@ -42,8 +42,8 @@ class GpuReadings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RankReadings(msgspec.Struct, frozen=True, kw_only=True):
-    """What one rank used. end_peak_bytes: the most memory that the kernel counted by its end, file
-    cache included."""
+    """The processors and memory that one rank used. end_peak_bytes: the most memory that the kernel
+    counted by its end, file cache included."""
 
     rank: int
     host: str

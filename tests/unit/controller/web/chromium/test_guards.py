@@ -1,4 +1,4 @@
-"""What guards a browser's sign-in, in a real Chromium: pages of others, a stolen cookie, hostile names,
+"""The guards of a browser's sign-in, in a real Chromium: pages of others, a stolen cookie, hostile names,
 and files that a job made."""
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ async def test_a_page_of_another_origin_reads_and_changes_nothing(person: Person
             await page.goto(f"http://{host}:{port}/elsewhere")
             found = await page.evaluate(script, person.base)
             assert len(found) == 2 * len(calls) + len(sockets)
-            # What is sent without asking first is answered to nobody.
+            # A request without a preflight gets no answer that a script may read.
             assert set(found.values()) <= {"refused", "opaque 0 "}, found
             frame = page.frames[-1]
             assert frame.url.startswith("chrome-error:") or not await frame.locator("h1").count()
