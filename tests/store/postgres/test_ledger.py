@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -27,6 +27,7 @@ from tests.store.postgres.test_fleet import A100, ask, intend
 from tests.store.rig import OK, START, STOPPED, Rig, fails
 
 MINUTE = timedelta(minutes=1)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
@@ -221,6 +222,31 @@ async def test_a_rented_machine_has_a_name_until_its_provider_says_that_it_is_go
     await close(rig)
     paid = {"starting": 30_000 * A100.gpus, "draining": 50_000 * A100.gpus}
     assert await sums(rig, "pool") == {"p": paid}
+
+
+async def test_the_last_state_of_a_host_goes_once_its_machine_is_long_gone(rig: Rig) -> None:
+    """It had stayed for ever, and each minute read the last states of all hosts there ever were."""
+    await rig.host("h1", slots=1)
+    await close(rig)
+    for host, ref in (("host-aaaaaaaa", "m-1"), ("host-bbbbbbbb", "m-2")):
+        await intend(rig, host)
+        await ask(rig, host)
+        assert await rig.store.fleet.note_made(host, ref, now=rig.now) is not None
+        assert await rig.store.fleet.want_end(host, "its pool shrinks", now=rig.now)
+        assert await rig.store.fleet.free_host(host, "its pool shrinks", now=rig.now) == []
+    rig.tick(60)
+    gone = await rig.store.fleet.note_gone(
+        "host-aaaaaaaa", InstanceEvent.VANISH, "it is gone", now=rig.now
+    )
+    assert gone
+    rig.tick(3 * 86_400)
+    while await close(rig):
+        pass
+    await rig.store.ledger.prune_ledger(1.0, 2.0, now=rig.now)
+    found = await rig.store.session.single(
+        lambda tx: tx.rows("read_host_times", since=EPOCH, until=rig.now, heard_until=None)
+    )
+    assert {row["host_id"] for row in found} == {"h1", "host-bbbbbbbb"}
 
 
 async def test_a_member_that_is_replaced_is_counted_on_each_host(rig: Rig) -> None:
