@@ -48,9 +48,9 @@ def _cut_at(work: Coroutine[Any, Any, Any], number: int) -> Generator[Any, Any, 
             error = thrown
 
 
-async def cut(work: Coroutine[Any, Any, Any], number: int) -> bool:
-    """Run `work` in a task that is cancelled at its await of that number. Return whether `work`
-    awaited so often."""
+async def cut(work: Coroutine[Any, Any, Any], number: int, seconds: float = 60) -> bool:
+    """Run `work` in a task that is cancelled at its await of that number, or after `seconds`.
+    Return whether it was cancelled before it came to its end."""
     was_cut = False
 
     async def run() -> None:
@@ -62,7 +62,7 @@ async def cut(work: Coroutine[Any, Any, Any], number: int) -> bool:
             was_cut = task is not None and task.cancelling() > 0
 
     with suppress(asyncio.CancelledError, Exception):
-        await asyncio.create_task(run())
+        await asyncio.wait_for(asyncio.create_task(run()), seconds)
     return was_cut
 
 
