@@ -377,11 +377,22 @@ async def _serve_store(
         gc.freeze()
         gc.set_threshold(COLLECT_AFTER)
         log.info("checkpoints are kept in %s", blobs.place)
-        log.info("serving %s", running.url)
+        log.info("serving %s; %s", running.url, _say_next(config, running.url))
         await _wait_for_end(running, stopped)
         log.info("stopping")
     finally:
         await running.stop()
+
+
+def _say_next(config: ServerConfig, url: str) -> str:
+    """Return the sentence that tells an operator how to go on."""
+    if config.token_file is None:
+        return "--token-file FILE would keep a token of the first admin in FILE"
+    return (
+        f"the first admin's token is in {config.token_file}: holdfast login {url} --token-file "
+        f'{config.token_file}; then, for each host, holdfast agent --join {url} --token "$(holdfast '
+        'token create --role join)"'
+    )
 
 
 async def _wait_for_end(running: RunningServer, stopped: asyncio.Task[bool]) -> None:

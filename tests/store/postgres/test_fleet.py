@@ -100,7 +100,7 @@ async def state_of(rig: Rig, host_id: str) -> tuple[HostState, InstanceState]:
 
 async def test_a_pool_is_made_changed_paused_and_forgotten(rig: Rig) -> None:
     fleet = rig.store.fleet
-    with pytest.raises(NotFound, match="pools ls"):
+    with pytest.raises(NotFound, match="pools list"):
         await fleet.get_pool("p")
     assert (await fleet.put_pool(POOL, now=rig.now)).spec == POOL
     await fleet.put_pool(POOL, now=rig.now)  # the same again is no change

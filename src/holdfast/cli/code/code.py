@@ -44,7 +44,7 @@ def code(
     \b
     Examples:
       holdfast code                       what would go of this folder
-      holdfast code --list                each path, and each that does not go, with the reason
+      holdfast code --list          each path; the reason of each that does not go
       holdfast code JOB --list            what a job has
       holdfast code JOB --diff JOB2       what is other in JOB2
       holdfast code JOB --get again       a copy of a job's code

@@ -81,7 +81,7 @@ def cancel(face: Face, words: Sequence[str], reason: str, hard: bool, **chosen: 
     Examples:
       holdfast cancel 06ch2v8wq1m4kz7d9x3t --reason "wrong data"
       holdfast cancel --label sweep=7 --state queued
-      holdfast cancel my-array                      every member; one is my-array[7]
+      holdfast cancel my-array        every member; one is my-array[7]
     """
     with face.client() as client:
 

@@ -31,6 +31,11 @@ if TYPE_CHECKING:
     from holdfast.core.records import JobRecord
 
 
+_NAMES: dict[int | None, str] = {
+    signal.SIGINT: "Ctrl-C",
+    signal.SIGTERM: "a TERM signal",
+    None: "an interrupt",
+}
 _LOOK_SECONDS = 0.25
 _LOOKS = 8
 
@@ -70,13 +75,13 @@ class Interrupts:
             self._cancel(self._job_id)
 
     def _cancel(self, job_id: str) -> None:
-        note(f"cancelling {job_id}; Ctrl-C again leaves at once")
+        note(f"{_NAMES[self.signal]}: cancelling {job_id}; a second one leaves at once")
         threading.Thread(target=self._send_cancel, args=(job_id,), daemon=True).start()
 
     def _send_cancel(self, job_id: str) -> None:
         try:
             with self._face.client(retry_seconds=60.0) as client:
-                client.cancel(job_id, "Ctrl-C in `holdfast run`")
+                client.cancel(job_id, f"{_NAMES[self.signal]} in `holdfast run`")
         except HoldfastError as error:
             note(f"the job could not be cancelled: {error}")
 
@@ -169,7 +174,7 @@ def wait_outputs(client: Client, job: JobRecord) -> None:
     found = client.wait_outputs(job.id)
     for one in found:
         left = len(one.left_out) + one.left_more
-        out = f", {left} left out" if left else ""
+        out = f", and {left} not kept" if left else ""
         why = f" ({one.reason})" if one.reason else ""
         rank = f" of rank {one.rank}" if len(found) > 1 else ""
         note(f"outputs{rank} {one.state}: {one.files} files, {size(one.bytes)}{out}{why}")

@@ -54,7 +54,26 @@ ABOUT_OPTIONS: tuple[Callable[..., Any], ...] = (
     click.option("--project", help="The project that pays. [default: default]"),
     click.option("--priority", type=int, help="0 to 100, higher first. [default: 50]"),
 )
-_GPUS = click.option("--gpus", type=int, help="Whole GPUs.")
+
+
+class GpuCount(click.ParamType[int]):
+    """A number of GPUs; "all", as docker has it, is no number, because hosts have different ones."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number. Raises click.BadParameter."""
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(
+                f"{value!r} is no number of GPUs; `holdfast hosts` shows how many each host has",
+                param,
+                ctx,
+            )
+
+
+_GPUS = click.option("--gpus", type=GpuCount(), help="Whole GPUs.")
 NEED_OPTIONS: tuple[Callable[..., Any], ...] = (
     click.option("--cpus", type=int, help="CPU slots; 1 for a job without GPUs."),
     click.option("--memory", metavar="SIZE", help="Memory, as 512M or 4G."),
@@ -450,11 +469,11 @@ def submit(
       holdfast submit --tasks 4 --gpus 8 --placement spread -- python train_ddp.py
       holdfast submit --shell "python prepare.py | gzip > out.gz"
       holdfast submit --file job.toml --priority 80
-      holdfast submit --max-retries 3 --retry-backoff exponential -- python fetch.py
+      holdfast submit --max-retries 3 --retry-delay 5m -- python fetch.py
       holdfast submit --image docker.io/library/python:3.12 -- python -V
       holdfast submit --secret HF_TOKEN --env SEED=7 -- ./run.sh
       holdfast submit --after prepare --after fetch:any -- python train.py
-      holdfast submit --array 0-999%50 -- ./one.sh         which reads $HOLDFAST_ARRAY_INDEX
+      holdfast submit --array 0-999%50 -- ./one.sh   reads $HOLDFAST_ARRAY_INDEX
       holdfast submit --sweep grid.toml -- python train.py --lr {lr} --seed {seed}
     """
     if array is not None and sweep is not None:
@@ -485,8 +504,5 @@ def say_limits(limits: JobLimits) -> str:
     """Say which limits will stop a job, and how it may start sooner."""
     text = limits.sentence
     if not limits.backfills:
-        text += (
-            ". Name how long it should take (--expected TIME, which stops nothing), and it may start "
-            "sooner, in room that is held back for larger jobs"
-        )
+        text += "; --expected TIME, how long it should take, lets it start sooner"
     return text

@@ -71,10 +71,7 @@ def _say_state(pool: PoolStatus) -> str:
 
 
 @resource(
-    "NAME",
-    pools_table,
-    nothing="no pools. Make one with `holdfast pools create -f pool.toml`",
-    words={"ls": "list"},
+    "NAME", pools_table, nothing="no pools. Make one with `holdfast pools create -f pool.toml`"
 )
 def pools(client: Client) -> Sequence[PoolStatus]:
     """List pools of hosts: sizes, cost per hour, today's spend and forecast.
