@@ -216,6 +216,8 @@ async def _ask(
         *(calls.turns.submit((guest.turn, visit.arrived)) for guest in guests),
         return_exceptions=True,
     )
+    lost = [each.key for each in results if isinstance(each, ExecutorTurned) and each.lost]
+    await controller.doubts.confirm_tasks(lost, host.id, visit.request.incarnation)
     idles = [_is_idle(guest, result) for guest, result in zip(guests, results, strict=True)]
     for number, (guest, result) in enumerate(zip(guests, results, strict=True)):
         if isinstance(result, ExecutorTurned):

@@ -325,7 +325,10 @@ async def _ack_repeats(tx: Tx, repeats: Sequence[tuple[AnswerBuilder, TaskKey]])
     )
     known = {(r["host_id"], TaskKey(r["job_id"], r["rank"], r["epoch"])) for r in rows}
     for d, key in repeats:
-        (d.acked if (d.sync.host_id, key) in known else d.refused).append(key)
+        if (d.sync.host_id, key) in known:
+            d.acked.append(key)
+        else:
+            d.miss(key, d.refused)
 
 
 async def _renew(tx: Tx, builders: Sequence[AnswerBuilder], at: datetime) -> None:
@@ -353,7 +356,7 @@ async def _renew(tx: Tx, builders: Sequence[AnswerBuilder], at: datetime) -> Non
         if key in renewed:
             d.renewed.append((key, renewed[key]))
         else:
-            d.lost.append(key)
+            d.miss(key, d.lost)
 
 
 def _give_tallies(given: Sequence[tuple[AnswerBuilder, TaskKey, object]]) -> list[str | None]:
