@@ -231,7 +231,7 @@ def apply_reports(
                 repeats.append((d, key))
                 continue
             job, task = rows
-            if not task.state.holds_lease:
+            if not (task.state.holds_lease or runs.comes_late(m, job, task, facts)):
                 lost = task.facts is None or task.facts.lost is not None
                 (d.refused if lost else d.acked).append(key)
             else:
