@@ -73,7 +73,7 @@ def lease_counted_from_the_answer(p: Patch) -> None:
 
 def reaping_at_once_after_a_restart(p: Patch) -> None:
     lapse = requests.lapse
-    p.setattr(requests, "lapse", lambda m, leading_since: lapse(m, LONG_AGO))
+    p.setattr(requests, "lapse", lambda m, leading_since, *more: lapse(m, LONG_AGO, *more))
 
 
 def incarnation_not_guarded(p: Patch) -> None:
@@ -300,14 +300,14 @@ def requeue_without_event(p: Patch) -> None:
 def stopping_tasks_never_lapse(p: Patch) -> None:
     lapse = requests.lapse
 
-    def some(m: Any, leading_since: datetime) -> list[str]:
+    def some(m: Any, leading_since: datetime, *more: Any) -> list[str]:
         for job_id in [
             i
             for i, ts in m.tasks.items()
             if any(t.state is TaskState.PREEMPTING for t in ts.values())
         ]:
             del m.jobs[job_id]
-        return lapse(m, leading_since)
+        return lapse(m, leading_since, *more)
 
     p.setattr(requests, "lapse", some)
 

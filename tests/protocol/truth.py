@@ -14,6 +14,7 @@ from typing import Any
 
 from holdfast.core.causes import CHARGED_TO, Budget
 from holdfast.core.endings.decide import Policy
+from holdfast.core.facts import LAPSED
 from holdfast.core.ids import TaskKey
 from holdfast.core.records import (
     AttemptRecord,
@@ -357,7 +358,8 @@ class Truth:
             f"GANG-4: ranks are charged {+found}, their attempts' triggers say {+expected}"
         )
         for a in counted:
-            fell = {m.rank for m in a.members if m.state is TaskState.FAILED}
+            lapsed = {m.rank for m in a.members if m.facts and m.facts.lost == LAPSED}  # LATE-1
+            fell = {m.rank for m in a.members if m.state is TaskState.FAILED} | lapsed
             assert a.trigger_rank is None or a.trigger_rank in fell, (
                 "DRAIN-2: the trigger is a rank that did not fail"
             )

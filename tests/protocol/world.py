@@ -52,6 +52,7 @@ class Times:
     hold_back_seconds: float = 15.0
     dead_host_seconds: float = 8.0
     grace_seconds: float = 3.0
+    late_seconds: float = 5.0
 
 
 SHORT = Times()
@@ -533,7 +534,8 @@ class World:
 
     def read_completions(self) -> tuple[tuple[str, int, Completion], ...]:
         found = []
-        for snapshot in self.run(self.store.drains.list_drains(200, now=self.now())):
+        late, at = self.times.late_seconds, self.now()
+        for snapshot in self.run(self.store.drains.list_drains(200, late_seconds=late, now=at)):
             policy = msgspec.structs.replace(
                 self.policy, held="a switch" if self.truth.held else None
             )

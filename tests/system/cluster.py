@@ -39,7 +39,7 @@ FAST = {
 }
 TTL = 15.0  # the shortest lease there is
 MARGIN = 1.0
-KEEPER_NAME = "holdfast-keeper"
+KEEPER_NAME = "task-keeper"
 
 
 def clean_environment(**more: str) -> dict[str, str]:

@@ -109,6 +109,10 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
         return self.exit_code == 0 and by_itself and whole
 
 
+LAPSED = "lease_lapsed"
+"""The word, in `TaskFacts.lost`, for a lease that lapsed in silence."""
+
+
 class Classified(msgspec.Struct, frozen=True, kw_only=True):
     """A cause, the rule that found it, a sentence, and the rule's evidence.
 

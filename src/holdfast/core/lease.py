@@ -13,9 +13,15 @@ LEASE-4  After its own start the controller reaps nothing until every host has h
 LEASE-5  The same holds after a step of the store's clock, because a clock that was set does not
          show how long a host was silent. Times that the step put into the future are set to the
          present.
+LEASE-6  A lease counts only time in which a renewal could be written. The leader stamps that time
+         in the database, through the tables that renewals write, so a lock, a full disk, a
+         read-only database, a failover or a stopped controller leaves a gap, for all replicas
+         alike. The silence of all hosts leaves none.
 """
 
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from itertools import pairwise
 
 import msgspec
 
@@ -24,6 +30,30 @@ STEP_SECONDS = 1.0
 (LEASE-2)."""
 STEP_SHARE = 0.05
 """A clock that gains or loses less of the time than this is slewed, not stepped: LEASE-2 allows it."""
+
+
+GAP_SECONDS = 3.0
+"""Stamps come every other second, so a time without one is a gap after this much (LEASE-6). Only the
+rest of it is one: a leader that is always slow must not keep the leases of a dead host for ever."""
+
+
+class Spell(msgspec.Struct, frozen=True):
+    """A time in which renewals could be written: from its first stamp to its last."""
+
+    since: datetime
+    until: datetime
+
+
+def count_gaps(spells: Sequence[Spell], since: datetime, until: datetime) -> float:
+    """Return the seconds between two times in which no renewal could be written (LEASE-6). spells:
+    in order; nothing is known of the time before the first."""
+    ends = [*spells, Spell(until, until)] if spells else []
+    slack = timedelta(seconds=GAP_SECONDS)
+    gaps = (
+        min(later.since, until) - max(earlier.until + slack, since)
+        for earlier, later in pairwise(ends)
+    )
+    return sum(max(0.0, gap.total_seconds()) for gap in gaps)
 
 
 class ClockReading(msgspec.Struct, frozen=True, kw_only=True):

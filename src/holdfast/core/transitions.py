@@ -70,8 +70,9 @@ The agent's task and the store's task meet in `sync` alone, and each may be ahea
                        caused by the report of `reported`; the answer to that report
                        takes the agent's task through `acknowledge`
     `fail` or `confirm` without a report, because the lease lapsed
-                       the guardian has ended it before, by its own clock (LEASE-2); the late report
-                       is refused (FENCE-1), and a refusal, too, means `acknowledge`
+                       the guardian has ended it before, by its own clock (LEASE-2); a late report
+                       of a good end takes the task through `finish` until the drain is complete
+                       (LATE-1); any other is refused, and a refusal, too, means `acknowledge`
 """
 
 from collections.abc import Mapping
@@ -172,6 +173,9 @@ _FAIL_TASK = "write_tasks: runs._fail_task"
 _PREEMPT = "write_tasks, rewrite_tasks: drains.begin_drain, members.stop_member"
 _CONFIRM = "write_tasks, rewrite_tasks: runs._confirm_task, drains.begin_drain, members.stop_member"
 _RESET = "rewrite_tasks: members.replace_member"
+_LATE = (
+    "its lease had lapsed, and its host, heard again before the drain was over, told of exit code 0"
+)
 _T, _TE = TaskState, TaskEvent
 TASK: Table[TaskState, TaskEvent] = {
     (_T.BLOCKED, _TE.RESERVE): _to(_T.RESERVED, "admission chose its host", _SEAT),
@@ -198,6 +202,8 @@ TASK: Table[TaskState, TaskEvent] = {
     (_T.PREEMPTING, _TE.FAIL): _to(
         _T.FAILED, "it failed by itself before the signal: its own outcome stands", _FAIL_TASK
     ),
+    (_T.FAILED, _TE.FINISH): _to(_T.DONE, _LATE, _END_TASK),
+    (_T.PREEMPTED, _TE.FINISH): _to(_T.DONE, _LATE, _END_TASK),
     (_T.PREEMPTED, _TE.RESET): _to(
         _T.BLOCKED, "a member of a supervised job waits for another host", _RESET
     ),

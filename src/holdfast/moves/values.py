@@ -362,7 +362,8 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     status: "ok"; "stale" (another incarnation has registered); "unknown" (no such host).
     offers, claims, preempts: tasks to start, places to keep, tasks to stop. renewed: tasks with the
     seconds of their new leases. lost: tasks that the host must end, because it has no right to run
-    them. acked: reported ends that are on record. refused: reported ends that are stale.
+    them. acked: reported ends that are on record. refused: reported ends that are stale. absent:
+    those of `lost` and `refused` that were not found, which is looked at again (DOUBT-1).
     succeeded: jobs that this sync finished. draining: jobs whose drain this sync began, for the
     completer. fenced: why the host is in error, so that it gets no work and no lease is renewed
     (CYCLE-1). reads: readers wait for output from its disk. sessions: users wait for links of
@@ -382,6 +383,7 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     lost: tuple[TaskKey, ...] = ()
     acked: tuple[TaskKey, ...] = ()
     refused: tuple[TaskKey, ...] = ()
+    absent: tuple[TaskKey, ...] = ()
     succeeded: tuple[str, ...] = ()
     retried: tuple[str, ...] = ()  # those of `succeeded` that were charged a retry before
     draining: tuple[str, ...] = ()

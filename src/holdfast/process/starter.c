@@ -250,9 +250,9 @@ static void keep(word child, struct slot *slot, char **given, word count) {
     word info[16], all = ~0ul, timer = 0, armed = 0, now[2];
     unsigned int status = 0;
     int timer_id = 0;
-    for (word i = 1; i < count; i++) /* what searches for the task's words is to find the task alone */
+    for (word i = 0; i < count; i++) /* what searches for the task's words is to find the task alone */
         for (word at = 0, n = length(given[i]); at < n; at++) ((volatile char *)given[i])[at] = 0;
-    static const char name[] = "holdfast-keeper";
+    static const char name[] = "task-keeper"; /* no name of Holdfast: `pkill -STOP holdfast` is to leave it */
     for (word at = 0; at < sizeof name; at++) ((volatile char *)given[0])[at] = name[at];
     call(PRCTL, SET_NAME, (word)name, 0, 0);
     call(PRCTL, SUBREAPER, 1, 0, 0);

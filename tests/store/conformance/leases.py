@@ -234,10 +234,73 @@ async def test_a_lease_lapses_only_after_its_margin_and_the_leaders_grace(rig: R
     rig.now = late
     task = (await rig.store.jobs.list_tasks(job_id))[0]
     assert (task.state, task.facts) == (TaskState.FAILED, TaskFacts(lost="lease_lapsed"))
+    assert (await rig.sync(ended=[(key, fails())])).refused == (key,)
+    await rig.complete()
+    assert (await rig.job(job_id)).state is JobState.QUEUED
+    assert (await rig.sync(ended=[(key, OK)])).refused == (key,), "its drain is complete"
+    assert (await rig.sync(live=[key])).lost == (key,)
+
+
+async def test_a_good_end_after_a_lapse_is_taken_until_the_drain_is_complete(rig: Rig) -> None:
+    """LATE-1: the work was done, and its host, which nothing could be heard of, is not blamed."""
+    await rig.host()
+    job_id, key = await rig.running()
+    rig.tick(316)
+    assert await rig.store.leases.lapse_leases(START - timedelta(days=1), now=rig.now) == [job_id]
+    assert await rig.store.drains.list_drains(9, late_seconds=5.0, now=rig.now) == []
+    answer = await rig.sync(ended=[(key, OK)])
+    assert (answer.acked, answer.refused) == ((key,), ())
+    assert (await rig.sync(ended=[(key, fails())])).acked == (key,), "a repeat changes nothing"
+    assert len(await rig.store.drains.list_drains(9, late_seconds=5.0, now=rig.now)) == 1
+    await rig.complete()
+    job = await rig.job(job_id)
+    assert (job.state, job.infra_charged, job.retries_charged) == (JobState.SUCCEEDED, 0, 0)
+    assert (await rig.sync(ended=[(key, OK)])).acked == (key,)
+    kinds = await rig.kinds(job_id)
+    assert kinds.count("job.succeeded") == 1
+
+
+async def test_a_good_end_after_a_lapse_saves_a_gang(rig: Rig) -> None:
+    await rig.host()
+    job_id, (first, second) = await rig.running_gang(2)
+    await rig.sync(ended=[(first, OK)])
+    rig.tick(316)
+    assert await rig.store.leases.lapse_leases(START - timedelta(days=1), now=rig.now) == [job_id]
+    assert (await rig.sync(ended=[(second, OK)])).acked == (second,)
+    await rig.complete()
+    assert (await rig.job(job_id)).state is JobState.SUCCEEDED
+
+
+async def test_a_late_end_of_another_life_or_epoch_is_refused(rig: Rig) -> None:
+    await rig.host()
+    job_id, key = await rig.running()
+    rig.tick(316)
+    await rig.store.leases.lapse_leases(START - timedelta(days=1), now=rig.now)
+    other = TaskKey(key.job_id, key.rank, key.epoch + 1)
+    assert (await rig.sync(ended=[(other, OK)])).refused == (other,)
+    await rig.host()  # its guardian began anew
     assert (await rig.sync(ended=[(key, OK)])).refused == (key,)
     await rig.complete()
     assert (await rig.job(job_id)).state is JobState.QUEUED
-    assert (await rig.sync(live=[key])).lost == (key,)
+
+
+async def test_a_drain_waits_only_so_long_for_a_late_end(rig: Rig) -> None:
+    await rig.host()
+    await rig.running()
+    at = rig.tick(316)
+    await rig.store.leases.lapse_leases(START - timedelta(days=1), now=at)
+    drains = rig.store.drains
+    assert await drains.list_drains(9, late_seconds=5.0, now=at + timedelta(seconds=4.9)) == []
+    assert len(await drains.list_drains(9, late_seconds=5.0, now=at + timedelta(seconds=5))) == 1
+
+
+async def test_a_drain_waits_for_no_end_from_a_dead_host(rig: Rig) -> None:
+    await rig.host()
+    await rig.running()
+    at, long_ago = rig.tick(316), START - timedelta(days=1)
+    assert await rig.store.hosts.sweep_dead_hosts(100.0, long_ago, now=at)
+    await rig.store.leases.lapse_leases(long_ago, now=at)
+    assert len(await rig.store.drains.list_drains(9, late_seconds=5.0, now=at)) == 1
 
 
 async def test_a_lapsed_task_that_was_told_to_stop_is_stopped(rig: Rig) -> None:

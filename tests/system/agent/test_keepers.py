@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from holdfast.core.causes import Watchdog
 from holdfast.core.lease import margin_seconds
 from holdfast.process.keeper import SLACK_SECONDS
 from holdfast.process.starter import find_starter
-from holdfast.process.table import read_entry
+from holdfast.process.table import read_entry, read_name
 from tests.system.agent.conftest import Host
 from tests.system.agent.fake_controller import FakeController
 from tests.waits import is_alive, wait_until
@@ -59,6 +60,22 @@ def test_the_lease_ends_with_guardian_and_agent_frozen(
     trip = controller.wait_end(key).trip
     assert trip is not None
     assert trip.watchdog is Watchdog.LOST_LEASE
+
+
+def test_what_stops_all_that_is_called_holdfast_leaves_the_keeper(
+    controller: FakeController, host: Host, freeze: Callable[[int], None]
+) -> None:
+    """KEEPER-1: `pkill -STOP holdfast` stops the watchers, and no keeper is one of them by name."""
+    controller.ttl_seconds, controller.interval_seconds = 4.0, 0.5
+    key = controller.launch("/bin/sh", "-c", "echo $PPID; exec sleep 600")
+    pid = controller.wait_running(key)
+    keeper = int(controller.wait(lambda: controller.log_of(key)))
+    words = Path(f"/proc/{keeper}/cmdline").read_bytes()
+    called = {host.guardian_pid, host.agent_pid()}
+    called |= {keeper} if b"holdfast" in words or "holdfast" in read_name(keeper) else set()
+    for found in called:
+        freeze(found)
+    wait_until(lambda: not is_alive(pid), what="the task's end")
 
 
 def test_a_frozen_guardian_holds_no_lease(

@@ -9,8 +9,11 @@ from typing import Any, cast
 import pytest
 
 from holdfast.controller.runtime.auth import MAX_GATHERED, Guard, hash_secret
+from holdfast.controller.runtime.hosts.doubts import Doubts
+from holdfast.controller.runtime.outages import Outages
 from holdfast.errors import Unauthorized, Unavailable
 from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.postgres.witness import NOTHING, Sought
 
 HOSTS = 3 * MAX_GATHERED
 
@@ -35,8 +38,16 @@ class _Hosts:
         return "gone" if key_hash == hash_secret("key-of-gone") else None
 
 
-def _make(hosts: _Hosts) -> Guard:
-    return Guard(cast(PostgresStore, SimpleNamespace(hosts=hosts, tokens=None)))
+class _Witness:
+    """A second look that finds nothing."""
+
+    async def look(self, sought: Sought) -> Sought:
+        return NOTHING
+
+
+def _make(hosts: _Hosts, *more: Any) -> Guard:
+    store = cast(PostgresStore, SimpleNamespace(hosts=hosts, tokens=None, witness=_Witness()))
+    return Guard(store, Doubts(store, Outages(lambda: 0.0)), *more)
 
 
 async def _begin(guard: Guard, *keys: str) -> list[asyncio.Task[Any]]:
@@ -58,9 +69,8 @@ async def test_the_key_of_an_ended_host_says_that_it_was_ended() -> None:
 async def test_a_key_is_looked_up_anew_where_the_store_does_not_look_itself() -> None:
     hosts, now = _Hosts(), [0.0]
     hosts.may_answer.set()
-    found = cast(PostgresStore, SimpleNamespace(hosts=hosts, tokens=None))
     changes = [0]
-    guard = Guard(found, lambda: now[0], lambda: changes[0])
+    guard = _make(hosts, lambda: now[0], lambda: changes[0])
     await guard.find_host("Bearer key-0")
     hosts.keys.clear()  # it was revoked, and no word of it comes
     now[0] = 4.0

@@ -33,6 +33,7 @@ from holdfast.agent.watch.runner import WatchRunner
 from holdfast.bounds import UNREADABLE
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
+from holdfast.core.watchdogs.lost_lease import BY_CALLS
 from holdfast.core.watchdogs.watch import LastBeat
 from holdfast.errors import Conflict, Forbidden, HoldfastError, TooLarge, ValidationError
 from holdfast.process.syscalls import read_boottime
@@ -321,7 +322,7 @@ class Executors:
     def _hand_on(self, line: ExecutorLine, said: ExecutorAnswer) -> bool:
         task = self.table.get(said.key)
         if said.lost and task is not None and task.live:
-            task.watch.lease_lost(read_boottime(), "the exchange of calls")
+            task.watch.lease_lost(read_boottime(), BY_CALLS)
             self.watching.poke()
         self._end_cancelled_later(line, said.cancelled)
         for batch_id, position in said.killed:

@@ -212,10 +212,7 @@ async def _ask(
             guest.turn = msgspec.structs.replace(
                 guest.turn, report=msgspec.structs.replace(guest.turn.report, want=0)
             )
-    results = await asyncio.gather(
-        *(calls.turns.submit((guest.turn, visit.arrived)) for guest in guests),
-        return_exceptions=True,
-    )
+    results = await _turn(controller, visit, guests)
     idles = [_is_idle(guest, result) for guest, result in zip(guests, results, strict=True)]
     for number, (guest, result) in enumerate(zip(guests, results, strict=True)):
         if isinstance(result, ExecutorTurned):
@@ -245,6 +242,20 @@ async def _ask(
             log.warning(text, guest.turn.report.key, result.message, extra=about)
     if wants and told:
         calls.slots.refresh_behind(controller.background, jobs=any(idles))
+
+
+async def _turn(
+    controller: Controller, visit: _Visit, guests: Sequence[_Guest]
+) -> list[ExecutorTurned | BaseException]:
+    """Return the store's answer to each executor, or its failure. Raises Unavailable where an
+    executor is lost only by one of two looks (DOUBT-1)."""
+    results = await asyncio.gather(
+        *(controller.calls.turns.submit((guest.turn, visit.arrived)) for guest in guests),
+        return_exceptions=True,
+    )
+    lost = [each.key for each in results if isinstance(each, ExecutorTurned) and each.lost]
+    await controller.doubts.confirm_tasks(lost, visit.host.id, visit.request.incarnation)
+    return results
 
 
 async def _note_unable(controller: Controller, host: HostRecord, guests: Sequence[_Guest]) -> None:

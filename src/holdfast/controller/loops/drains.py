@@ -62,9 +62,10 @@ class DrainsLoop(Loop):
 
     async def _complete_all(self) -> int:
         """Complete the drains that are ready; return how many were completed."""
-        done = 0
+        done, settings = 0, await self._controller.settings.recent()
+        late = settings.number("sync_interval_seconds")
         while True:
-            drains = await self._controller.store.drains.list_drains(LIMIT)
+            drains = await self._controller.store.drains.list_drains(LIMIT, late_seconds=late)
             ended = [await self._complete(drain) for drain in drains]
             completed = sum(end is not _Next.NOTHING for end in ended)
             done += completed

@@ -25,11 +25,11 @@ class LeasesLoop(Loop):
 
     async def run_once(self) -> Summary:
         controller = self._controller
-        now = await controller.leadership.read_time()
+        await controller.leadership.read_time()
         since = controller.leadership.since
         if since is None:
             return {}
-        jobs = await controller.store.leases.lapse_leases(since, now=now)
+        jobs = await controller.store.leases.lapse_leases(since)
         for job_id in jobs:
             text = "a lease lapsed: its host was silent for the whole of it"
             log.warning(text, extra={"job": job_id})

@@ -32,6 +32,7 @@ from holdfast.moves.workflows import (
     Post,
     Processed,
 )
+from holdfast.store.postgres.witness import Sought
 
 log = logging.getLogger("holdfast.loops")
 MAX_ROUNDS = 1000
@@ -95,6 +96,7 @@ class DispatchLoop(Loop):
         try:
             run = await store.get_run(run_id)
         except NotFound:
+            await controller.doubts.confirm(Sought(runs=frozenset({run_id})))
             return await store.record_posts(run_id, [Processed(post=post) for post in posts])
         found = await self._process_ends(run, posts)
         starts = [post for post in posts if post.kind == START]
@@ -111,6 +113,8 @@ class DispatchLoop(Loop):
         if not over:
             return []
         jobs = await controller.store.jobs.get_jobs([p.ref for p in over if p.kind == JOB_ENDED])
+        absent = frozenset(p.ref for p in over if p.kind == JOB_ENDED) - jobs.keys()
+        await controller.doubts.confirm(Sought(jobs=absent))
         asked = [post.node for post in over if post.kind != JOB_ENDED]
         works = await controller.store.workflows.read_works(run.id, asked) if asked else {}
         found = []

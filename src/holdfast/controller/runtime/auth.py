@@ -15,12 +15,14 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from holdfast.controller.runtime.hosts.doubts import Doubts
 from holdfast.core.ids import ENTROPY_BITS, TaskKey, make_id
 from holdfast.core.records import HostRecord, JobTokenRecord, TokenRecord
 from holdfast.errors import Forbidden, HoldfastError, NotFound, Unauthorized
 from holdfast.process.files import write_atomic
 from holdfast.store.postgres.sign_ins import SignedIn
 from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.postgres.witness import Sought
 from holdfast.wire.bearer import check_job_token, read_job_token
 
 T = TypeVar("T")
@@ -175,6 +177,7 @@ class Guard:
     def __init__(
         self,
         store: PostgresStore,
+        doubts: Doubts,
         clock: Callable[[], float] = time.monotonic,
         count_changes: Callable[[], int] = lambda: 0,
     ) -> None:
@@ -183,6 +186,7 @@ class Guard:
         self._count_changes = count_changes
         self._changes = 0
         self._store = store
+        self._doubts = doubts
         self._tokens: _Remembered[TokenRecord] = _Remembered(TOKEN_SECONDS, clock)
         self._hosts: _Remembered[HostRecord] = _Remembered(HOST_KEY_SECONDS, clock)
         self._sign_ins: _Remembered[SignedIn] = _Remembered(TOKEN_SECONDS, clock)
@@ -226,6 +230,8 @@ class Guard:
         """Return the token of a running task, or of a running call in an executor. The token is not
         remembered, because it ends with the attempt."""
         holder = await self._store.tokens.find_task_holder(key)
+        if holder is None:
+            await self._doubts.confirm_tasks([key])
         if holder is None or not check_job_token(holder.host_key_hash, key, signature):
             raise Unauthorized(
                 f"this is the token of an attempt of job {key.job_id} that is over; each attempt has a "
@@ -249,6 +255,8 @@ class Guard:
 
     async def _look_up_token(self, digest: bytes) -> TokenRecord:
         token = await self._store.tokens.find_token(digest)
+        if token is None:
+            await self._confirm(digest)
         if token is None or token.role not in _LADDER:
             what = "this token does not exist; it may have expired"
             code = "unauthorized"
@@ -262,6 +270,7 @@ class Guard:
     async def _look_up_sign_in(self, digest: bytes) -> SignedIn:
         found = await self._store.sign_ins.find_sign_in(digest)
         if found is None:
+            await self._confirm(digest)
             raise Unauthorized(
                 "this browser is not signed in any more; `holdfast dashboard` prints a link that "
                 "signs it in",
@@ -269,9 +278,14 @@ class Guard:
             )
         return found
 
+    async def _confirm(self, digest: bytes) -> None:
+        """Return where no secret in force has this hash at a second look, too (DOUBT-1)."""
+        await self._doubts.confirm(Sought(hashes=frozenset({digest})))
+
     async def _look_up_host(self, digest: bytes) -> HostRecord:
         host = await self._host_keys.find(digest)
         if host is None:
+            await self._confirm(digest)
             name = await self._store.hosts.find_ended_host(digest)
             if name is not None:
                 raise Unauthorized(

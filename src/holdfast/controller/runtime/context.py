@@ -19,6 +19,7 @@ from holdfast.controller.runtime.calls.reported import ReportedCalls
 from holdfast.controller.runtime.gangs.acts import Acting
 from holdfast.controller.runtime.gangs.watch import GangWatch
 from holdfast.controller.runtime.hosts.batch import batch_syncs
+from holdfast.controller.runtime.hosts.doubts import Doubts
 from holdfast.controller.runtime.hosts.joins import Joins
 from holdfast.controller.runtime.hosts.joints import Joints
 from holdfast.controller.runtime.hosts.orders import GangLayouts
@@ -84,18 +85,19 @@ class Controller:
         self.chance = chance
         self.metrics = Metrics()
         self.outages = Outages(clock)
+        self.doubts = Doubts(store, self.outages)
         self.background = Background(self.outages)
         self.settings = SettingsCache(store, dict(environment or {}), clock, self.background)
         self.sizes = Sizes(store, clock, self.background)
         self.prices = OfferPrices(clock)
         self.unheard: dict[str, str] = {}  # pool → why its provider could not be asked last
         self.doubted: dict[str, str] = {}  # host that hung up with work → its pool
-        self.specs = JobSpecs(store)
+        self.specs = JobSpecs(store, self.doubts.confirm)
         self.spans = History(store, clock)
         self.forecasts = Forecasts(store, clock)
         self.saved = SavedJobs()
         self.wakes = WakeBus()
-        self.guard = Guard(store, clock, lambda: self.wakes.topic(REVOKED).version)
+        self.guard = Guard(store, self.doubts, clock, lambda: self.wakes.topic(REVOKED).version)
         self.webhooks = Sender()
         self.notices = NoticeSender()
         self.joins = Joins(store, clock)
@@ -112,7 +114,7 @@ class Controller:
         self.leadership = Leadership(store, clock, self.outages)
         self.dues = DueTimes(clock, self.wakes)
         self.allowance = Allowance()
-        self.batcher = batch_syncs(store, self.settings, self.metrics, self.outages)
+        self.batcher = batch_syncs(store, self.settings, self.metrics, self.outages, self.doubts)
         store.drains.watch_drains(self._tell_drains)
 
     def poke(self, *topics: str) -> None:

@@ -12,11 +12,10 @@ QUIET_SECONDS = 10.0
 class Outages:
     """An outage lasts from the first call that the store did not answer until hosts can renew again.
 
-    Hosts missed renewals meanwhile, so LEASE-4 asks for a fresh count after an outage longer than
-    `TOLERATED_SECONDS`. Another call that goes through does not prove that a renewal would: a store
-    on a full disk, or a read-only one, answers reads all along, and a loop may have asked nothing.
-    Such a call ends an outage only when nothing has failed for `QUIET_SECONDS`, as happens where no
-    host is left to renew anything.
+    Meanwhile this replica stamps no renewals (LEASE-6). Another call that goes through does not
+    prove that a renewal would: a store on a full disk, or a read-only one, answers reads all along,
+    and a loop may have asked nothing. Such a call ends an outage only when nothing has failed for
+    `QUIET_SECONDS`, as happens where no host is left to renew anything.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -24,11 +23,6 @@ class Outages:
         self._since: float | None = None
         self._failed_at = 0.0
         self._asked_at: list[float] = []  # one per waiting renewal, the oldest first
-        self._callbacks: list[Callable[[], None]] = []
-
-    def call_when_over(self, callback: Callable[[], None]) -> None:
-        """Call `callback` at the end of every outage longer than `TOLERATED_SECONDS`."""
-        self._callbacks.append(callback)
 
     @property
     def going_on(self) -> bool:
@@ -68,9 +62,6 @@ class Outages:
         away = self._clock() - self._since
         self._since = None
         log.warning("the store answers again after %.1f s", away)
-        if away > TOLERATED_SECONDS:
-            for callback in self._callbacks:
-                callback()
 
     def note_success(self) -> None:
         """Note that a call other than a renewal went through."""

@@ -10,8 +10,10 @@ from holdfast.core.forecast.outlook import Outlook
 from holdfast.core.placement.possible import Size
 from holdfast.core.placement.types import Kin
 from holdfast.core.spec import JobSpec
+from holdfast.errors import NotFound
 from holdfast.moves.values import TaskOffer
 from holdfast.store.postgres.store import PostgresStore
+from holdfast.store.postgres.witness import Sought
 from holdfast.wire.forecasts.values import JobForecast
 
 _SIZES_SECONDS = 2.0
@@ -143,17 +145,23 @@ class Forecasts:
 
 
 class JobSpecs:
-    """The queue and the spec of jobs, which never change."""
+    """The queue and the spec of jobs, which never change. confirm: as `Doubts.confirm`."""
 
-    def __init__(self, store: PostgresStore) -> None:
+    def __init__(self, store: PostgresStore, confirm: Callable[[Sought], Awaitable[None]]) -> None:
         self._store = store
+        self._confirm = confirm
         self._known: dict[str, tuple[str, JobSpec]] = {}
 
     async def find(self, job_id: str) -> tuple[str, JobSpec]:
-        """Return the queue and the spec of a job. Raises NotFound."""
+        """Return the queue and the spec of a job. Raises NotFound, also for its hosts, which drop
+        what they hold of such a job, so it is doubted (DOUBT-1)."""
         if (known := self._known.get(job_id)) is not None:
             return known
-        job = await self._store.jobs.get_job(job_id)
+        try:
+            job = await self._store.jobs.get_job(job_id)
+        except NotFound:
+            await self._confirm(Sought(jobs=frozenset({job_id})))
+            raise
         return self.keep(job_id, job.queue, job.spec)
 
     def keep(self, job_id: str, queue: str, spec: JobSpec) -> tuple[str, JobSpec]:

@@ -54,6 +54,7 @@ from holdfast.core.endings.rules import SIGNALS, OperatorRule, find_match
 from holdfast.core.endings.xids import Blame, find_xid, find_xid_lines
 from holdfast.core.facts import Classified, TaskFacts, is_preempted, say_lost
 from holdfast.core.logs.lines import MAX_LINE_CHARS, cut_line, say_bytes
+from holdfast.core.watchdogs.lost_lease import TOLD
 
 SIGKILL = 9
 NEAR_LIMIT = 0.95
@@ -64,6 +65,9 @@ HOST_START = "host-start"
 """The name of the rule for a start that failed because its host lacked something."""
 NEVER_STARTS = "never-starts"
 """The name of the rule for a start that would fail on the same host again."""
+LEASE_DENIED = "lease-denied"
+"""The name of the rule for a task that ended only because the controller said that it knows no such
+task. The report of that end is believed by a controller that does know it, so the word was wrong."""
 HANGS = (Watchdog.STALL, Watchdog.GPU_HEALTH)
 
 Evidence = Mapping[str, str | int | float | bool | None]
@@ -144,7 +148,17 @@ def _tripped(watchdog: Watchdog) -> Rule:
     return Rule(f"watchdog-{watchdog}", find, cause, lambda f, e: f.trip.reason if f.trip else "")
 
 
-TRIPS = tuple(_tripped(watchdog) for watchdog in Watchdog)
+def _find_denial(facts: TaskFacts) -> Evidence | None:
+    trip = facts.trip
+    denied = trip is not None and trip.watchdog is Watchdog.LOST_LEASE
+    return trip.evidence if denied and trip and trip.evidence.get("source") in TOLD else None
+
+
+TRIPS = (
+    Rule(LEASE_DENIED, _find_denial, Cause.AGENT_TRANSIENT,
+         lambda f, e: f"the controller said by mistake that it does not know this task ({e['source']})"),
+    *map(_tripped, Watchdog),
+)  # fmt: skip
 
 
 def _say_stop(facts: TaskFacts, evidence: Evidence) -> str:

@@ -5,7 +5,8 @@ BUDGET-2  A budget of n forgives n failures of its kind: the next one fails the 
           `watchdog_cap = 3` requeues three trips and fails on the fourth, as `max_retries = 3`
           means four attempts.
 BUDGET-3  A cause charged to nothing requeues without limit; a cause that is never retried ends the
-          job.
+          job. An end that the controller alone made is charged to nothing, also where its job is not
+          retried for such a cause.
 BUDGET-4  An attempt that ran for `budget_reset_seconds` gives the job all its budgets back before
           it is charged.
 RETRY-4   A job ends after `no_progress_limit` attempts in a row that got no further, even with
@@ -39,7 +40,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.core.causes import CHARGED_TO, Budget, Cause
-from holdfast.core.endings.classify import HOST_START, NEVER_STARTS
+from holdfast.core.endings.classify import HOST_START, LEASE_DENIED, NEVER_STARTS
 from holdfast.core.facts import Classified
 from holdfast.core.retry import RetryPolicy, retry_delay_seconds
 from holdfast.core.states import JobEvent, Outcome
@@ -177,7 +178,7 @@ def decide(
     may_move = Cause.START_TIMEOUT in policy.retry.eligible_causes and not ending.interactive
     if found.rule == NEVER_STARTS and ending.elsewhere and may_move:
         found = msgspec.structs.replace(found, cause=Cause.START_TIMEOUT)
-    budget = CHARGED_TO[found.cause]
+    budget = find_budget(found)
     case = _EndCase(found, budget, policy, ending)
     seen = count_progress(charges, ending.step, counted=False)
     further = ending.saved or seen.best_step != charges.best_step
@@ -227,8 +228,15 @@ def count_progress(charges: Charges, step: int | None, *, counted: bool = True) 
     return msgspec.structs.replace(charges, no_progress=charges.no_progress + 1)
 
 
+def find_budget(found: Classified) -> Budget:
+    """Return the budget that pays for a failure: none for an end that the controller made."""
+    return Budget.NOTHING if found.rule == LEASE_DENIED else CHARGED_TO[found.cause]
+
+
 def is_final(found: Classified, policy: Policy) -> bool:
     """Return whether a failure like this is never retried, even with budget left."""
+    if found.rule == LEASE_DENIED:
+        return False
     never = found.never_retry or CHARGED_TO[found.cause] is Budget.NEVER
     return never or found.cause not in policy.retry.eligible_causes
 
@@ -241,7 +249,7 @@ def _refuse(found: Classified, budget: Budget, policy: Policy, ending: AttemptEn
         return "it was submitted to run once"
     if found.never_retry:
         return f"rule {found.rule} says it is never retried"
-    if found.cause not in policy.retry.eligible_causes:
+    if is_final(found, policy):
         return f"{found.cause} is not among the causes it is retried for"
     return None
 

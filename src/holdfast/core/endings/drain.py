@@ -26,11 +26,11 @@ from holdfast.core.endings.decide import (
     decide_success,
     is_final,
 )
-from holdfast.core.endings.fallen import name_rank
+from holdfast.core.endings.fallen import classify_fallen, name_rank
 from holdfast.core.endings.replace import find_member_cause
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.endings.trigger import classify_failures, find_trigger, is_cascade
-from holdfast.core.facts import Classified
+from holdfast.core.facts import LAPSED, Classified
 from holdfast.core.host_faults import find_hindrance, find_runtime_word
 from holdfast.core.placement.labels import carries
 from holdfast.core.records import HostRecord, JobRecord, MemberRecord, RankCharges, TaskRecord
@@ -169,6 +169,12 @@ def _find_failures(
     job: JobRecord, tasks: Sequence[TaskRecord], rules: Sequence[OperatorRule]
 ) -> dict[int, Classified]:
     failures = classify_failures(tasks, rules)
+    if not failures and any(
+        t.rank == job.trigger_rank and t.state is TaskState.DONE for t in tasks
+    ):
+        # LATE-1: the rank that began the drain has ended well, so it is a lapse of other ranks.
+        lapsed = [t for t in tasks if t.facts is not None and t.facts.lost == LAPSED]
+        failures = {t.rank: classify_fallen(t.facts, rules, member=False) for t in lapsed}
     if not job.spec.supervised:
         return failures
     # MEMBER-4: fallen ranks other than 0 are replaced, so none of them began this drain.

@@ -30,6 +30,7 @@ from holdfast.core.endings.classify import classify
 from holdfast.core.endings.decide import (
     PROOF_AGAINST_HOST,
     Policy,
+    find_budget,
     is_final,
     say_times,
     start_delay_seconds,
@@ -77,7 +78,7 @@ def plan_replacement(
     case = _MemberCase(job, task, found, is_proof=_is_proof(task, rules))
     if found.rule == REPLACED:
         return case.go_on(Budget.NOTHING, "the script replaced it", bar_host=True)
-    budget = CHARGED_TO[found.cause]
+    budget = find_budget(found)
     if is_final(found, policy):
         return case.give_up(budget, "that is not to be run again")
     if found.cause is Cause.TIME_LIMIT:

@@ -8,6 +8,11 @@ from holdfast.core.causes import Watchdog
 from holdfast.core.facts import Trip
 from holdfast.core.watchdogs.verdicts import make_trip
 
+BY_SYNC = "the sync's answer"
+BY_CALLS = "the exchange of calls"
+TOLD = (BY_SYNC, BY_CALLS)
+"""The sources of a loss that the controller alone told, beside the guardian's own clock and others."""
+
 
 class LostLease(msgspec.Struct, frozen=True):
     """The state of this watchdog. lost_at: when the loss became known, None while the lease stands;

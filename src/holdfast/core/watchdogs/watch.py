@@ -25,7 +25,7 @@ from holdfast.core.facts import Trip
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.watchdogs.gpu_health import GpuHealth, watches_health
 from holdfast.core.watchdogs.idle import Idle
-from holdfast.core.watchdogs.lost_lease import LostLease
+from holdfast.core.watchdogs.lost_lease import BY_SYNC, LostLease
 from holdfast.core.watchdogs.operator_stop import OperatorStop
 from holdfast.core.watchdogs.sections import IDLE_SECTION
 from holdfast.core.watchdogs.signals import Reading
@@ -284,7 +284,7 @@ class TaskWatch:
             self._hear(now)
             self._said.append(make_trip(Watchdog.GPU_HEALTH, reason, evidence))
 
-    def lease_lost(self, now: float, source: str = "the sync's answer") -> None:
+    def lease_lost(self, now: float, source: str = BY_SYNC) -> None:
         """Note that the controller does not know this (task, epoch) here any more."""
         self._hear(now)
         self._set(lost_lease=self._state.lost_lease.lose(now, source))

@@ -5,6 +5,9 @@ writes what `Moves` gathered, in one transaction. Every edge goes through `core.
 `runs` holds starts and ends, `drains` the one way an attempt is stopped.
 
 GANG-3   A task keeps its host until its end is confirmed; a drain is completed only then.
+LATE-1   A good end of a task whose lease has lapsed is taken until the drain of that lapse is
+         complete, as of a task that ended by itself during the drain. The completion waits one
+         interval of syncs for it. Afterwards it is refused.
 FENCE-1  Callers match (task, epoch, host, incarnation) before they call; no report's key is trusted
          here.
 """

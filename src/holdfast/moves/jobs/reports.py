@@ -34,6 +34,7 @@ class AnswerBuilder:
         self.lost: list[TaskKey] = []
         self.acked: list[TaskKey] = []
         self.refused: list[TaskKey] = []
+        self.absent: list[TaskKey] = []
         self.claims: list[ClaimRow] = []
         self.opened: set[str] = set()
         self.succeeded: list[str] = []
@@ -85,6 +86,11 @@ class AnswerBuilder:
         self._live = [k for k in self._live if k != key]
         self.lost.append(key)
 
+    def miss(self, key: TaskKey, told: list[TaskKey]) -> None:
+        """Add a task that was not found to `told`, the lost or the refused ones."""
+        told.append(key)
+        self.absent.append(key)
+
     def holds_work(self) -> bool:
         """Return whether a change elsewhere may bring the host orders, to stop or to start a task.
         A host whose tasks have all ended gets none until the leader places a job there."""
@@ -127,6 +133,7 @@ class AnswerBuilder:
             lost=tuple(sorted(set(self.lost))),
             acked=tuple(dict.fromkeys(self.acked)),
             refused=tuple(sorted(set(self.refused))),
+            absent=tuple(self.absent),
             succeeded=tuple(dict.fromkeys(self.succeeded)),
             retried=tuple(dict.fromkeys(self.retried)),
             draining=tuple(dict.fromkeys(self.draining)),
@@ -224,7 +231,7 @@ def apply_reports(
                 repeats.append((d, key))
                 continue
             job, task = rows
-            if not task.state.holds_lease:
+            if not (task.state.holds_lease or runs.comes_late(m, job, task, facts)):
                 lost = task.facts is None or task.facts.lost is not None
                 (d.refused if lost else d.acked).append(key)
             else:

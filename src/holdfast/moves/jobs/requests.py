@@ -10,8 +10,8 @@ import msgspec
 from holdfast.core.arrays.arrays import IN_LINE
 from holdfast.core.arrays.differences import say_differences
 from holdfast.core.causes import Cause
-from holdfast.core.facts import make_lost
-from holdfast.core.lease import margin_seconds
+from holdfast.core.facts import LAPSED, make_lost
+from holdfast.core.lease import Spell, count_gaps, margin_seconds
 from holdfast.core.placement.ranks import name_places
 from holdfast.core.records import JobRecord, RankCharges
 from holdfast.core.spec import JobSpec
@@ -215,11 +215,14 @@ def _charge_revival(job: JobRow, made: int | None) -> None:
         job.retries_charged = made + 1
 
 
-def lapse(m: Moves, leading_since: datetime, preempted: Mapping[str, str]) -> list[str]:
+def lapse(
+    m: Moves, leading_since: datetime, preempted: Mapping[str, str], spells: Sequence[Spell] = ()
+) -> list[str]:
     """Free the loaded tasks whose lease ended more than its margin ago (LEASE-2), but not before a
     whole TTL after this leader began (LEASE-4). Return the ids of their jobs.
 
-    preempted: ids of hosts that their providers take away → the provider's message.
+    preempted: ids of hosts that their providers take away → the provider's message. spells: as in
+    `count_gaps`; the gaps since its last renewal count for no lease (LEASE-6).
     """
     lapsed = []
     for job in m.jobs.values():
@@ -228,9 +231,10 @@ def lapse(m: Moves, leading_since: datetime, preempted: Mapping[str, str]) -> li
                 continue
             margin = timedelta(seconds=margin_seconds(task.lease_ttl_seconds))
             ttl = timedelta(seconds=task.lease_ttl_seconds)
-            if task.lease_until + margin < m.now and leading_since + ttl < m.now:
+            gaps = timedelta(seconds=count_gaps(spells, task.lease_until - ttl, m.now))
+            if task.lease_until + margin + gaps < m.now and leading_since + ttl < m.now:
                 said = preempted.get(task.host_id or "")
-                lost = "lease_lapsed" if said is None else make_lost("host_preempted", said)
+                lost = LAPSED if said is None else make_lost("host_preempted", said)
                 runs.lose_task(m, job, task, lost)
                 lapsed.append(job.id)
     return list(dict.fromkeys(lapsed))

@@ -8,7 +8,7 @@ from holdfast.core.endings.decide import decide_success
 from holdfast.core.endings.drain import Completion
 from holdfast.core.endings.fallen import classify_fallen, name_rank
 from holdfast.core.endings.rules import OperatorRule
-from holdfast.core.facts import TaskFacts
+from holdfast.core.facts import LAPSED, TaskFacts
 from holdfast.core.records import MemberRecord
 from holdfast.core.states import AttemptEvent, JobEvent, JobState, TaskEvent, TaskState
 from holdfast.moves.jobs import drains
@@ -121,6 +121,24 @@ def end_task(
     # Reports of several ranks may come together, and the first end must still show (DRAIN-2).
     ago = timedelta(seconds=min(facts.ended_ago_seconds, MAX_RUNTIME_SECONDS))
     task.ended_at = max(m.now - ago, task.started_at or m.now)
+
+
+def comes_late(m: Moves, job: JobRow, task: TaskRow, facts: TaskFacts) -> bool:
+    """Return whether a reported end is a good one that comes after the task's lease lapsed, and
+    before the drain of that lapse is complete (LATE-1). Then the task's row is still there, under
+    the epoch, host and incarnation that the caller has matched.
+
+    Where ranks on other hosts are stopped for the lapse, the whole gang has to run again, so such
+    an end is refused: the rank would count as finished work, which may not run again (GANG-5).
+    """
+    others = [t for t in m.ranks(job) if t is not task] if job.state is JobState.DRAINING else []
+    whole = all(t.state is TaskState.DONE or _is_lapsed(t) for t in others)
+    return facts.succeeded and whole and _is_lapsed(task)
+
+
+def _is_lapsed(task: TaskRow) -> bool:
+    fell = task.state in (TaskState.FAILED, TaskState.PREEMPTED)
+    return fell and task.facts is not None and task.facts.lost == LAPSED
 
 
 def _start_late(m: Moves, job: JobRow, task: TaskRow) -> None:

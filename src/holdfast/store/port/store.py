@@ -227,9 +227,12 @@ class LeaseStore(Protocol):
 class DrainStore(Protocol):
     """Draining jobs and their completion."""
 
-    async def list_drains(self, limit: int, *, now: Now = None) -> list[DrainSnapshot]:
+    async def list_drains(
+        self, limit: int, *, late_seconds: float = 0.0, now: Now = None
+    ) -> list[DrainSnapshot]:
         """Return draining jobs that are ready to be completed, because none of their tasks holds a
-        lease."""
+        lease. late_seconds: for how long a task whose lease lapsed holds its job up, unless its
+        host is flagged dead, because the host may be heard again with a good end (LATE-1)."""
 
     async def complete_drain(
         self,

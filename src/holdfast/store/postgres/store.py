@@ -46,6 +46,7 @@ from holdfast.store.postgres.settings import PostgresSettings
 from holdfast.store.postgres.sign_ins import PostgresSignIns
 from holdfast.store.postgres.tokens import PostgresTokens
 from holdfast.store.postgres.webhooks import PostgresWebhooks
+from holdfast.store.postgres.witness import PostgresWitness
 from holdfast.store.postgres.workflows import PostgresWorkflows
 
 PING_SECONDS = 1.0
@@ -120,6 +121,7 @@ class PostgresStore:
         self.tokens = PostgresTokens(session)
         self.views = PostgresFleetViews(session)
         self.webhooks = PostgresWebhooks(session)
+        self.witness = PostgresWitness(session)
         self.workflows = PostgresWorkflows(session)
 
     async def open(self) -> None:
@@ -139,6 +141,7 @@ class PostgresStore:
     async def close(self) -> None:
         """Release the lead and close every connection. Safe to call twice."""
         await self.leadership.stop()
+        await self.witness.close()
         await self.session.close()
 
     async def ping(self) -> None:

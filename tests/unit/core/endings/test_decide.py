@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from holdfast.core.causes import CHARGED_TO, ELIGIBLE, Budget, Cause
+from holdfast.core.causes import CHARGED_TO, ELIGIBLE, Budget, Cause, Watchdog
+from holdfast.core.endings.classify import LEASE_DENIED, classify
 from holdfast.core.endings.decide import (
     AttemptEnding,
     Charges,
@@ -22,9 +23,11 @@ from holdfast.core.endings.decide import (
     decide_success,
     start_delay_seconds,
 )
-from holdfast.core.facts import Classified
+from holdfast.core.facts import Classified, TaskFacts
 from holdfast.core.retry import RetryPolicy
 from holdfast.core.states import JobEvent, Outcome
+from holdfast.core.watchdogs.lost_lease import BY_SYNC
+from holdfast.core.watchdogs.verdicts import make_trip
 
 AGAIN = (JobEvent.REQUEUE, JobEvent.BACK_OFF)
 BY_BUDGET = {budget: [c for c in Cause if CHARGED_TO[c] is budget] for budget in Budget}
@@ -585,3 +588,21 @@ def test_a_job_that_hits_the_limit_of_its_own_submission_and_left_nothing_fails_
     assert others == [JobEvent.REQUEUE] * 3
     stalled = decide(found(Cause.STALLED), Charges(), Policy(), own, chance=0.0)
     assert stalled.event is JobEvent.REQUEUE
+
+
+def test_an_end_that_the_controller_alone_made_is_charged_to_nothing() -> None:
+    """Whatever the job is retried for, and however much of its budgets is spent (BUDGET-3)."""
+    spent = Charges(retries=9, infra=9, watchdog=9)
+    policy = Policy(
+        retry=RetryPolicy(max_retries=0, eligible_causes=(Cause.NONZERO_EXIT,)), infra_cap=0
+    )
+    for source, name in ((BY_SYNC, LEASE_DENIED), ("the guardian's clock", "watchdog-lost_lease")):
+        trip = make_trip(Watchdog.LOST_LEASE, "the lease was lost", {"source": source})
+        what = classify(TaskFacts(trip=trip, signal=9))
+        assert (what.rule, what.cause, what.exit_code) == (name, Cause.AGENT_TRANSIENT, 77)
+        decision = decide(what, spent, policy, ENDING, chance=0.0)
+        if name == LEASE_DENIED:
+            assert (decision.event, decision.charged_to) == (JobEvent.REQUEUE, Budget.NOTHING)
+            assert decision.charges == spent
+        else:
+            assert decision.event is JobEvent.FAIL

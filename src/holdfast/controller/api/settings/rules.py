@@ -5,8 +5,8 @@ from starlette.responses import Response
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.settings import Settings
-from holdfast.core.causes import CHARGED_TO
 from holdfast.core.endings.classify import classify
+from holdfast.core.endings.decide import find_budget
 from holdfast.core.endings.rules import parse_rules
 from holdfast.core.facts import TaskFacts
 from holdfast.core.records import shared_fields
@@ -43,7 +43,7 @@ async def try_rules(call: ApiCall) -> Response:
     else:
         rules = parse_rules(trial.text)
     found = classify(TaskFacts(**shared_fields(trial, TaskFacts), log_tail=trial.log), rules)
-    charged_to = CHARGED_TO[found.cause]
+    charged_to = find_budget(found)
     return answer_json(RulesFinding(**shared_fields(found, RulesFinding), charged_to=charged_to))
 
 

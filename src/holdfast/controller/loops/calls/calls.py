@@ -29,7 +29,7 @@ class CallsLoop(Loop):
         controller = self._controller
         calls = controller.store.calls
         now = await controller.leadership.read_time()
-        since = controller.leadership.since
+        since = controller.leadership.hears_since  # an outage is no absence of theirs
         settings = await controller.settings.current()
         returned = 0
         if since is not None:

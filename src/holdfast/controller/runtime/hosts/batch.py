@@ -4,6 +4,7 @@ rules in force."""
 import time
 from collections.abc import Sequence
 
+from holdfast.controller.runtime.hosts.doubts import Doubts
 from holdfast.controller.runtime.hosts.group_commit import GroupCommit
 from holdfast.controller.runtime.metrics import Metrics
 from holdfast.controller.runtime.outages import Outages
@@ -15,7 +16,11 @@ from holdfast.store.postgres.store import PostgresStore
 
 
 def batch_syncs(
-    store: PostgresStore, settings: SettingsCache, metrics: Metrics, outages: Outages
+    store: PostgresStore,
+    settings: SettingsCache,
+    metrics: Metrics,
+    outages: Outages,
+    doubts: Doubts,
 ) -> GroupCommit[HostSync, HostSynced]:
     """Return the group commit of syncs."""
 
@@ -25,6 +30,7 @@ def batch_syncs(
         answers = await store.leases.sync_hosts(
             syncs, rules=current.rules, terms=current.take_terms
         )
+        await doubts.confirm_syncs(syncs, answers)
         metrics.sync_seconds.observe(time.perf_counter() - began)
         metrics.sync_batch.observe(len(syncs))
         metrics.syncs.inc(len(syncs))

@@ -1,11 +1,13 @@
 """Drains in memory."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from holdfast.core.endings.drain import Completion
+from holdfast.core.facts import LAPSED
 from holdfast.core.records import JobRecord
 from holdfast.core.states import JobState, TaskState
 from holdfast.moves.jobs import dispatch, drains
+from holdfast.moves.rows import TaskRow
 from holdfast.moves.values import DrainSnapshot
 from holdfast.store.memory.hosts import quarantine_host
 from holdfast.store.memory.jobs.admission import MemoryAdmission
@@ -22,12 +24,18 @@ class MemoryDrains(InMemory, DrainStore):
         super().__init__(state)
         self.environment = admission.environment
 
-    async def list_drains(self, limit: int, *, now: Now = None) -> list[DrainSnapshot]:
+    async def list_drains(
+        self, limit: int, *, late_seconds: float = 0.0, now: Now = None
+    ) -> list[DrainSnapshot]:
         s, at = self.state, self.state.at(now)
+        since = at - timedelta(seconds=late_seconds)
         ready = [
             i
             for i in s.by_state[JobState.DRAINING]
-            if not any(t.state.holds_lease for t in s.tasks.get(i, {}).values())
+            if not any(
+                t.state.holds_lease or (late_seconds and self._may_be_late(t, since))
+                for t in s.tasks.get(i, {}).values()
+            )
         ]
         ready.sort(key=lambda i: (s.jobs[i].row.drain_since, i))
         return [
@@ -38,6 +46,12 @@ class MemoryDrains(InMemory, DrainStore):
             )
             for i in ready[:limit]
         ]
+
+    def _may_be_late(self, task: TaskRow, since: datetime) -> bool:
+        host = self.state.hosts.get(task.host_id or "")
+        lapsed = task.facts is not None and task.facts.lost == LAPSED
+        heard = host is not None and host.flagged_dead_at is None
+        return lapsed and heard and task.ended_at is not None and task.ended_at > since
 
     async def list_slow_drains(self, before: datetime) -> list[JobRecord]:
         s = self.state

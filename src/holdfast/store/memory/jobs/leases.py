@@ -88,7 +88,10 @@ class MemoryLeases(InMemory, LeaseStore):
         repeats = reports.apply_reports(m, builders, set(), rules)
         s.commit(m)
         for d, key in repeats:
-            (d.acked if self._ended_here(d.sync.host_id, key) else d.refused).append(key)
+            if self._ended_here(d.sync.host_id, key):
+                d.acked.append(key)
+            else:
+                d.miss(key, d.refused)
         for d in builders:
             stuck = reports.find_stuck(d)
             if stuck is not None:
@@ -134,7 +137,7 @@ class MemoryLeases(InMemory, LeaseStore):
         for key in d.live():
             task = self.state.task_for(key)
             if task is None or not d.speaks_for(task, key) or not task.state.holds_lease:
-                d.lost.append(key)
+                d.miss(key, d.lost)
                 continue
             _grant(task, at)
             d.renewed.append((key, task.lease_ttl_seconds))

@@ -50,9 +50,11 @@ class PostgresDrains(OnSession, DrainStore):
         self.session.tell_drains = hear
 
     @reads
-    async def list_drains(self, tx: Tx, limit: int, *, now: Now = None) -> list[DrainSnapshot]:
+    async def list_drains(
+        self, tx: Tx, limit: int, *, late_seconds: float = 0.0, now: Now = None
+    ) -> list[DrainSnapshot]:
         likely, self._likely = list(self._likely), {}
-        looked = ("find_drained", {"limit": limit, "now": now})
+        looked = ("find_drained", {"limit": limit, "late": late_seconds, "now": now})
         ready, *found = await tx.many(looked, *(_ask_drains(likely) if likely else ()))
         told = {row["id"]: row for row in ready}
         ids = list(told)

@@ -20,7 +20,7 @@ from holdfast.moves.values import TaskBeat
 from holdfast.store.postgres.connection.session import Tx, to_json_each
 
 SUCCEED_FROM = [str(s) for s in sources(JOB, JobEvent.SUCCEED) if s is not JobState.DRAINING]
-FINISH_FROM = [str(s) for s in sources(TASK, TaskEvent.FINISH)]
+FINISH_FROM = [str(s) for s in sources(TASK, TaskEvent.FINISH) if s.holds_lease]
 
 
 class Succeeded(NamedTuple):

@@ -19,7 +19,7 @@ from holdfast.core.placement.plan import JobPlacement
 from holdfast.core.placement.takes import TakeTerms
 from holdfast.core.settings.resolve import Value
 from holdfast.core.states import HostState
-from holdfast.moves.jobs import reports, requests
+from holdfast.moves.jobs import reports
 from holdfast.moves.jobs.reports import AnswerBuilder
 from holdfast.moves.rows import clean_text
 from holdfast.moves.values import (
@@ -39,6 +39,7 @@ from holdfast.store.port.store import LeaseStore
 from holdfast.store.postgres.connection.ports import OnSession, transacts
 from holdfast.store.postgres.connection.session import Rows, Session, Step, Tx, to_json
 from holdfast.store.postgres.hosts import quarantine_host, retire_host, write_faults
+from holdfast.store.postgres.jobs import lapses
 from holdfast.store.postgres.jobs.admission import plan_reservation
 from holdfast.store.postgres.jobs.alike import AlikeJobs, make_offered
 from holdfast.store.postgres.jobs.ends import finish_jobs, split_ends
@@ -141,26 +142,19 @@ class PostgresLeases(OnSession, LeaseStore):
 
     @transacts
     async def lapse_leases(self, tx: Tx, leading_since: datetime, *, now: Now = None) -> list[str]:
-        at = await tx.now(now)
-        found = await tx.rows("find_lapsed", now=at, leading_since=leading_since)
-        if not found:
-            return []
-        m = await load_moves(tx, [row["job_id"] for row in found], at)
-        taken = {row["host_id"]: row["said"] for row in await tx.rows("find_preempted")}
-        lapsed = requests.lapse(m, leading_since, taken)
-        await write_moves(tx, m)
-        return lapsed
+        return await lapses.lapse_leases(tx, leading_since, now)
+
+    async def stamp_renewals(self, *, now: Now = None) -> tuple[datetime, datetime | None]:
+        """Record that renewals can be written now (LEASE-6). Return the time, and the end of the
+        last pause of `lapses.PAUSE_SECONDS`, None where there was none. Waits for what holds
+        renewals up."""
+        return await lapses.stamp_renewals(self.session, now)
 
     async def settle_clock(self, *, now: Now = None) -> None:
-        """Set times that a wrong clock put into the future to now: heartbeats, and the begins of
-        reservations and drains. Let no lease end later than its TTL from now (LEASE-5)."""
-        await self.session.transact(lambda tx: _settle_clock(tx, now))
-
-
-async def _settle_clock(tx: Tx, now: datetime | None) -> None:
-    """Settle in the one order of locks: hosts, jobs, tasks."""
-    for name in ("settle_heartbeats", "settle_drains", "settle_reservations", "settle_leases"):
-        await tx.run(name, now=now)
+        """Set times that a wrong clock put into the future to now: heartbeats, the begins of
+        reservations and drains, and stamps of renewals. Let no lease end later than its TTL from
+        now (LEASE-5)."""
+        await self.session.transact(lambda tx: lapses.settle_clock(tx, now))
 
 
 async def _sync(
@@ -325,7 +319,10 @@ async def _ack_repeats(tx: Tx, repeats: Sequence[tuple[AnswerBuilder, TaskKey]])
     )
     known = {(r["host_id"], TaskKey(r["job_id"], r["rank"], r["epoch"])) for r in rows}
     for d, key in repeats:
-        (d.acked if (d.sync.host_id, key) in known else d.refused).append(key)
+        if (d.sync.host_id, key) in known:
+            d.acked.append(key)
+        else:
+            d.miss(key, d.refused)
 
 
 async def _renew(tx: Tx, builders: Sequence[AnswerBuilder], at: datetime) -> None:
@@ -353,7 +350,7 @@ async def _renew(tx: Tx, builders: Sequence[AnswerBuilder], at: datetime) -> Non
         if key in renewed:
             d.renewed.append((key, renewed[key]))
         else:
-            d.lost.append(key)
+            d.miss(key, d.lost)
 
 
 def _give_tallies(given: Sequence[tuple[AnswerBuilder, TaskKey, object]]) -> list[str | None]:

@@ -596,11 +596,16 @@ where j.id = any(array(
   where t.host_id = any(%(hosts)s::text[]) and t.state = 'reserved' and t.barrier));
 
 -- name: find_drained
--- Draining jobs whose every task is confirmed (DRAIN-1), the longest draining first.
+-- Draining jobs whose every task is confirmed (DRAIN-1), the longest draining first. The host of a task whose lease has just
+-- lapsed may be heard again, with a good end (LATE-1).
 select j.id, greatest(0, extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp()) - j.drain_since))::double precision as seconds
 from jobs j
 where j.state = 'draining'
   and not exists (select from tasks t where t.job_id = j.id and t.state in ('reserved', 'running', 'preempting'))
+  and not exists (
+    select from tasks t join heartbeats b on b.host_id = t.host_id
+    where %(late)s > 0 and t.job_id = j.id and t.facts->>'lost' = 'lease_lapsed' and b.flagged_dead_at is null
+      and t.ended_at > coalesce(%(now)s::timestamptz, clock_timestamp()) - make_interval(secs => %(late)s))
 order by j.drain_since, j.id
 limit %(limit)s;
 

@@ -37,3 +37,25 @@ returning number;
 
 -- name: give_lead_back
 update leadership set expires_at = '-infinity' where number = %(number)s;
+
+-- name: look_again
+-- What a first look did not find (DOUBT-1). One row always, with the time and the lead.
+select coalesce(%(now)s::timestamptz, clock_timestamp()) as now, (select max(number) from leadership) as lead,
+  array(select b.host_id from heartbeats b join hosts h on h.id = b.host_id where b.host_id = any(%(hosts)s::text[])) as hosts,
+  array(
+    select g.n from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(task_hosts)s::text[], %(incarnations)s::text[])
+      with ordinality as g(job_id, rank, epoch, host_id, incarnation, n)
+    join tasks t on t.job_id = g.job_id and t.rank = g.rank and t.epoch = g.epoch
+    where t.state in ('reserved', 'running', 'preempting')
+      and t.host_id = coalesce(g.host_id, t.host_id) and t.incarnation = coalesce(g.incarnation, t.incarnation)) as tasks,
+  array(
+    select g.n from unnest(%(hashes)s::bytea[]) with ordinality as g(hash, n),
+      (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
+    where exists (select from hosts h where h.key_hash = g.hash)
+      or exists (select from tokens t where t.secret_hash = g.hash and t.revoked_at is null and (t.expires_at is null or t.expires_at > c.now))
+      or exists (
+        select from sign_ins s join tokens t on t.id = s.token_id
+        where s.secret_hash = g.hash and s.ended_at is null and s.expires_at > c.now
+          and t.revoked_at is null and (t.expires_at is null or t.expires_at > c.now))) as hashes,
+  array(select j.id from jobs j where j.id = any(%(known_jobs)s::text[])) as jobs,
+  array(select r.id from workflow_runs r where r.id = any(%(known_runs)s::text[])) as runs;
