@@ -136,6 +136,7 @@ class JobSpec(
     silence_limit_seconds: Seconds | Off | None = None
     first_beat_timeout_seconds: Seconds | Off | None = None
     grace_seconds: Annotated[float, Meta(ge=0, le=86_400)] | None = None
+    stop_tells: Literal["main", "tree"] | None = None
     lease_ttl_seconds: Annotated[float, Meta(ge=15, le=3600)] | None = None
     watchdog_cap: Annotated[int, Meta(ge=0, le=1000)] | None = None
     no_progress_limit: Annotated[int, Meta(ge=1, le=1000)] | Off | None = None

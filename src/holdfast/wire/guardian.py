@@ -13,6 +13,8 @@ LINE-1  A message that cannot be read (of an unknown kind, of another shape) is 
         leaves no way to find the next one: that line is given up and the next agent gets a new one.
 """
 
+from typing import Literal
+
 import msgspec
 
 from holdfast.bounds import Count, Elapsed, Instant, Large, Whole
@@ -55,9 +57,10 @@ class LaunchTask(GuardianMessage, frozen=True, kw_only=True, tag="launch"):
     start some ten milliseconds, because the kernel waits for every CPU before it moves a process,
     so a short CPU task goes without. deadline: the time at which the guardian ends the task unless
     an `Extend` came. grace_seconds: time between TERM and KILL where the guardian itself stops the
-    task. leads: its first process passes a TERM on (a container's runner), so only this process
-    gets the TERM; the KILL goes to the whole tree. terminal: its three streams are a terminal, whose
-    master goes to the agent as that of a session, which appends what it reads to `stdout`.
+    task. stop_tells: see `process.endings.telling`. leads: its first process passes a TERM on (a
+    container's runner), so only this process gets the TERM; the KILL goes to the whole tree.
+    terminal: its three streams are a terminal, whose master goes to the agent as that of a session,
+    which appends what it reads to `stdout`.
     """
 
     key: TaskKey
@@ -74,6 +77,7 @@ class LaunchTask(GuardianMessage, frozen=True, kw_only=True, tag="launch"):
     stdin: str = ""
     log_disk_bytes: Large = 256 << 20
     terminal: bool = False
+    stop_tells: Literal["main", "tree"] = "main"
 
 
 class Extend(GuardianMessage, frozen=True, kw_only=True, tag="extend"):

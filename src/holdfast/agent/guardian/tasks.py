@@ -322,6 +322,7 @@ class HostTasks:
                 ),
                 group=task.group,
                 leads=launch.leads,
+                tell=launch.stop_tells,
             )
         finally:
             if slave >= 0:

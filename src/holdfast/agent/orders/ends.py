@@ -30,9 +30,10 @@ from holdfast.agent.health.checks import HealthChecks
 from holdfast.agent.orders.commands import Commands
 from holdfast.agent.orders.exit_facts import make_facts
 from holdfast.agent.tasks import ENDS_TOLD_SECONDS, AgentTask, TaskTable
-from holdfast.agent.uplink.checkpoints import CheckpointTransfers
+from holdfast.agent.uplink.checkpoints import CheckpointTransfers, out_path
 from holdfast.agent.uplink.logs import LogShipper, read_log_tail
 from holdfast.agent.uplink.news import News
+from holdfast.agent.uplink.transfers import find_failed_saves
 from holdfast.agent.watch.faults import FaultLooks
 from holdfast.agent.watch.runner import WatchRunner
 from holdfast.core.facts import TaskFacts
@@ -90,6 +91,8 @@ class TaskEnds:
         alone = task.order is None or task.order.world_size == 1
         if not (facts.succeeded and alone):  # otherwise no next attempt could use them
             await self.checkpoints.upload_last(task)
+        for sentence in find_failed_saves(out_path(task)):
+            task.note(task.redactor.mask_text(sentence))
         if task.saved.notices:
             notices = (*facts.notices, *task.saved.notices)
             facts = msgspec.structs.replace(facts, notices=notices[:16])

@@ -130,6 +130,11 @@ NEED_OPTIONS: tuple[Callable[..., Any], ...] = (
     ),
     click.option("--grace", metavar="TIME", help="Time between TERM and KILL."),
     click.option(
+        "--stop-tells",
+        type=click.Choice(["main", "tree"]),
+        help="Which processes hear a stop first. [default: main]",
+    ),
+    click.option(
         "--watchdog-cap", type=int, help="Watchdog trips after which it is still requeued."
     ),
 )
@@ -174,7 +179,7 @@ _SHELL_VARIABLES = (
 )  # fmt: skip
 _PLAIN = (
     "name", "queue", "project", "priority", "gpus", "cpus", "watchdog_cap", "idempotency_key", "cwd",
-    "fresh_workdir",
+    "fresh_workdir", "stop_tells",
 )  # fmt: skip
 _LIMITS = (
     "memory", "time_limit", "expected", "stall_timeout", "silence_limit", "first_beat_timeout", "grace", "lease_ttl",

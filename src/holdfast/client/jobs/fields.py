@@ -54,6 +54,7 @@ class SubmitFields(TypedDict, total=False):
     first_beat_timeout_seconds: Duration | None
     grace: Duration | None
     grace_seconds: Duration | None
+    stop_tells: Literal["main", "tree"] | None
     lease_ttl: Duration | None
     lease_ttl_seconds: Duration | None
     watchdog_cap: int | None

@@ -93,6 +93,10 @@ _ALL = (
             words=("ignore", "tell", "restart")),
     # endings
     Setting("grace_seconds", "seconds", 15.0, "time between TERM and KILL", low=0, high=_DAY),
+    Setting("stop_tells", "word", "main",
+            "which processes of a task hear the TERM of a stop first: the main one, so that no helper's death breaks "
+            "its save (main), or all (tree)",
+            words=("main", "tree")),
     Setting("drain_force_seconds", "seconds", 45.0,
             "a drain not confirmed by then, or by its grace and half of this if longer, is forced: KILL without grace",
             low=1, high=_DAY, scope="cluster"),

@@ -1,6 +1,7 @@
 """The settings of a task's watchdogs, resolved for one task and sent with its launch."""
 
 from collections.abc import Mapping
+from typing import Literal
 
 import msgspec
 
@@ -30,6 +31,7 @@ class WatchSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     memory_moving_mb_per_second: Figure = 2.0
     io_moving_mb_per_second: Figure = 0.25
     grace_seconds: Elapsed = 15.0
+    stop_tells: Literal["main", "tree"] = "main"
     forensics_seconds: Elapsed = 10.0
     log_keep_mb: Figure = 16.0
     log_disk_mb: Figure = 256.0
@@ -42,12 +44,15 @@ def watch_settings(
 
     supervised: the task is a host manager of a supervised job. Its host may idle for as long as the
     script likes (a spare, for example), so its GPUs are watched only where a queue says "on", and
-    no first beat is expected, because a host manager sends none. attended: a person sits at the task,
+    no first beat is expected, because a host manager sends none; it passes no TERM on, so a stop
+    tells its whole tree. attended: a person sits at the task,
     which idles as long as that person thinks; it ends by the idle timeout, and no other task does.
     """
     values = {name: effective[name].value for name in WatchSettings.__struct_fields__}
     if not attended:
         values["idle_timeout_seconds"] = None
+    if supervised:
+        values["stop_tells"] = "tree"
     if supervised or attended:
         values["first_beat_timeout_seconds"] = None
         if values["health_watch"] == "auto":
