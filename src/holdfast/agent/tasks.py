@@ -36,6 +36,7 @@ from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.core.ledger.tally import Tally, TallyClock, name_now
 from holdfast.core.ledger.values import LedgerName
+from holdfast.core.progress.pace import StepMeter
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.states import AgentTaskEvent, AgentTaskState
 from holdfast.core.stragglers.ring import RankRings
@@ -129,6 +130,7 @@ class AgentTask:
         self.count_time(now)
         self.beats: list[tuple[float, Beat]] = []  # the last ones and their instants
         self.rings = RankRings()
+        self.steps = StepMeter()
 
     @property
     def gpus(self) -> tuple[int, ...]:
@@ -266,7 +268,15 @@ class AgentTask:
         if beat is not None:
             age = max(0.0, now - beat.at)
             section = self.watch.section
-            told = BeatReport(step=beat.step, total=beat.total, age_seconds=age, section=section)
+            moved = self.steps.moved_at
+            told = BeatReport(
+                step=beat.step,
+                total=beat.total,
+                age_seconds=age,
+                section=section,
+                rate=self.steps.find_rate(now),
+                still_seconds=None if moved is None else max(0.0, now - moved),
+            )
         if not self.live:
             facts = self._dated_facts(now)
             return TaskReport(

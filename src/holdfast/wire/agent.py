@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from holdfast.bounds import MAX_LARGE, Count, Elapsed, Instant, Large, MemoryBytes, Whole
+from holdfast.bounds import MAX_LARGE, Count, Elapsed, Figure, Instant, Large, MemoryBytes, Whole
 from holdfast.core.bundles.code import CodeRef
 from holdfast.core.calls.values import ExecutorLimits
 from holdfast.core.causes import Cause
@@ -103,12 +103,15 @@ class RegisterAnswer(AgentMessage, frozen=True, kw_only=True):
 
 
 class BeatReport(AgentMessage, frozen=True, kw_only=True):
-    """The last beat of a task. `age_seconds` avoids comparing two machines' clocks."""
+    """The last beat of a task. `age_seconds` avoids comparing two machines' clocks. rate: its steps in
+    a second of the last five minutes. still_seconds: since its step last moved forward."""
 
     step: Large | None = None
     total: Large | None = None
     age_seconds: Elapsed = 0.0
     section: ShortText | None = None
+    rate: Figure | None = None
+    still_seconds: Elapsed | None = None
 
 
 class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):

@@ -23,6 +23,7 @@ from holdfast.bounds import UNREADABLE
 from holdfast.core.causes import Watchdog
 from holdfast.core.facts import Trip
 from holdfast.core.ids import TaskKey
+from holdfast.core.progress.pace import StepMeter
 from holdfast.core.states import AgentTaskState
 from holdfast.core.watchdogs import LeavingSoon, Rearmed
 from holdfast.process.syscalls import read_boottime
@@ -151,6 +152,10 @@ class WatchRunner:
             timeout=beat.timeout,
             leave=beat.leave,
         )
+        if before[0]:
+            task.steps = StepMeter()  # of other work, where the task is an executor
+        if beat.step is not None:
+            task.steps.beat(now, beat.step)
         task.count_beat(now)
         task.dirty = True
         task.beats.append((now, beat))

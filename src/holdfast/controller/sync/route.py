@@ -201,6 +201,8 @@ def _read_report(host: HostRecord, request: wire.SyncRequest, *, newest: bool) -
                 total=t.beat.total,
                 age_seconds=t.beat.age_seconds,
                 section=t.beat.section,
+                rate=t.beat.rate,
+                still_seconds=t.beat.still_seconds,
             )
             for t in request.tasks
             if t.beat is not None
