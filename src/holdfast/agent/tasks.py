@@ -286,6 +286,7 @@ class AgentTask:
                 beat=told,
                 facts=facts,
                 counts=self.counts,
+                checksums=self.rings.checksums.list_last(),
             )
         if not self.began or (beat is None and now < self.started_at + self.told_seconds):
             return TaskReport(

@@ -130,6 +130,7 @@ async def _poll(
         newest = line.is_newest(request.incarnation, request.seq)
         return Moment(clock(), newest, controller.wakes.closing)
 
+    await controller.gangs.settle(host.id, request.tasks)
     seen = line.wake.version
     found = await _ask_store(controller, host, poll.report)
     _act_on(controller, request, found)

@@ -96,7 +96,8 @@ def plan_completion(
     )
     decision = decide(found, charges, policy, ending, chance=chance)
     again = decision.event in (JobEvent.REQUEUE, JobEvent.BACK_OFF)
-    if again and job.spec.on_partial == "fail" and not job.spec.supervised:
+    wrong = job.drain_cause is Cause.SILENT_CORRUPTION  # finished work is run again for that
+    if again and job.spec.on_partial == "fail" and not job.spec.supervised and not wrong:
         decision = _refuse_partial(decision, tasks, trigger, failures, policy)
     if len({task.host_id for task in tasks if task.rank in silent}) > 1:
         decision = msgspec.structs.replace(decision, avoid_host=False)
@@ -164,6 +165,9 @@ def find_fall(
 
 
 def _is_done(job: JobRecord, tasks: Sequence[TaskRecord]) -> bool:
+    """Return whether the work is done: every rank ended well, and none is known to be wrong."""
+    if job.drain_cause is Cause.SILENT_CORRUPTION:
+        return False
     deciding = [task for task in tasks if task.rank == 0] if job.spec.supervised else tasks
     return bool(deciding) and all(task.state is TaskState.DONE for task in deciding)
 

@@ -59,6 +59,7 @@ class WatchedGang:
         self.ranks: dict[int, Rank] = {}
         self.told: dict[int, float] = {}
         self.acted: set[int] = set()
+        self.ended: set[int] = set()
         self.checksums: list[tuple[int, Sequence[StepChecksum]]] = []
         self.unclear = unclear
 
@@ -67,10 +68,10 @@ class WatchedGang:
         known = self.ranks.get(key.rank)
         return known is not None and known.epoch < key.epoch
 
-    def has(self, key: TaskKey) -> bool:
-        """Return whether `key` is a task of it."""
+    def has(self, key: TaskKey, host_id: str) -> bool:
+        """Return whether `key` is a task of it on that host."""
         known = self.ranks.get(key.rank)
-        return known is not None and known.epoch == key.epoch
+        return known is not None and known.epoch == key.epoch and known.host_id == host_id
 
     def take_checksums(self) -> list[tuple[int, Sequence[StepChecksum]]]:
         """Return the checksums that came, and forget them."""

@@ -3,6 +3,8 @@
 - All of it is in memory and may be lost: a replica that was just started needs about thirty steps to find
   a slow rank again. Each replica compares the ranks whose hosts sync with it.
 - A sync only leaves its reports here; they are judged beside it, once a second, by one turn at a time.
+- The checksums of a rank that ended are compared before its end is written, because afterwards the job
+  may be told as a success, and nothing is run again.
 """
 
 import asyncio
@@ -50,6 +52,7 @@ class GangWatch:
         self._clocks: OrderedDict[str, HostClock] = OrderedDict()
         self._gangs: OrderedDict[str, WatchedGang] = OrderedDict()
         self._unclear: OrderedDict[str, Unclear] = OrderedDict()  # by job, for its next attempt
+        self._turn = asyncio.Lock()
 
     def take(self, host_id: str, request: SyncRequest, tasks: Sequence[TaskReport]) -> None:
         """Keep what the accepted reports of a sync tell of gangs; most tell nothing."""
@@ -72,8 +75,33 @@ class GangWatch:
             except Exception:
                 log.exception("what the ranks of gangs told could not be judged; it goes on")
 
+    async def settle(self, host_id: str, tasks: Sequence[TaskReport]) -> None:
+        """Compare the last checksums of ranks that ended, before their ends are written."""
+        last = [
+            (gang, task)
+            for task in tasks
+            if task.state == "ended" and task.checksums
+            if (gang := self._gangs.get(task.key.job_id)) is not None
+            and gang.has(task.key, host_id)
+        ]
+        if not last:
+            return
+        try:
+            async with self._turn:
+                await self._judge()
+                for gang, task in last:
+                    await self._acting.compare(gang, task.key.rank, task.checksums)
+        except Unavailable as error:
+            self._outages.note_failure(error)
+        except Exception:
+            log.exception("the last checksums of ranks could not be compared; their ends count")
+
     async def judge(self) -> None:
         """Judge what came since the last call, and write what is found."""
+        async with self._turn:
+            await self._judge()
+
+    async def _judge(self) -> None:
         inbox, self._inbox = self._inbox, []
         now = self._clock()
         # In a thread, because a gang of thousands of ranks is tens of milliseconds of comparing.
@@ -115,9 +143,11 @@ class GangWatch:
             key = task.key
             if task.state == "ended":
                 gang = self._gangs.get(key.job_id)
-                if gang is not None and gang.has(key):
-                    self._forget(gang)
-                    touched.pop(key.job_id, None)
+                if gang is not None and gang.has(key, told.host_id):
+                    gang.ended.add(key.rank)
+                    if gang.ended >= gang.ranks.keys():
+                        self._forget(gang)
+                        touched.pop(key.job_id, None)
                 continue
             gang = self._gangs.get(key.job_id)
             if gang is None or gang.is_older(key):
