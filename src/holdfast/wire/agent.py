@@ -102,6 +102,9 @@ class RegisterAnswer(AgentMessage, frozen=True, kw_only=True):
     sync_interval_seconds: Elapsed = 5.0
 
 
+MAX_STILL_CHARS = 1024
+
+
 class BeatReport(AgentMessage, frozen=True, kw_only=True):
     """The last beat of a task. `age_seconds` avoids comparing two machines' clocks. rate: its steps in
     a second of the last five minutes. still_seconds: since its step last moved forward."""
@@ -126,7 +129,7 @@ class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
     for so long that another rank's section has to excuse it (EXCUSE-1). tally: what it spent its
     time on, about once a minute; that of an ended task is among its facts. broken: its first step
     and that of its checkpoint, where the first is lower (UNSAVED-2). pace, checksums: a gang's
-    rank's since the last one.
+    rank's since the last one. still: why its work seems to stand still; "" where it does not.
     """
 
     key: TaskKey
@@ -142,6 +145,7 @@ class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
     broken: tuple[Large, Large] | None = None
     pace: PaceText = ""
     checksums: StepChecksums = []
+    still: Annotated[str, Meta(max_length=MAX_STILL_CHARS)] = ""
 
 
 class SyncRequest(AgentMessage, frozen=True, kw_only=True):

@@ -270,6 +270,28 @@ async def test_the_checksums_of_the_last_seconds_are_compared_before_the_end_is_
     assert (first["cause"], first["outcome"]) == ("silent_corruption", "requeued")
 
 
+async def test_work_that_stands_still_is_told_once_for_the_gang_and_when_it_moves_again(
+    gang: SpreadGang,
+) -> None:
+    await gang.start()
+
+    async def tell(still: str) -> None:
+        for host, order in gang.orders.values():
+            await host.sync(host.running(order, still=still))
+        await gang.served.controller.gangs.judge()
+
+    await tell("its step has stood for 600 s")
+    await tell("its step has stood for 600 s")
+    (event,) = await gang.list_events("task.still")
+    assert event["message"] == "ranks 0-2: its step has stood for 600 s"
+    assert "standstill" in await gang.why()
+    assert (await gang.served.job(gang.job))["state"] == "running"
+    await tell("")
+    (event,) = await gang.list_events("task.moving")
+    assert event["message"] == "its work moves again"
+    assert "standstill" not in await gang.why()
+
+
 async def test_ranks_that_never_agreed_are_told_and_nothing_is_done(gang: SpreadGang) -> None:
     await gang.start()
     await gang.tell_checksums(1, "aab")

@@ -7,6 +7,10 @@ SLOW-2  A rank is compared with the median of the others, so that a host that sl
         is found. Where more are slow, the ranks do different work, and none is named.
 SLOW-3  A rank whose time of its own is a small part of the step is not why the gang waits, and it is not
         named.
+SLOW-5  A rank is named only in a gang whose ranks wait for each other. Where it fell behind the others
+        by as much as its slowness says, they do not wait, and each does work of its own. Its arrivals
+        alone are evidence only where they keep their distance, which those of ranks that do not wait
+        lose by and by.
 SLOW-4  Where the gang is slower than it was and no rank is named, only that is said.
 """
 
@@ -42,7 +46,13 @@ class _PaceBar(msgspec.Struct, frozen=True):
     share: float
 
 
-_BARS = (_PaceBar(1, 1.14, 1.0), _PaceBar(3, 1.12, 0.85), _PaceBar(8, 1.12, 0.75))
+_BARS = (
+    _PaceBar(1, 1.14, 1.0),
+    _PaceBar(2, 1.13, 0.9),
+    _PaceBar(3, 1.12, 0.85),
+    _PaceBar(5, 1.12, 0.8),
+    _PaceBar(8, 1.12, 0.75),
+)
 """The short window is for a clear case, the others for noisier gangs."""
 _CHUNK_LOG = math.log(1.07)
 _STEADY_LOG = math.log(1.06)
@@ -55,6 +65,10 @@ _SLOWED_STEPS = 30
 _SLOWED_CHUNKS = 6
 _BEFORE_CHUNKS = 12
 _SAMPLE = 64
+_MOST_LOST = 0.3
+_BOUND_CHUNKS = 14
+_BOUND_LAG = 6
+_BOUND_RATIO = 1.6
 
 
 class GangJudge:
@@ -142,6 +156,8 @@ def _find_in(
     suspects = [rank for rank, log in newest.items() if log >= _CHUNK_LOG]
     if not suspects or 2 * len(suspects) > len(newest):
         return []
+    if measure is PaceMeasure.ARRIVAL and not _keep_distance(chunks):
+        return []
     compared = [chunk.above[measure] for chunk in window]
     found = []
     for rank in suspects:
@@ -150,7 +166,8 @@ def _find_in(
             continue
         if sum(log >= _CHUNK_LOG for log in logs) < bar.share * len(logs):
             continue
-        found.append((rank, median(logs)))
+        if not _falls_behind(rank, median(logs), window, chunks):
+            found.append((rank, median(logs)))
     if not found:
         return []
     slow_ranks = {rank for rank, _ in found}
@@ -167,6 +184,38 @@ def _find_in(
         if slow is not None:
             named.append(slow)
     return named
+
+
+def _falls_behind(rank: int, log: float, window: Sequence[Chunk], chunks: Sequence[Chunk]) -> bool:
+    """Return whether a rank that is slow by `log` lost as much time to the others in the window as it
+    would lose where they do not wait for it, also where that is not known (SLOW-5)."""
+    first = max(0, len(chunks) - len(window) - 1)
+    known = [chunk for chunk in chunks[first:] if rank in chunk.late]
+    if len(known) < 2:
+        return True
+    begin, end = known[0], known[-1]
+    steps = end.last_step - begin.last_step
+    loses = steps * math.exp(median(chunk.wall for chunk in window)) * math.expm1(log)
+    return end.late[rank] - begin.late[rank] > _MOST_LOST * loses
+
+
+def _keep_distance(chunks: Sequence[Chunk]) -> bool:
+    """Return whether the ranks are as far from each other after several chunks as after one, and by
+    more than their clocks may be wrong (SLOW-5)."""
+    known = [chunk for chunk in chunks if chunk.late]
+    if len(known) < _BOUND_CHUNKS:
+        return False
+    near, far = _measure_drift(known, 1), _measure_drift(known, _BOUND_LAG)
+    return near > median(chunk.error for chunk in known) and far <= _BOUND_RATIO * near
+
+
+def _measure_drift(chunks: Sequence[Chunk], lag: int) -> float:
+    """Return how far a rank's lateness moves within `lag` chunks, in the median."""
+    pairs = zip(chunks, chunks[lag:], strict=False)
+    moved = [
+        abs(b.late[rank] - a.late[rank]) for a, b in pairs for rank in a.late if rank in b.late
+    ]
+    return median(moved) if moved else 0.0
 
 
 def _list_runs(

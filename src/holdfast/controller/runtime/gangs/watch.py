@@ -1,4 +1,5 @@
-"""Compare what ranks tell in syncs, and put suspects on record.
+"""Compare what ranks tell in syncs, and put suspects on record; and what tasks tell of work that stands
+still.
 
 - All of it is in memory and may be lost: a replica that was just started needs about thirty steps to find
   a slow rank again. Each replica compares the ranks whose hosts sync with it.
@@ -17,6 +18,7 @@ import msgspec
 from holdfast.bounds import UNREADABLE
 from holdfast.controller.runtime.gangs.acts import Acting, Rank, Unclear, WatchedGang
 from holdfast.controller.runtime.outages import Outages
+from holdfast.core.ids import TaskKey
 from holdfast.core.stragglers.clock import HostClock
 from holdfast.core.stragglers.values import Finding, PaceBlock, read_pace
 from holdfast.core.stragglers.words import say_readings
@@ -30,6 +32,7 @@ MAX_GANGS = 4096
 MAX_CLOCKS = 65_536
 MAX_INBOX = 65_536
 MAX_UNCLEAR = 256
+MAX_STILL = 65_536
 
 
 class _SyncTold(msgspec.Struct, frozen=True):
@@ -53,9 +56,14 @@ class GangWatch:
         self._gangs: OrderedDict[str, WatchedGang] = OrderedDict()
         self._unclear: OrderedDict[str, Unclear] = OrderedDict()  # by job, for its next attempt
         self._turn = asyncio.Lock()
+        self._still: dict[TaskKey, str] = {}  # the tasks that stand still, and why
+        self._unwritten: dict[
+            TaskKey, str
+        ] = {}  # the newest of them, and those that move again ("")
 
     def take(self, host_id: str, request: SyncRequest, tasks: Sequence[TaskReport]) -> None:
         """Keep what the accepted reports of a sync tell of gangs; most tell nothing."""
+        self._note_still(tasks)
         told = [t for t in tasks if t.pace or t.checksums or (t.state == "ended" and self._gangs)]
         if told and len(self._inbox) < MAX_INBOX:
             now = self._clock()
@@ -74,6 +82,18 @@ class GangWatch:
                 self._outages.note_failure(error)
             except Exception:
                 log.exception("what the ranks of gangs told could not be judged; it goes on")
+
+    def _note_still(self, tasks: Sequence[TaskReport]) -> None:
+        """Note which tasks began or ceased to stand still; most syncs tell of none."""
+        for task in tasks:
+            if bool(task.still) == (task.key in self._still):
+                continue
+            if task.still and len(self._still) < MAX_STILL:
+                self._still[task.key] = self._unwritten[task.key] = task.still
+            elif not task.still:
+                self._still.pop(task.key, None)
+                if task.state != "ended":
+                    self._unwritten[task.key] = ""
 
     async def settle(self, host_id: str, tasks: Sequence[TaskReport]) -> None:
         """Compare the last checksums of ranks that ended, before their ends are written."""
@@ -111,6 +131,9 @@ class GangWatch:
                 await self._acting.take_finding(gang, finding)
             for rank, checksums in gang.take_checksums():
                 await self._acting.compare(gang, rank, checksums)
+        unwritten, self._unwritten = self._unwritten, {}
+        if unwritten:
+            await self._acting.tell_still(unwritten)
         for gang in list(self._gangs.values()):
             if gang.told:
                 await self._acting.act_on_slow(gang, now)
