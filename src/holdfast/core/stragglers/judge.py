@@ -7,11 +7,13 @@ SLOW-2  A rank is compared with the median of the others, so that a host that sl
         is found. Where more are slow, the ranks do different work, and none is named.
 SLOW-3  A rank whose time of its own is a small part of the step is not why the gang waits, and it is not
         named.
+SLOW-4  Where the gang is slower than it was and no rank is named, only that is said.
 SLOW-5  A rank is named only in a gang whose ranks wait for each other. Where it fell behind the others
         by as much as its slowness says, they do not wait, and each does work of its own. Its arrivals
         alone are evidence only where they keep their distance, which those of ranks that do not wait
         lose by and by.
-SLOW-4  Where the gang is slower than it was and no rank is named, only that is said.
+SLOW-6  A slowness that passed by itself, as that of a shard of longer texts, may come again: from then on
+        a rank of the gang is named only after one and a half times as many steps.
 """
 
 from __future__ import annotations
@@ -65,6 +67,7 @@ _SLOWED_STEPS = 30
 _SLOWED_CHUNKS = 6
 _BEFORE_CHUNKS = 12
 _SAMPLE = 64
+_PASSING = 1.5
 _MOST_LOST = 0.3
 _BOUND_CHUNKS = 14
 _BOUND_LAG = 6
@@ -77,6 +80,7 @@ class GangJudge:
     def __init__(self) -> None:
         self._pace = GangPace()
         self._slow: dict[int, SlowRank] = {}
+        self._passing_steps = 0.0  # SLOW-6
 
     @property
     def slow(self) -> Sequence[SlowRank]:
@@ -102,9 +106,13 @@ class GangJudge:
         for rank, slow in list(self._slow.items()):
             if _is_steady(chunks, slow):
                 del self._slow[rank]
+                lasted = _PASSING * (slow.at_step - slow.since_step)
+                self._passing_steps = max(self._passing_steps, lasted)
                 found.append(Steady(rank=rank, at_step=chunks[-1].last_step))
         for slow in _find_slow(chunks):
             if slow.rank not in self._slow:
+                if slow.at_step - slow.since_step < self._passing_steps:
+                    continue
                 found.append(slow)
             self._slow[slow.rank] = slow
         if not self._slow and (slowed := _find_slowed(chunks)) is not None:
