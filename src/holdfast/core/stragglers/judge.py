@@ -72,6 +72,7 @@ _MOST_LOST = 0.3
 _BOUND_CHUNKS = 14
 _BOUND_LAG = 6
 _BOUND_RATIO = 1.6
+_CLEAR = 3.0
 
 
 class GangJudge:
@@ -209,12 +210,12 @@ def _falls_behind(rank: int, log: float, window: Sequence[Chunk], chunks: Sequen
 
 def _keep_distance(chunks: Sequence[Chunk]) -> bool:
     """Return whether the ranks are as far from each other after several chunks as after one, and by
-    more than their clocks may be wrong (SLOW-5)."""
+    clearly more than their clocks may be wrong (SLOW-5)."""
     known = [chunk for chunk in chunks if chunk.late]
     if len(known) < _BOUND_CHUNKS:
         return False
     near, far = _measure_drift(known, 1), _measure_drift(known, _BOUND_LAG)
-    return near > median(chunk.error for chunk in known) and far <= _BOUND_RATIO * near
+    return near > _CLEAR * median(chunk.error for chunk in known) and far <= _BOUND_RATIO * near
 
 
 def _measure_drift(chunks: Sequence[Chunk], lag: int) -> float:
