@@ -166,6 +166,8 @@ class JobSpec(
     on_straggler: Literal["ignore", "tell", "blame", "replace", "restart"] | None = None
     straggler_seconds: Annotated[float, Meta(ge=0, le=86_400)] | None = None
     on_corruption: Literal["ignore", "tell", "restart"] | None = None
+    on_standstill: Literal["ignore", "tell", "stop"] | None = None
+    standstill_seconds: Seconds | Off | None = None
     start_at: Annotated[float, Meta(ge=0, le=32_503_680_000)] | None = None
     parent: Annotated[str, Meta(max_length=20)] = ""
     detached: bool = False

@@ -119,6 +119,11 @@ NEED_OPTIONS: tuple[Callable[..., Any], ...] = (
         "--silence-limit", metavar="TIME", help="Silence that stops it without evidence, or off."
     ),
     click.option(
+        "--on-standstill",
+        type=click.Choice(["ignore", "tell", "stop"]),
+        help="When a step or printed bar stands beside idle hardware. [default: tell]",
+    ),
+    click.option(
         "--first-beat-timeout",
         metavar="TIME",
         help="Time to its first beat, or off. [default: off]",
@@ -179,7 +184,7 @@ _SHELL_VARIABLES = (
 )  # fmt: skip
 _PLAIN = (
     "name", "queue", "project", "priority", "gpus", "cpus", "watchdog_cap", "idempotency_key", "cwd",
-    "fresh_workdir", "stop_tells",
+    "fresh_workdir", "stop_tells", "on_standstill",
 )  # fmt: skip
 _LIMITS = (
     "memory", "time_limit", "expected", "stall_timeout", "silence_limit", "first_beat_timeout", "grace", "lease_ttl",

@@ -83,6 +83,8 @@ class SubmitFields(TypedDict, total=False):
     on_straggler: Literal["ignore", "tell", "blame", "replace", "restart"] | None
     straggler_seconds: Duration | None
     on_corruption: Literal["ignore", "tell", "restart"] | None
+    on_standstill: Literal["ignore", "tell", "stop"] | None
+    standstill_seconds: Duration | None
     preemptible: bool
     min_runtime: Duration | None
     preempt_min_run_seconds: Duration | None

@@ -186,7 +186,16 @@ def explain_members(found: Circumstances) -> Iterator[WhyLine]:
         yield line("member_starts", message, say_heartbeat(found, some[0]))
 
 
-_SUSPECT_CODES = {"slow": "straggler", "slowed": "gang_slowed", "corrupt": "silent_corruption"}
+_SUSPECT_CODES = {
+    "slow": "straggler",
+    "slowed": "gang_slowed",
+    "corrupt": "silent_corruption",
+    "still": "standstill",
+}
+_HINTS = {
+    "slow": "on_straggler says what follows",
+    "still": "`--on-standstill stop` ends such an attempt; `holdfast shell` looks into it",
+}
 _DONE = {
     "blame": "its host gets no other work for now",
     "replace": "the rank is being replaced",
@@ -195,10 +204,11 @@ _DONE = {
 
 
 def explain_suspects(found: Circumstances) -> Iterator[WhyLine]:
-    """Say which ranks are slow by themselves or computed wrongly, and what is done about it."""
+    """Say which ranks are slow by themselves, computed wrongly or stand still, and what is done about
+    it."""
     for suspect in found.suspects:
         done = _DONE.get(suspect.act, "")
-        hint = done or ("on_straggler says what follows" if suspect.kind == "slow" else "")
+        hint = done or _HINTS.get(suspect.kind, "")
         yield line(_SUSPECT_CODES[suspect.kind], suspect.message, hint)
 
 

@@ -155,11 +155,11 @@ def _list_pools(job: JobRecord, pools: Iterable[PoolRecord]) -> tuple[PoolRecord
 async def _read_suspects(
     controller: Controller, jobs: Sequence[JobRecord]
 ) -> dict[str, list[SuspectRecord]]:
-    """Return the suspects of the present attempts of running gangs, by job id."""
-    gangs = {job.id: job.attempts for job in jobs if job.tasks > 1 and job.state in _RUNS}
+    """Return the suspects of the present attempts of running jobs, by job id."""
+    runs = {job.id: job.attempts for job in jobs if job.state in _RUNS}
     found: dict[str, list[SuspectRecord]] = {}
-    for one in await controller.store.suspects.list_suspects(gangs) if gangs else ():
-        if one.attempt == gangs[one.job_id] and one.ended_at is None:
+    for one in await controller.store.suspects.list_suspects(runs) if runs else ():
+        if one.attempt == runs[one.job_id] and one.ended_at is None:
             found.setdefault(one.job_id, []).append(one)
     return found
 

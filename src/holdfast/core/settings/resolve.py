@@ -174,7 +174,7 @@ _OF_A_JOB = (
     "watchdog_cap", "no_progress_limit", "budget_reset_seconds", "image_pull_seconds", "start_timeout_seconds",
     "recovery_timeout_seconds", "first_beat_timeout_seconds", "idle_timeout_seconds",
     "preempt_min_run_seconds", "notice_seconds",
-    "on_straggler", "straggler_seconds", "on_corruption",
+    "on_straggler", "straggler_seconds", "on_corruption", "on_standstill", "standstill_seconds",
 )  # fmt: skip
 
 

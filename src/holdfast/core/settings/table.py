@@ -59,6 +59,13 @@ _ALL = (
     Setting("idle_timeout_seconds", "seconds", 7200.0,
             "a job at which a person sits (`run -it`, `notebook`) ends after so long without a key, traffic and work",
             low=0.05, high=30 * _DAY, may_be_off=True),
+    Setting("on_standstill", "word", "tell",
+            "what follows when a step, or a counter that a job prints, moved and then stood beside idle hardware: an "
+            "event (tell), or the job is stopped as stalled (stop)",
+            words=("ignore", "tell", "stop")),
+    Setting("standstill_seconds", "seconds", 600.0,
+            "a step or printed counter that stands for so long is suspected, and for three times the longest time "
+            "that it stood before", low=1, high=30 * _DAY, may_be_off=True),
     Setting("section_factor", "number", 5.0,
             "a named section's learned timeout is its longest pass times this", low=1, high=100),
     Setting("health_watch", "word", "auto",

@@ -21,6 +21,8 @@ class WatchSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     first_beat_timeout_seconds: Elapsed | None = None
     idle_timeout_seconds: Elapsed | None = None
     section_factor: Figure = 5.0
+    on_standstill: str = "tell"
+    standstill_seconds: Elapsed | None = 600.0
     health_watch: str = "auto"
     health_window_seconds: Elapsed = 300.0
     health_load_grace_seconds: Elapsed = 1200.0
@@ -47,6 +49,7 @@ def watch_settings(
     no first beat is expected, because a host manager sends none; it passes no TERM on, so a stop
     tells its whole tree. attended: a person sits at the task,
     which idles as long as that person thinks; it ends by the idle timeout, and no other task does.
+    Of neither is a standstill told.
     """
     values = {name: effective[name].value for name in WatchSettings.__struct_fields__}
     if not attended:
@@ -54,7 +57,7 @@ def watch_settings(
     if supervised:
         values["stop_tells"] = "tree"
     if supervised or attended:
-        values["first_beat_timeout_seconds"] = None
+        values["first_beat_timeout_seconds"] = values["standstill_seconds"] = None
         if values["health_watch"] == "auto":
             values["health_watch"] = "off"
     return msgspec.convert(values, WatchSettings, strict=False)

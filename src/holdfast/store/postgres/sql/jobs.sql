@@ -193,9 +193,10 @@ where j.id = any(%(ids)s)
 -- While an attempt lives its newest beat is in the tasks; after it, in the job's own row.
 select {columns:job:j but step total beat_at},
        case when b.beat_at is null then j.step else b.step end as step,
-       case when b.beat_at is null then j.total else b.total end as total, coalesce(b.beat_at, j.beat_at) as beat_at
+       case when b.beat_at is null then j.total else b.total end as total, coalesce(b.beat_at, j.beat_at) as beat_at,
+       b.rate, b.moved_at
 from jobs j left join lateral (
-  select t.step, t.total, t.beat_at from tasks t where t.job_id = j.id and t.beat_at is not null
+  select t.step, t.total, t.beat_at, t.rate, t.moved_at from tasks t where t.job_id = j.id and t.beat_at is not null
   order by t.beat_at desc, t.rank limit 1
 ) b on j.state in ('reserved', 'running', 'draining')
 where j.id = any(%(ids)s);
@@ -311,14 +312,11 @@ select q.name, least(%(limit)s, (
 from jobs me cross join unnest(%(queues)s::text[]) as q(name) where me.id = %(id)s;
 
 -- name: read_steps
--- How far running jobs are, for the time that is left to them: of each, its rank that is the least far. A job that was
--- tried before may have gone on from the step that its last attempt reached.
-select distinct on (t.job_id) t.job_id, t.step, t.total, coalesce(b.step, 0) as first_step,
-       extract(epoch from t.beat_at - t.started_at)::double precision as took_seconds,
+-- How far running jobs are, for the time that is left to them: of each, its rank that is the least far.
+select distinct on (t.job_id) t.job_id, t.step, t.total, t.rate,
        extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp()) - t.beat_at)::double precision as age_seconds
-from tasks t join jobs j on j.id = t.job_id
-left join attempts b on b.job_id = j.id and b.number = j.attempts - 1
-where t.state = 'running' and t.total is not null and t.step is not null and t.beat_at is not null and t.started_at is not null
+from tasks t
+where t.state = 'running' and t.total is not null and t.step is not null and t.beat_at is not null and t.rate is not null
 order by t.job_id, t.step;
 
 -- ---- Admission: from queued to reserved, and back when the reservation was not offered in time.
