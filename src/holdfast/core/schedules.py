@@ -121,8 +121,8 @@ def list_times(spec: ScheduleSpec, anchor: datetime, after: datetime) -> Iterato
     raise ValidationError(f"cron {spec.cron!r} names a time that never comes", field="cron")
 
 
-def read_zone(name: str) -> zoneinfo.ZoneInfo:
-    """Return a time zone by its name. Raises ValidationError."""
+def read_zone(name: str, field: str = "time_zone") -> zoneinfo.ZoneInfo:
+    """Return a time zone by its name. Raises ValidationError that names the field."""
     import zoneinfo  # most readers of schedules only show them
 
     try:
@@ -131,7 +131,7 @@ def read_zone(name: str) -> zoneinfo.ZoneInfo:
         raise ValidationError(
             f"there is no time zone {name!r}; write UTC or a name as Europe/Berlin (the controller "
             "reads the system's tzdata)",
-            field="time_zone",
+            field=field,
         ) from None
 
 
