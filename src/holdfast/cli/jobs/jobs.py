@@ -16,15 +16,13 @@ import click
 from holdfast.cli.face import Face, talks
 from holdfast.cli.find.arrays import find_array, say_counts, say_parameters, say_progress
 from holdfast.cli.find.jobs import find_job
-from holdfast.cli.options import COUNT, OWNER, POSITIVE, choose_owner, read_pairs
+from holdfast.cli.options import COUNT, OWNER, POSITIVE, choose_owner, read_pairs, read_since
 from holdfast.cli.output import age, columns, count_columns, shorten, span, table, unstyle
 from holdfast.cli.watch.progress import find_estimate, say_left, say_rate
-from holdfast.client.specs import parse_start
 from holdfast.core.arrays.records import ArrayRecord
 from holdfast.core.progress.pace import Estimate
-from holdfast.core.settings.resolve import parse_duration
 from holdfast.core.states import JobState
-from holdfast.errors import NotFound, ValidationError
+from holdfast.errors import NotFound
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -226,21 +224,6 @@ def _say_start(forecast: JobForecast) -> str:
     if forecast.latest_start != forecast.earliest_start:
         text += f" ({until(forecast.earliest_start)} to {until(forecast.latest_start)})"
     return text + (f", {forecast.ahead} ahead" if forecast.ahead else "")
-
-
-def read_since(text: str, now: float) -> float:
-    """Read a time that is over, as 2h ago or as a date; `now` is Unix seconds. Raises
-    ValidationError."""
-    try:
-        return now - parse_duration(text)
-    except ValueError:
-        pass
-    try:
-        return parse_start(text, now)
-    except ValueError:
-        raise ValidationError(
-            f"--since {text!r} is no time; write 2h, 7d, or 2027-01-31T18:00", field="since"
-        ) from None
 
 
 def _run_seconds(job: JobRecord | ArrayRecord) -> float | None:

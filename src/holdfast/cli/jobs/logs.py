@@ -15,9 +15,8 @@ import msgspec
 from holdfast.cli.endings import EXIT_FAILED, EXIT_INTERRUPTED
 from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import act_on, one_job
-from holdfast.cli.jobs.jobs import read_since
 from holdfast.cli.jobs.ranks_output import Excerpt, RankPrefixer, find_last_lines
-from holdfast.cli.options import COUNT, JOB, POSITIVE
+from holdfast.cli.options import COUNT, JOB, POSITIVE, read_since
 from holdfast.cli.output import count_of, note, say_state, size, table, write_stream
 from holdfast.cli.watch.progress import StepLine
 from holdfast.core.logs.likeness import say_group

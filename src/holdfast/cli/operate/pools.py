@@ -213,7 +213,7 @@ def pause(client: Client, name: str, reason: str) -> PoolStatus:
 
 @pools.add("resume", pool_table)
 def resume(client: Client, name: str) -> PoolStatus:
-    """Have a pool scale again.
+    """Have a pool scale again. One whose spawns failed rents at once, as if none had.
 
     \b
     Example:

@@ -56,6 +56,7 @@ class Settings:
             # still end.
             self.rules_problem = error.message
         self.without_effect = tuple(_find_renamed(layers))
+        self._environment = environment
         self._below = [("cluster", layers.cluster), ("environment", environment)]
         self._watches: dict[_WatchKey, WatchSettings] = {}
         self._values: dict[tuple[str, str | None, str], Value] = {}
@@ -83,6 +84,11 @@ class Settings:
         if key not in self._values:
             self._values[key] = resolve(name, self._layers(queue, None, project)).value
         return self._values[key]
+
+    def environment_number(self, name: str) -> float | None:
+        """Return the number that the environment, or else the default, gives a setting."""
+        value = resolve(name, [("environment", self._environment)]).value
+        return float(value) if isinstance(value, (int, float)) else None
 
     def time_limit(self, queue: str, spec: JobSpec) -> Effective:
         """Return a job's time limit, and the layer that names it: "default" where none does."""

@@ -890,20 +890,28 @@ order by j.id desc limit %(limit)s;
 -- ---- The snapshot of a cycle.
 
 -- name: snapshot_waiting
--- Queued jobs by shape, so that a hundred thousand alike are one row; grouped before anything is joined or filled in, because
--- that would be done for each of them. Those of paused queues start on no host.
-with shapes as materialized (
+-- Queued jobs by shape, and by which pools' `rent_after_seconds` they have waited, so that a hundred thousand alike are a few
+-- rows; grouped before anything is joined or filled in, because that would be done for each of them. Those of paused queues start
+-- on no host.
+with afters as (
+  select coalesce(array_agg(distinct a.seconds order by a.seconds), '{}') as seconds from (
+    select case when p.spec ? 'rent_after_seconds' then (p.spec->>'rent_after_seconds')::double precision
+      else %(rent_after)s::double precision end as seconds from pools p) a
+  where a.seconds is not null
+), shapes as materialized (
   select j.queue, j.project, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes, j.spec->'host_labels' as host_labels,
-         count(*) as jobs, min(j.queued_at) as queued_at
-  from jobs j where j.state = 'queued'
-  group by j.queue, j.project, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes, j.spec->'host_labels'
+         width_bucket(date_part('epoch', %(now)s::timestamptz - j.queued_at), a.seconds) as bucket,
+         count(*) as jobs, min(j.queued_at) as queued_at, max(j.queued_at) as last_at
+  from jobs j cross join afters a where j.state = 'queued'
+  group by j.queue, j.project, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes, j.spec->'host_labels', 8
 )
 select s.queue, s.project, s.jobs, s.tasks, s.gpus, s.cpu_slots, s.memory_bytes,
        coalesce(s.host_labels, '{}') as host_labels,
-       greatest(0, date_part('epoch', %(now)s::timestamptz - s.queued_at)) as oldest_seconds
+       greatest(0, date_part('epoch', %(now)s::timestamptz - s.queued_at)) as oldest_seconds,
+       greatest(0, date_part('epoch', %(now)s::timestamptz - s.last_at)) as newest_seconds
 from shapes s join queues q on q.name = s.queue
 where q.paused_at is null
-order by s.queue, s.project, s.tasks, s.gpus, s.cpu_slots, s.memory_bytes, 8;
+order by s.queue, s.project, s.tasks, s.gpus, s.cpu_slots, s.memory_bytes, 8, 9;
 
 -- ---- Upkeep.
 

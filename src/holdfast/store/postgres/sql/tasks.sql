@@ -373,7 +373,8 @@ select count(*) from tasks where host_id = %(id)s and state in ('reserved', 'run
 -- name: snapshot_members
 -- Members of supervised jobs that wait for another host: each is one task.
 select t.queue, count(*) as jobs, t.gpus, t.cpu_slots, t.memory_bytes, coalesce(j.spec->'host_labels', '{}') as host_labels,
-       greatest(0, extract(epoch from %(now)s::timestamptz - min(t.ready_at)))::double precision as oldest_seconds
+       greatest(0, extract(epoch from %(now)s::timestamptz - min(t.ready_at)))::double precision as oldest_seconds,
+       greatest(0, extract(epoch from %(now)s::timestamptz - max(t.ready_at)))::double precision as newest_seconds
 from tasks t join jobs j on j.id = t.job_id
 where t.state = 'blocked' and t.ready_at <= %(now)s and j.state in ('reserved', 'running')
 group by t.queue, t.gpus, t.cpu_slots, t.memory_bytes, coalesce(j.spec->'host_labels', '{}')
