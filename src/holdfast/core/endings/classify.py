@@ -29,33 +29,31 @@ CLASSIFY-4  A fallen task's facts become a cause and a sentence in one place,
             what shows the drain, and on the attempt that has ended.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from holdfast.core.causes import CAUSE_OF_TRIP, Cause, Watchdog
-from holdfast.core.endings.patterns import (
-    CASCADE,
-    OTHER_NCCL,
-    PORT_IN_USE,
-    PULL,
-    TEXT,
-    LogPart,
-    Pattern,
-    find_ports,
-)
+from holdfast.core.endings.mistakes import MISTAKES
+from holdfast.core.endings.patterns import CASCADE, OTHER_NCCL, PORT_IN_USE, PULL, TEXT, find_ports
 from holdfast.core.endings.raised import (
+    LAST_LINES,
+    NEAR_LINES,
     Raised,
     find_bare,
+    find_end,
     find_exception,
-    find_last_words,
-    list_raised,
+    list_ended,
 )
 from holdfast.core.endings.rules import SIGNALS, OperatorRule, find_match
-from holdfast.core.endings.xids import Blame, find_xid, find_xid_lines
+from holdfast.core.endings.wording import LogPart, Pattern
+from holdfast.core.endings.xids import Blame, find_xid, find_xid_lines, parse_pci
 from holdfast.core.facts import Classified, TaskFacts, is_preempted, say_lost
 from holdfast.core.logs.lines import MAX_LINE_CHARS, cut_line, say_bytes
 
 SIGKILL = 9
+LEAST_PEAK_BYTES = 1 << 20
 NEAR_LIMIT = 0.95
 """A SIGKILL that Holdfast did not send, this near to the memory limit, counts as the OOM killer's."""
 OPERATOR = "operator:"
@@ -179,7 +177,9 @@ OUTSIDE: tuple[Rule, ...] = (
 def _find_kill_at_limit(facts: TaskFacts) -> Evidence | None:
     killed = facts.signal == SIGKILL or facts.exit_code == 128 + SIGKILL
     limit, most = facts.memory_limit_bytes, facts.max_memory_bytes
-    near = killed and not facts.stopped and limit > 0 and most >= NEAR_LIMIT * limit
+    # A peak counts the file cache too, so another's kill may find it near the limit.
+    known = facts.stopped or facts.oom_counted
+    near = killed and not known and limit > 0 and most >= NEAR_LIMIT * limit
     return _when(near, max_memory_bytes=most, memory_limit_bytes=limit)
 
 
@@ -198,15 +198,28 @@ def _say_memory(facts: TaskFacts) -> str:
     """Return the task's memory peak and limit, as far as they are known, to append to a
     sentence."""
     peak, limit = facts.max_memory_bytes, facts.memory_limit_bytes
-    parts = [f"its memory peaked at {say_bytes(peak)}"] if peak else []
+    # Less than this is the peak of the process that started the program, where nothing counts more.
+    parts = [f"its memory peaked at {say_bytes(peak)}"] if peak >= LEAST_PEAK_BYTES else []
     parts += [f"its limit is {say_bytes(limit)}"] if limit else []
     return f"; {' and '.join(parts)}" if parts else ""
+
+
+_OF_KILLS = re.compile(r"[Kk]ill|memory|Memory|abruptly|unexpectedly|EOFError|-9\b|\b137\b")
+
+
+def _ended_otherwise(facts: TaskFacts) -> bool:
+    """Return whether the program outlived the kernel's kill of one of its processes: an exception
+    ended it that tells of no killed process, peer or memory."""
+    raised = _find_raised(facts.log_tail) if facts.exit_code == 1 else None
+    if raised is None or _tells_of_a_peer(raised):
+        return False
+    return not any(map(_OF_KILLS.search, (*raised.before, raised.block)))
 
 
 MEMORY_COUNTERS: tuple[Rule, ...] = (
     Rule("memory-watch", lambda f: _when(f.over_memory_bytes > 0 and not f.stopped, used_bytes=f.over_memory_bytes,
                                          memory_limit_bytes=f.memory_limit_bytes), Cause.OOM_KILLED, _say_watched),
-    Rule("oom-counter", lambda f: _when(f.oom, max_memory_bytes=f.max_memory_bytes,
+    Rule("oom-counter", lambda f: _when(f.oom and not _ended_otherwise(f), max_memory_bytes=f.max_memory_bytes,
                                         memory_limit_bytes=f.memory_limit_bytes), Cause.OOM_KILLED,
          lambda f, e: f"the kernel killed it for memory, as its own control group shows{_say_memory(f)}"),
     Rule("oom-sigkill", _find_kill_at_limit, Cause.OOM_KILLED, _say_kill_at_limit),
@@ -226,7 +239,8 @@ def _find_taken_port(facts: TaskFacts) -> Evidence | None:
     """Find that the port chosen for the rendezvous was taken before the task listened on it. A line
     that does not name that port, or a program that ran for long, is the program's own affair."""
     early = facts.runtime_seconds <= RENDEZVOUS_SECONDS and _may_read(facts)
-    for line in facts.log_tail.splitlines() if early and facts.rendezvous_port else ():
+    end = _say_end_of(facts.log_tail) if early and facts.rendezvous_port else ""
+    for line in end.splitlines():
         if facts.rendezvous_port in find_ports(line) and PORT_IN_USE.search(line) is not None:
             return {"line": cut_line(line, 0, len(line)), "port": facts.rendezvous_port}
     return None
@@ -238,11 +252,15 @@ def _may_read(facts: TaskFacts) -> bool:
 
 def _in_words(pattern: Pattern) -> Rule:
     def find(facts: TaskFacts) -> Evidence | None:
-        killed = pattern.part is not LogPart.LOG and _is_killed(facts)
+        killed = pattern.part in (LogPart.LAST, LogPart.RAISED) and _is_killed(facts)
         if killed or not _may_read(facts) or not _ended_with(facts, pattern.code):
             return None
-        for source, text in (("log", facts.log_tail), ("runtime", facts.runtime_error or "")):
-            said = _SAID[pattern.part](text) if text else ""
+        if pattern.cause is Cause.PROGRAM_ERROR and _began_with_passing(facts.log_tail):
+            return None
+        log = _SAID[pattern.part](facts.log_tail)
+        if pattern.cause is Cause.GPU_FAULT:
+            log = _leave_out_others(log, facts.devices)
+        for source, said in (("log", log), ("runtime", facts.runtime_error or "")):
             found = pattern.search(said) if said else None
             if found is not None:
                 return {"line": cut_line(said, found.start(), found.end()), "in": source}
@@ -267,7 +285,7 @@ def _ended_with(facts: TaskFacts, code: int) -> bool:
 def _find_raised(text: str) -> Raised | None:
     """Return the exception that ended the program: the last one, or, where that one tells of a peer,
     the first one of a neighbour whose own exceptions tell of none."""
-    own = [each for each in list_raised(text) if not each.launcher]
+    own = list_ended(text)
     if not own or not _tells_of_a_peer(own[-1]):
         return own[-1] if own else None
     victims = {each.rank for each in own if _tells_of_a_peer(each)}
@@ -278,9 +296,41 @@ def _tells_of_a_peer(raised: Raised) -> bool:
     return any(pattern.search(raised.block) is not None for pattern in CASCADE + OTHER_NCCL)
 
 
+_PASSES = re.compile(
+    r"(?:[\w.]{1,100}\.)?(?:OSError|IOError|PermissionError|FileNotFoundError|BlockingIOError|MemoryError"
+    r"|BrokenPipeError|EOFError|\w{0,40}(?:Timeout|Connect|HTTP|Http|URL|Socket|Network|Rpc|OutOfMemory)\w{0,40})\b"
+)
+
+
+@lru_cache(maxsize=4)
+def _began_with_passing(text: str) -> bool:
+    """Return whether the exception that ended the program was raised while a failure was handled
+    that may pass by itself (MISTAKE-1)."""
+    raised = _find_raised(text)
+    return raised is not None and any(
+        _PASSES.match(block) is not None or any(p.search(block) for p in TEXT if p not in MISTAKES)
+        for block in raised.before
+    )
+
+
 def _say_raised(text: str) -> str:
     raised = _find_raised(text)
     return find_bare(text) if raised is None else raised.block
+
+
+@lru_cache(maxsize=4)
+def _say_end_of(text: str) -> str:
+    return find_end(text, _tells_of_a_peer)
+
+
+@lru_cache(maxsize=4)
+def _say_near(text: str) -> str:
+    return find_end(text, _tells_of_a_peer, lines=NEAR_LINES, before=NEAR_LINES)
+
+
+@lru_cache(maxsize=4)
+def _say_last(text: str) -> str:
+    return find_end(text, _tells_of_a_peer, lines=LAST_LINES)
 
 
 def _find_neighbour(facts: TaskFacts) -> Evidence | None:
@@ -292,8 +342,9 @@ def _find_neighbour(facts: TaskFacts) -> Evidence | None:
 
 
 _SAID: Mapping[LogPart, Callable[[str], str]] = {
-    LogPart.LOG: lambda text: text,
-    LogPart.LAST: find_last_words,
+    LogPart.END: _say_end_of,
+    LogPart.NEAR: _say_near,
+    LogPart.LAST: _say_last,
     LogPart.RAISED: _say_raised,
 }
 
@@ -314,9 +365,11 @@ def _in_pull(pattern: Pattern) -> Rule:
 
 def _find_xid_words(blame: Blame) -> Callable[[TaskFacts], Evidence | None]:
     def find(facts: TaskFacts) -> Evidence | None:
-        text = facts.log_tail
-        if "NVRM: Xid" not in text or not _may_read(facts):
+        if "NVRM: Xid" not in facts.log_tail or not _may_read(facts):
             return None
+        end = _say_end_of(facts.log_tail)
+        near = _say_near(facts.log_tail) if _OF_DEVICES.search(end) else end
+        text = _leave_out_others(near, facts.devices)
         for at, line in find_xid_lines(text):
             xid = find_xid([line.code], blame)
             if xid is not None:
@@ -325,6 +378,21 @@ def _find_xid_words(blame: Blame) -> Callable[[TaskFacts], Evidence | None]:
         return None
 
     return find
+
+
+def _leave_out_others(text: str, devices: Sequence[str] | None) -> str:
+    """Return the text without lines that name other devices than those that the task held; none of
+    it where the task held no device. None: the devices are not known."""
+    if devices is None:
+        return text
+    held = {parse_pci(device) for device in devices}
+    lines = text.splitlines() if held else ()
+    named = ((line, set(map(parse_pci, _PCI.findall(line)))) for line in lines)
+    return "\n".join(line for line, pcis in named if not pcis or pcis & held)
+
+
+_PCI = re.compile(r"\b[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\d)?\b")
+_OF_DEVICES = re.compile(r"CUDA|cuda|NCCL|HIP|GPU")
 
 
 def _find_own_xid(facts: TaskFacts) -> Evidence | None:

@@ -30,6 +30,7 @@ from holdfast.moves.registration import lost_event
 RULES = MEASURED + UNMEASURED
 TRIP = Trip(watchdog=Watchdog.STALL, exit_code=76, reason="no beat for 122 s")
 XID = "kernel: NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus."
+TRACE = 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n'
 CUDA_OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
 
 
@@ -184,6 +185,12 @@ GIB = 1 << 30
         (TaskFacts(signal=9, oom=True, log_tail="ncclRemoteError"), "oom-counter", Cause.OOM_KILLED),
         (TaskFacts(signal=9, max_memory_bytes=GIB, memory_limit_bytes=GIB), "oom-sigkill", Cause.OOM_KILLED),
         (TaskFacts(exit_code=137, max_memory_bytes=GIB, memory_limit_bytes=GIB), "oom-sigkill", Cause.OOM_KILLED),
+        # The kernel counted no kill, so somebody else killed it: its file cache filled the rest.
+        (TaskFacts(signal=9, oom_counted=True, max_memory_bytes=GIB, memory_limit_bytes=GIB), "signal", Cause.NONZERO_EXIT),
+        # A killed helper that the program outlived is not its end.
+        (TaskFacts(exit_code=1, oom=True, log_tail=f"{TRACE}ValueError: no rows\n"), "exit-code", Cause.NONZERO_EXIT),
+        (TaskFacts(exit_code=1, oom=True, log_tail=f"{TRACE}BrokenPipeError: [Errno 32] Broken pipe\n"), "oom-counter", Cause.OOM_KILLED),
+        (TaskFacts(exit_code=1, oom=True, log_tail="no rows\n"), "oom-counter", Cause.OOM_KILLED),
         (TaskFacts(signal=9, max_memory_bytes=GIB // 2, memory_limit_bytes=GIB), "signal", Cause.NONZERO_EXIT),
         (TaskFacts(signal=9, max_memory_bytes=GIB), "signal", Cause.NONZERO_EXIT),
         (TaskFacts(signal=11, max_memory_bytes=GIB, memory_limit_bytes=GIB), "signal", Cause.NONZERO_EXIT),
@@ -478,8 +485,6 @@ def test_a_reason_carries_the_last_line_of_the_traceback(log: str, said: str) ->
 def test_a_reason_of_memory_carries_its_limit_and_its_peak() -> None:
     facts = TaskFacts(signal=9, oom=True, max_memory_bytes=700 << 20, memory_limit_bytes=12 << 30)
     assert classify(facts).message.endswith("its memory peaked at 700 MiB and its limit is 12 GiB")
-    killed = TaskFacts(signal=9, max_memory_bytes=4096, memory_limit_bytes=1 << 30)
-    assert classify(killed).message == (
-        "killed by SIGKILL; its memory peaked at 4096 bytes and its limit is 1024 MiB"
-    )
+    killed = TaskFacts(signal=9, max_memory_bytes=262144, memory_limit_bytes=200 << 20)
+    assert classify(killed).message == "killed by SIGKILL; its limit is 200 MiB"
     assert classify(TaskFacts(signal=9)).message == "killed by SIGKILL"
