@@ -44,6 +44,7 @@ from holdfast.core.endings.raised import (
     find_bare,
     find_end,
     find_exception,
+    find_last_line,
     list_ended,
 )
 from holdfast.core.endings.rules import SIGNALS, OperatorRule, find_match
@@ -440,13 +441,15 @@ def _say_exit(code: int) -> str:
 def _find_exit(facts: TaskFacts) -> Evidence | None:
     if facts.exit_code in (None, 0):
         return None
-    line = find_exception(facts.log_tail)
-    told = {} if line is None else {"line": line}
-    return {"exit_code": facts.exit_code, **told}
+    line, last = find_exception(facts.log_tail), find_last_line(facts.log_tail)
+    said = {"line": line} if line is not None else {"last_line": last} if last is not None else {}
+    return {"exit_code": facts.exit_code, **said}
 
 
 def _say_exit_with_words(facts: TaskFacts, evidence: Evidence) -> str:
     said = _say_exit(facts.exit_code or 0)
+    if "last_line" in evidence:
+        return f"{said}; its last line: {evidence['last_line']}"
     return f"{evidence['line']} ({said})" if "line" in evidence else said
 
 

@@ -50,7 +50,7 @@ _CHAINED = re.compile(
     r"|The above exception was the direct cause of the following exception):\s{0,4}\Z"
 )
 _FOLLOWS = re.compile(
-    r"\s*$| {4}\S|\s{1,80}(?:at |File |\^|~)|frame #\d|\s*(?:#\d{1,3}\s|\d{1,3}: 0x)|(?:Current t|T)hread 0x"
+    r"\s*$| {4}\S|\s{1,80}(?:at |File\b|\^|~)|frame #\d|\s*(?:#\d{1,3}\s|\d{1,3}: 0x)|(?:Current t|T)hread 0x"
     r"|Extension modules: |Traceback \(most|[=\-_*]{5,}"
     r"|\s{0,8}(?:Root Cause|Failures:|<NO_OTHER_FAILURES>|\[\d{1,5}\]:$)"
     r"|\s{1,4}(?:time|host|rank|exitcode|error_file|traceback) {1,8}:|wandb: |\s*\d{1,3}%\|"
@@ -97,7 +97,7 @@ def list_raised(text: str) -> tuple[Raised, ...]:
             last is not None and _CHAINED.search(text[last.end : each.start].rstrip()) is not None
         )
         if last is not None and chained:
-            found[-1] = each._replace(before=(*last.before, last.block))
+            found[-1] = Raised(*each[:4], (*last.before, last.block), each.start, each.end)
         else:
             found.append(each)
     return tuple(found)
@@ -207,6 +207,14 @@ def list_last_lines(text: str, most: int) -> Sequence[str]:
         if said:
             return said
     return ()
+
+
+def find_last_line(text: str) -> str | None:
+    """Return the last line that says something, unless it only tells of progress."""
+    said = list_last_lines(text, 1)
+    if not said or _PROGRESS.search(said[0]) or not re.search(r"[^\W\d_]{3}", said[0]):
+        return None
+    return cut_line(said[0], 0, len(said[0])) or None
 
 
 def find_end(
