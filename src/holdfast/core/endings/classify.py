@@ -23,7 +23,7 @@ CLASSIFY-1  Facts alone decide: the same facts and rules give the same answer, a
 CLASSIFY-2  An operator's rule stands before everything that reads words or exit codes, and behind
             everything that was measured, tripped or asked for: it can give an end another cause,
             but it cannot hide a broken device or bring back a job whose cause is never retried.
-CLASSIFY-3  Words never make a failure of an exit 0.
+CLASSIFY-3  Words never make a failure of an exit 0, except by a pattern that the job itself names.
 CLASSIFY-4  A fallen task's facts become a cause and a sentence in one place,
             `fallen.classify_fallen`, with the operators' rules in force: when the drain begins, on
             what shows the drain, and on the attempt that has ended.
@@ -31,25 +31,21 @@ CLASSIFY-4  A fallen task's facts become a cause and a sentence in one place,
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from typing import NamedTuple
 
 from holdfast.core.causes import CAUSE_OF_TRIP, Cause, Watchdog
-from holdfast.core.endings.mistakes import MISTAKES
 from holdfast.core.endings.patterns import CASCADE, OTHER_NCCL, PORT_IN_USE, PULL, TEXT, find_ports
 from holdfast.core.endings.raised import (
-    LAST_LINES,
-    NEAR_LINES,
-    Raised,
-    find_bare,
-    find_end,
+    SAID,
+    began_with_passing,
     find_exception,
     find_last_line,
-    list_ended,
+    find_raised,
+    tells_of_a_peer,
 )
 from holdfast.core.endings.rules import SIGNALS, OperatorRule, find_match
 from holdfast.core.endings.wording import LogPart, Pattern
-from holdfast.core.endings.xids import Blame, find_xid, find_xid_lines, parse_pci
+from holdfast.core.endings.xids import Blame, find_xid, find_xid_lines, leave_out_others
 from holdfast.core.facts import Classified, TaskFacts, is_preempted, say_lost
 from holdfast.core.logs.lines import MAX_LINE_CHARS, cut_line, say_bytes
 
@@ -211,8 +207,8 @@ _OF_KILLS = re.compile(r"[Kk]ill|memory|Memory|abruptly|unexpectedly|EOFError|-9
 def _ended_otherwise(facts: TaskFacts) -> bool:
     """Return whether the program outlived the kernel's kill of one of its processes: an exception
     ended it that tells of no killed process, peer or memory."""
-    raised = _find_raised(facts.log_tail) if facts.exit_code == 1 else None
-    if raised is None or _tells_of_a_peer(raised):
+    raised = find_raised(facts.log_tail) if facts.exit_code == 1 else None
+    if raised is None or tells_of_a_peer(raised):
         return False
     return not any(map(_OF_KILLS.search, (*raised.before, raised.block)))
 
@@ -240,7 +236,7 @@ def _find_taken_port(facts: TaskFacts) -> Evidence | None:
     """Find that the port chosen for the rendezvous was taken before the task listened on it. A line
     that does not name that port, or a program that ran for long, is the program's own affair."""
     early = facts.runtime_seconds <= RENDEZVOUS_SECONDS and _may_read(facts)
-    end = _say_end_of(facts.log_tail) if early and facts.rendezvous_port else ""
+    end = SAID[LogPart.END](facts.log_tail) if early and facts.rendezvous_port else ""
     for line in end.splitlines():
         if facts.rendezvous_port in find_ports(line) and PORT_IN_USE.search(line) is not None:
             return {"line": cut_line(line, 0, len(line)), "port": facts.rendezvous_port}
@@ -256,11 +252,11 @@ def _in_words(pattern: Pattern) -> Rule:
         killed = pattern.part in (LogPart.LAST, LogPart.RAISED) and _is_killed(facts)
         if killed or not _may_read(facts) or not _ended_with(facts, pattern.code):
             return None
-        if pattern.cause is Cause.PROGRAM_ERROR and _began_with_passing(facts.log_tail):
+        if pattern.cause is Cause.PROGRAM_ERROR and began_with_passing(facts.log_tail):
             return None
-        log = _SAID[pattern.part](facts.log_tail)
+        log = SAID[pattern.part](facts.log_tail)
         if pattern.cause is Cause.GPU_FAULT:
-            log = _leave_out_others(log, facts.devices)
+            log = leave_out_others(log, facts.devices)
         for source, said in (("log", log), ("runtime", facts.runtime_error or "")):
             found = pattern.search(said) if said else None
             if found is not None:
@@ -283,71 +279,12 @@ def _ended_with(facts: TaskFacts, code: int) -> bool:
     return code in (0, facts.exit_code) or f"exitcode  : {code} " in facts.log_tail
 
 
-def _find_raised(text: str) -> Raised | None:
-    """Return the exception that ended the program: the last one, or, where that one tells of a peer,
-    the first one of a neighbour whose own exceptions tell of none."""
-    own = list_ended(text)
-    if not own or not _tells_of_a_peer(own[-1]):
-        return own[-1] if own else None
-    victims = {each.rank for each in own if _tells_of_a_peer(each)}
-    return next((each for each in own if each.rank not in victims), own[-1])
-
-
-def _tells_of_a_peer(raised: Raised) -> bool:
-    return any(pattern.search(raised.block) is not None for pattern in CASCADE + OTHER_NCCL)
-
-
-_PASSES = re.compile(
-    r"(?:[\w.]{1,100}\.)?(?:OSError|IOError|PermissionError|FileNotFoundError|BlockingIOError|MemoryError"
-    r"|BrokenPipeError|EOFError|\w{0,40}(?:Timeout|Connect|HTTP|Http|URL|Socket|Network|Rpc|OutOfMemory)\w{0,40})\b"
-)
-
-
-@lru_cache(maxsize=4)
-def _began_with_passing(text: str) -> bool:
-    """Return whether the exception that ended the program was raised while a failure was handled
-    that may pass by itself (MISTAKE-1)."""
-    raised = _find_raised(text)
-    return raised is not None and any(
-        _PASSES.match(block) is not None or any(p.search(block) for p in TEXT if p not in MISTAKES)
-        for block in raised.before
-    )
-
-
-def _say_raised(text: str) -> str:
-    raised = _find_raised(text)
-    return find_bare(text) if raised is None else raised.block
-
-
-@lru_cache(maxsize=4)
-def _say_end_of(text: str) -> str:
-    return find_end(text, _tells_of_a_peer)
-
-
-@lru_cache(maxsize=4)
-def _say_near(text: str) -> str:
-    return find_end(text, _tells_of_a_peer, lines=NEAR_LINES, before=NEAR_LINES)
-
-
-@lru_cache(maxsize=4)
-def _say_last(text: str) -> str:
-    return find_end(text, _tells_of_a_peer, lines=LAST_LINES)
-
-
 def _find_neighbour(facts: TaskFacts) -> Evidence | None:
     """Find the exception of a rank in a log that also holds what its neighbours tell of its end."""
-    raised = _find_raised(facts.log_tail) if _may_read(facts) else None
-    if raised is None or not raised.rank or _tells_of_a_peer(raised):
+    raised = find_raised(facts.log_tail) if _may_read(facts) else None
+    if raised is None or not raised.rank or tells_of_a_peer(raised):
         return None
     return {"line": raised.line, "in": "log"}
-
-
-_SAID: Mapping[LogPart, Callable[[str], str]] = {
-    LogPart.END: _say_end_of,
-    LogPart.NEAR: _say_near,
-    LogPart.LAST: _say_last,
-    LogPart.RAISED: _say_raised,
-}
 
 
 def _in_pull(pattern: Pattern) -> Rule:
@@ -368,9 +305,9 @@ def _find_xid_words(blame: Blame) -> Callable[[TaskFacts], Evidence | None]:
     def find(facts: TaskFacts) -> Evidence | None:
         if "NVRM: Xid" not in facts.log_tail or not _may_read(facts):
             return None
-        end = _say_end_of(facts.log_tail)
-        near = _say_near(facts.log_tail) if _OF_DEVICES.search(end) else end
-        text = _leave_out_others(near, facts.devices)
+        end = SAID[LogPart.END](facts.log_tail)
+        near = SAID[LogPart.NEAR](facts.log_tail) if _OF_DEVICES.search(end) else end
+        text = leave_out_others(near, facts.devices)
         for at, line in find_xid_lines(text):
             xid = find_xid([line.code], blame)
             if xid is not None:
@@ -381,18 +318,6 @@ def _find_xid_words(blame: Blame) -> Callable[[TaskFacts], Evidence | None]:
     return find
 
 
-def _leave_out_others(text: str, devices: Sequence[str] | None) -> str:
-    """Return the text without lines that name other devices than those that the task held; none of
-    it where the task held no device. None: the devices are not known."""
-    if devices is None:
-        return text
-    held = {parse_pci(device) for device in devices}
-    lines = text.splitlines() if held else ()
-    named = ((line, set(map(parse_pci, _PCI.findall(line)))) for line in lines)
-    return "\n".join(line for line, pcis in named if not pcis or pcis & held)
-
-
-_PCI = re.compile(r"\b[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\d)?\b")
 _OF_DEVICES = re.compile(r"CUDA|cuda|NCCL|HIP|GPU")
 
 
@@ -464,6 +389,8 @@ ENDS: tuple[Rule, ...] = (
          lambda f, e: f"it was not started, because its checkpoint could not be fetched: {_cut(f.checkpoint_error)}"),
     Rule("start-error", lambda f: _when(f.start_error is not None), Cause.NONZERO_EXIT,
          lambda f, e: f"it could not be started: {_cut(f.start_error)}"),
+    Rule("fail-on", lambda f: _when(f.failed_on is not None, line=f.failed_on), Cause.NONZERO_EXIT,
+         lambda f, e: f"it exited with 0, but its job fails on a line that it printed: {e['line']}"),
     Rule("signal", lambda f: _when(f.signal is not None, signal=f.signal), Cause.NONZERO_EXIT,
          lambda f, e: f"killed by {signal_name(f.signal or 0)}{_say_memory(f) if f.signal == SIGKILL else ''}"),
     Rule("exit-code", _find_exit, Cause.NONZERO_EXIT, _say_exit_with_words),
@@ -476,9 +403,11 @@ UNMEASURED: tuple[Rule, ...] = WORDS + ENDS
 
 def kept_exit_code(facts: TaskFacts) -> int | None:
     """Return the exit code to keep on the attempt: the watchdog's, else the process's, else 128 +
-    the signal, else 127 for a failed start."""
+    the signal, else 127 for a failed start; 1 for an exit 0 that its job's `fail_on` forbids."""
     if facts.trip is not None:
         return facts.trip.exit_code
+    if facts.failed_on is not None and facts.exit_code == 0:
+        return 1  # 0 would say that it succeeded
     if facts.exit_code is not None:
         return facts.exit_code
     if facts.signal is not None:

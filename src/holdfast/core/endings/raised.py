@@ -10,10 +10,13 @@ LAST-1  What a program printed and survived is no evidence of its end. An except
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from holdfast.core.endings.mistakes import MISTAKES
+from holdfast.core.endings.patterns import CASCADE, OTHER_NCCL, TEXT
+from holdfast.core.endings.wording import LogPart
 from holdfast.core.logs.lines import NOISE, cut_line
 
 LAST_LINES = 3
@@ -217,13 +220,11 @@ def find_last_line(text: str) -> str | None:
     return cut_line(said[0], 0, len(said[0])) or None
 
 
-def find_end(
-    text: str, is_victim: Callable[[Raised], bool], *, lines: int = END_LINES, before: int = 0
-) -> str:
+def find_end(text: str, *, lines: int = END_LINES, before: int = 0) -> str:
     """Return what tells of the end, the exceptions of a chain from the first on.
 
-    is_victim: whether an exception reports a peer's death; the one before it may have begun the
-    fall. lines: number of last lines that count where no exception ended the program. before:
+    Behind one that reports a peer's death, the one before it counts too, because that one may have
+    begun the fall. lines: number of last lines that count where no exception ended the program. before:
     number of lines before the exceptions that count too.
     """
     ended = list_ended(text)
@@ -232,7 +233,7 @@ def find_end(
     last: dict[str, list[Raised]] = {}
     for each in reversed(ended):
         own = last.setdefault(each.rank, [])
-        if not own or is_victim(own[-1]):
+        if not own or tells_of_a_peer(own[-1]):
             own.append(each)
     kept = sorted((each for own in last.values() for each in own), key=lambda each: each.start)
     told = [list_last_lines(text[: kept[0].start], before)] if before else []
@@ -240,3 +241,64 @@ def find_end(
     after = _SECTION.split(text[kept[-1].end :])[0]
     told.append([line for line in after.splitlines() if _FOLLOWS.match(line) is None])
     return "\n".join(line for part in told for line in part)
+
+
+def find_raised(text: str) -> Raised | None:
+    """Return the exception that ended the program: the last one, or, where that one tells of a peer,
+    the first one of a neighbour whose own exceptions tell of none."""
+    own = list_ended(text)
+    if not own or not tells_of_a_peer(own[-1]):
+        return own[-1] if own else None
+    victims = {each.rank for each in own if tells_of_a_peer(each)}
+    return next((each for each in own if each.rank not in victims), own[-1])
+
+
+def tells_of_a_peer(raised: Raised) -> bool:
+    """Return whether the exception reports a peer's death."""
+    return any(pattern.search(raised.block) is not None for pattern in CASCADE + OTHER_NCCL)
+
+
+_PASSES = re.compile(
+    r"(?:[\w.]{1,100}\.)?(?:OSError|IOError|PermissionError|FileNotFoundError|BlockingIOError|MemoryError"
+    r"|BrokenPipeError|EOFError|\w{0,40}(?:Timeout|Connect|HTTP|Http|URL|Socket|Network|Rpc|OutOfMemory)\w{0,40})\b"
+)
+
+
+@lru_cache(maxsize=4)
+def began_with_passing(text: str) -> bool:
+    """Return whether the exception that ended the program was raised while a failure was handled
+    that may pass by itself (MISTAKE-1)."""
+    raised = find_raised(text)
+    return raised is not None and any(
+        _PASSES.match(block) is not None or any(p.search(block) for p in TEXT if p not in MISTAKES)
+        for block in raised.before
+    )
+
+
+def _say_raised(text: str) -> str:
+    raised = find_raised(text)
+    return find_bare(text) if raised is None else raised.block
+
+
+@lru_cache(maxsize=4)
+def _say_end_of(text: str) -> str:
+    return find_end(text)
+
+
+@lru_cache(maxsize=4)
+def _say_near(text: str) -> str:
+    return find_end(text, lines=NEAR_LINES, before=NEAR_LINES)
+
+
+@lru_cache(maxsize=4)
+def _say_last(text: str) -> str:
+    return find_end(text, lines=LAST_LINES)
+
+
+SAID: Mapping[LogPart, Callable[[str], str]] = {
+    LogPart.END: _say_end_of,
+    LogPart.NEAR: _say_near,
+    LogPart.LAST: _say_last,
+    LogPart.RAISED: _say_raised,
+}
+"""The part of a log in which a message counts → how it is read."""

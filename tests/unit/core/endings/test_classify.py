@@ -109,6 +109,17 @@ def test_a_log_that_mentions_memory_in_a_good_run_is_no_failure() -> None:
     assert classify(facts).cause is not Cause.OOM_KILLED
 
 
+def test_an_exit_0_that_the_job_itself_forbids_is_a_failure() -> None:
+    """CLASSIFY-3."""
+    facts = TaskFacts(exit_code=0, failed_on="step 2 loss nan")
+    found = classify(facts)
+    assert not facts.succeeded
+    assert (found.exit_code, found.message) == (
+        1,
+        "it exited with 0, but its job fails on a line that it printed: step 2 loss nan",
+    )
+
+
 def test_a_log_that_mentions_an_xid_in_a_good_run_is_no_failure() -> None:
     assert classify(TaskFacts(exit_code=0, log_tail=XID)).cause is not Cause.GPU_FAULT
 
@@ -198,6 +209,9 @@ GIB = 1 << 30
         (TaskFacts(signal=9, oom=True, over_memory_bytes=GIB, memory_limit_bytes=1 << 20), "memory-watch", Cause.OOM_KILLED),
         (TaskFacts(trip=LIMIT, signal=9, over_memory_bytes=GIB, memory_limit_bytes=1 << 20), "watchdog-time_limit", Cause.TIME_LIMIT),
         (TaskFacts(trip=LIMIT, signal=9, max_memory_bytes=GIB, memory_limit_bytes=GIB), "watchdog-time_limit", Cause.TIME_LIMIT),
+        # A line that the job itself forbids.
+        (TaskFacts(exit_code=0, failed_on="loss nan"), "fail-on", Cause.NONZERO_EXIT),
+        (TaskFacts(exit_code=0, failed_on="loss nan", xids=(79,)), "gpu-xid", Cause.GPU_FAULT),
         # Containers.
         (TaskFacts(pull_error="manifest unknown", exit_code=125), "pull-no-such-image", Cause.IMAGE_PULL_FAILURE),
         (TaskFacts(runtime_error="OCI runtime create failed", exit_code=127), "runtime-error", Cause.NONZERO_EXIT),

@@ -139,6 +139,26 @@ def test_words_of_a_device_blame_no_host_of_a_job_without_one() -> None:
     assert classify(TaskFacts(exit_code=1, log_tail=log)).rule == "log-gpu-unknown"
 
 
+@pytest.mark.parametrize(
+    ("said", "rule"),
+    [
+        (
+            "requests.exceptions.HTTPError: 403 Client Error: Forbidden for url: https://x",
+            "exit-code",
+        ),
+        ("google.api_core.exceptions.Forbidden: 403 GET https://x: Forbidden", "exit-code"),
+        ("urllib.error.HTTPError: HTTP Error 403: rate limit exceeded", "log-slow-down"),
+        (
+            "requests.exceptions.HTTPError: 404 Client Error: Not Found for url: https://x",
+            "log-refused",
+        ),
+    ],
+)
+def test_403_alone_is_no_refusal_for_good(said: str, rule: str) -> None:
+    """MISTAKE-2."""
+    assert classify(TaskFacts(exit_code=1, log_tail=f"{TRACE}{said}\n")).rule == rule
+
+
 # ---- chains of exceptions (MISTAKE-1)
 
 
