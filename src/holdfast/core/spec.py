@@ -18,6 +18,7 @@ from holdfast.core.bundles.code import CodeRef, check_code
 from holdfast.core.data.named import MAX_FOLDERS, MAX_WORD_CHARS, check_folders, list_mount_labels
 from holdfast.core.data.outputs import MAX_OUTPUTS, check_outputs
 from holdfast.core.dependencies import AFTER_PATTERN, MAX_PARENTS, parse_all
+from holdfast.core.endings.regex import MAX_PATTERN_CHARS, compile_pattern
 from holdfast.core.ids import ID_PATTERN
 from holdfast.core.retry import RetryFields, check_fields
 from holdfast.errors import ValidationError
@@ -92,6 +93,7 @@ class JobSpec(
     supervised: rank 0 runs a policy script and every rank a host manager; a lost rank other than 0
     is replaced alone (`core.endings.replace`). `holdfast supervise` makes such a job.
     on_partial: where a failure stops a gang and some tasks were done: fail, or restart them all.
+    fail_on: a regular expression; a task that exits with 0 fails where a line of its output matches.
     fresh_workdir: each attempt gets an empty folder of its own; otherwise attempts on one host
     share the job's folder. Without `cwd` a task starts in that folder.
     preemptible: a job of higher priority may take its place; it is queued again at no charge.
@@ -130,6 +132,7 @@ class JobSpec(
     ) = None
     cwd: Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^/[^\x00]*$")] | None = None
     fresh_workdir: bool = False
+    fail_on: Annotated[str, Meta(min_length=1, max_length=MAX_PATTERN_CHARS)] | None = None
     time_limit_seconds: Seconds | Off | None = None
     expected_seconds: Seconds | None = None
     stall_timeout_seconds: Seconds | Off | None = None
@@ -274,6 +277,7 @@ def check_spec(spec: JobSpec) -> JobSpec:
     _require(not spec.supervised or spec.image is None, "image", bare)
     _check_command(spec)
     _check_environment(spec)
+    _check_fail_on(spec.fail_on)
     if spec.mounts:
         labels = {**spec.host_labels, **list_mount_labels(spec.mounts)}
         return msgspec.structs.replace(spec, host_labels=labels)
@@ -294,6 +298,14 @@ def _check_setup(spec: JobSpec) -> None:
     for pattern in spec.setup_files:
         inside = pattern and not pattern.startswith("/") and ".." not in pattern.split("/")
         _require(bool(inside), "setup_files", f"{pattern!r} is no pattern below the job's folder")
+
+
+def _check_fail_on(pattern: str | None) -> None:
+    try:
+        if pattern is not None:
+            compile_pattern(pattern)
+    except ValidationError as error:
+        raise ValidationError(f"fail_on: {error.message}", field="fail_on") from None
 
 
 def _check_terminal(spec: JobSpec) -> None:

@@ -267,7 +267,7 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     of `app` with `limits`.
     falls_together: every rank of the attempt is on this host, and where one falls the agent stops
     the others at once (FALL-1).
-    code: what is laid into the work folder first. setup, setup_files, python: see JobSpec.
+    code: what is laid into the work folder first. setup, setup_files, python, fail_on: see JobSpec.
     also: further tasks that this order launches. stdin: the SHA-256 of the value that the task
     reads as its standard input.
     """
@@ -282,6 +282,7 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     secrets: dict[str, str] = {}
     cwd: str | None = None
     fresh_workdir: bool = False
+    fail_on: str = ""
     shell: str | None = None
     gpus: list[Count] = []
     visible_gpus: list[Count] = []

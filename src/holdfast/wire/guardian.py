@@ -122,9 +122,10 @@ class TaskEnded(GuardianMessage, frozen=True, kw_only=True, tag="ended"):
     exit_code, signal: of the first process; both are None where it still lives (`unkillable`) or
     never started (`start_error`), but exit_code is 126 or 127, as in shells, where the program or
     its folder can never be started here. oom: its control group counted an OOM kill of one of its
-    processes. stopped: a `StopTask` had been sent, or the deadline had passed, before the process
-    ended. lapsed: the guardian ended it at its lease deadline. unkillable: processes of it survived
-    SIGKILL for the kill limit; survivors: their pids. hosts_fault: the start failed because the
+    processes; oom_counted: that count could be read. stopped: a `StopTask` had been sent, or the
+    deadline had passed, before the process ended. lapsed: the guardian ended it at its lease
+    deadline. unkillable: processes of it survived SIGKILL for the kill limit; survivors: their
+    pids. hosts_fault: the start failed because the
     host lacked something (descriptors, processes, memory, disk). runtime_seconds: run time of the
     first process. max_memory_bytes: peak of the group, its file cache included; without a group, of
     the largest process. output: the end of each stream that was written to. left_running: names of
@@ -136,6 +137,7 @@ class TaskEnded(GuardianMessage, frozen=True, kw_only=True, tag="ended"):
     exit_code: Whole | None = None
     signal: Count | None = None
     oom: bool = False
+    oom_counted: bool = False
     stopped: bool = False
     lapsed: bool = False
     unkillable: bool = False

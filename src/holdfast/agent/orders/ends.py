@@ -27,11 +27,13 @@ from holdfast.agent.data.caches import CacheKeeper
 from holdfast.agent.data.outputs import OutputsKeeper
 from holdfast.agent.departure import Departure
 from holdfast.agent.health.checks import HealthChecks
+from holdfast.agent.offload import run_aside
 from holdfast.agent.orders.commands import Commands
 from holdfast.agent.orders.exit_facts import make_facts
+from holdfast.agent.orders.fail_on import find_failing_line
 from holdfast.agent.tasks import ENDS_TOLD_SECONDS, AgentTask, TaskTable
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers, out_path
-from holdfast.agent.uplink.logs import LogShipper, read_log_tail
+from holdfast.agent.uplink.logs import STREAMS, LogShipper, read_log_tail
 from holdfast.agent.uplink.news import News
 from holdfast.agent.uplink.transfers import find_failed_saves
 from holdfast.agent.watch.faults import FaultLooks
@@ -129,6 +131,8 @@ class TaskEnds:
             over_memory_bytes=task.saved.over_memory_bytes,
             rendezvous_port=task.order.master_port if task.order and task.key.rank == 0 else 0,
         )
+        if facts.succeeded and task.order is not None and task.order.fail_on:
+            facts = await self._judge_output(task, task.order.fail_on, facts)
         failure = None if facts.succeeded or facts.stopped else read_failure(task)
         facts = msgspec.structs.replace(facts, setup_error=failure) if failure else facts
         if container is None:
@@ -138,6 +142,14 @@ class TaskEnds:
             asked = None if task.order is None else task.order.runtime
             self.containers.note_unable(asked, status.lost)
         return add_container_facts(facts, ended, status, task, unkillable=unkillable)
+
+    async def _judge_output(self, task: AgentTask, pattern: str, facts: TaskFacts) -> TaskFacts:
+        """Return the facts with the line of the output that the job fails on, if any."""
+        paths = [task.path_of(stream) for stream in STREAMS]
+        line = await run_aside(lambda: find_failing_line(pattern, paths, task.redactor))
+        if line is None:
+            return facts
+        return msgspec.structs.replace(facts, failed_on=line, log_tail=read_log_tail(task))
 
     def _tell(self, task: AgentTask) -> None:
         """Have the next sync report the end, and the parts of the agent forget the task."""

@@ -232,6 +232,7 @@ def _job_text(
         ("its jobs", _name_children(job)),
         ("command", shorten(command, 400)),
         ("folder", spec.cwd or ("a fresh one each attempt" if spec.fresh_workdir else "")),
+        ("fails on", spec.fail_on or ""),
         ("code", spec.code.describe() if spec.code else ""),
         ("wants", ", ".join(filter(None, wants))),
         ("only on hosts", " ".join(f"{k}={v}" for k, v in spec.host_labels.items())),

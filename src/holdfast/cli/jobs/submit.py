@@ -105,6 +105,11 @@ NEED_OPTIONS: tuple[Callable[..., Any], ...] = (
         "--fresh-workdir", is_flag=True, default=None, help="Start each attempt in an empty folder."
     ),
     click.option(
+        "--fail-on",
+        metavar="PATTERN",
+        help="Fail at exit code 0, too, if a line of output matches.",
+    ),
+    click.option(
         "--time-limit",
         metavar="TIME",
         help="Stop it after 90s, 2h, …; off: never. [default: its queue's or project's, or none]",
@@ -184,7 +189,7 @@ _SHELL_VARIABLES = (
 )  # fmt: skip
 _PLAIN = (
     "name", "queue", "project", "priority", "gpus", "cpus", "watchdog_cap", "idempotency_key", "cwd",
-    "fresh_workdir", "stop_tells", "on_standstill",
+    "fresh_workdir", "stop_tells", "on_standstill", "fail_on",
 )  # fmt: skip
 _LIMITS = (
     "memory", "time_limit", "expected", "stall_timeout", "silence_limit", "first_beat_timeout", "grace", "lease_ttl",

@@ -42,6 +42,7 @@ class SubmitFields(TypedDict, total=False):
     workdir: str | os.PathLike[str] | None
     cwd: str | None
     fresh_workdir: bool
+    fail_on: str | None
     time_limit: Duration | None
     time_limit_seconds: Duration | None
     expected: Duration | None

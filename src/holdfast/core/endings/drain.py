@@ -118,7 +118,10 @@ def may_start_elsewhere(
     job: JobRecord, tasks: Sequence[TaskRecord], hosts: Sequence[HostRecord]
 ) -> bool:
     """Return whether an eligible host is left that has not tried to start the job (BUDGET-7); after
-    `MAX_TRIED_HOSTS` hosts no further one is tried."""
+    `MAX_TRIED_HOSTS` hosts, or one where its program was wrong (BUDGET-9), no further one is
+    tried."""
+    if job.cause is Cause.PROGRAM_ERROR:
+        return False
     avoided = set(job.avoid_hosts)
     tried = avoided | {task.host_id for task in tasks if task.host_id is not None}
     if job.start_failures + 1 >= MAX_TRIED_HOSTS and len(avoided) + 1 >= MAX_TRIED_HOSTS:

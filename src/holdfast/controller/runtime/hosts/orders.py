@@ -146,6 +146,7 @@ def _make_order(
         secrets=dict(offer.secrets),
         cwd=spec.cwd,
         fresh_workdir=spec.fresh_workdir,
+        fail_on=spec.fail_on or "",
         shell=spec.shell,
         stdin=spec.stdin or "",
         terminal=spec.terminal,
