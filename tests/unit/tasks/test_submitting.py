@@ -358,6 +358,18 @@ def test_what_no_host_can_import_is_refused(controller: Controller) -> None:
         inner.submit()
 
 
+def test_a_module_may_have_a_hyphen_in_its_name(controller: Controller) -> None:
+    def count(n: int) -> int:
+        return n
+
+    count.__qualname__, count.__module__ = "count", "my-job"
+    handle = holdfast.task(count).submit(1)
+    assert controller.specs[handle.set_id].function == "my-job:count"
+    count.__module__ = "2nd job"
+    with pytest.raises(ValidationError, match=r"a module's file is named with letters, digits"):
+        holdfast.task(count).submit(1)
+
+
 @pytest.mark.parametrize(
     ("option", "words"),
     [
