@@ -4,11 +4,16 @@ patterns, which match bytes as git's own do."""
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.errors import ValidationError
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
 
 GIT_RULES, OWN_RULES = b".gitignore", b".holdfastignore"
 _VERSIONED = (b".git", b".hg", b".svn")
@@ -25,12 +30,33 @@ class _RuleFile:
     """The patterns of one file, which hold for the paths below its folder."""
 
     def __init__(self, folder: bytes, name: bytes, text: bytes) -> None:
+        self._lines = text.splitlines()
+        self._name = os.fsdecode(os.path.join(folder, name))
+        try:
+            self._spec = self._compile(self._lines)
+        except Exception:  # each of the libraries has its own
+            raise self._find_bad_line() from None
+        self._skip = len(folder) + 1 if folder else 0
+
+    def _compile(self, lines: Sequence[bytes]) -> GitIgnoreSpec:
         from pathspec import GitIgnoreSpec  # late, because most folders have no such file
 
-        self._lines = text.splitlines()
-        self._spec = GitIgnoreSpec.from_lines(map(_as_text, self._lines))
-        self._name = os.fsdecode(os.path.join(folder, name))
-        self._skip = len(folder) + 1 if folder else 0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of `re`, about brackets in brackets
+            spec = GitIgnoreSpec.from_lines(map(_as_text, lines))
+        spec.check_file("x")  # some patterns are read only now
+        return spec
+
+    def _find_bad_line(self) -> ValidationError:
+        for number, line in enumerate(self._lines, 1):
+            try:
+                self._compile([line])
+            except Exception:
+                said = os.fsdecode(line.strip())
+                return ValidationError(
+                    f"{self._name}, line {number}: {said!r} is no pattern", field="workdir"
+                )
+        return ValidationError(f"{self._name} cannot be read as patterns", field="workdir")
 
     def judge(self, path: bytes, *, is_folder: bool) -> tuple[bool, str] | None:
         """Return whether a path is left out, and by which line of the file; None where no line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -103,6 +104,15 @@ def test_rules_match_bytes_beside_names_that_are_no_utf8(tmp_path: Path) -> None
     found = walk(str(tmp_path))
     assert {one.path for one in found.found} == {b".holdfastignore", b"caf\xe9.txt"}
     assert left(found)["größe.txt"] == ".holdfastignore says größe.txt"
+
+
+@pytest.mark.parametrize("bad", ["!", "[z-a]", "a\\", "[[:foo:]]"])
+@pytest.mark.parametrize("name", [".gitignore", ".holdfastignore"])
+def test_a_bad_pattern_is_told_with_its_line(tmp_path: Path, name: str, bad: str) -> None:
+    write(tmp_path, "a.py")
+    (tmp_path / name).write_text(f"*.tmp\n{bad}\n*.log\n")
+    with pytest.raises(ValidationError, match=rf"^{re.escape(name)}, line 2: .* is no pattern"):
+        walk(str(tmp_path))
 
 
 @pytest.fixture
