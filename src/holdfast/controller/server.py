@@ -357,10 +357,7 @@ async def serve(config: ServerConfig) -> None:
     opening = asyncio.create_task(open_store(config))
     stopped = asyncio.create_task(stop.wait())
     try:
-        await asyncio.wait((opening, stopped), return_when=asyncio.FIRST_COMPLETED)
-        if not opening.done():
-            opening.cancel()
-            await asyncio.gather(opening, return_exceptions=True)
+        if not await _finish(opening, stopped):
             return
         store = opening.result()
         try:
@@ -391,6 +388,8 @@ async def _serve_store(
         dashboard_urls=config.dashboard_urls,
     )
     try:
+        if not await _finish(running.controller.blob_place.join(), stopped):
+            return
         await running.start()
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, running.reload)
         # Objects of the start live to the end; to look through them cost 40 ms a time, in which no
@@ -414,6 +413,20 @@ def _say_next(config: ServerConfig, url: str) -> str:
         f'{config.token_file}; then, for each host, holdfast agent --join {url} --token "$(holdfast '
         'token create --role join)"'
     )
+
+
+async def _finish(
+    work: asyncio.Task[PostgresStore] | Coroutine[Any, Any, None], stopped: asyncio.Task[bool]
+) -> bool:
+    """Do work of the start; return False where the signal to stop came before its end."""
+    task = asyncio.ensure_future(work)
+    await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return False
+    task.result()
+    return True
 
 
 async def _wait_for_end(running: RunningServer, stopped: asyncio.Task[bool]) -> None:

@@ -135,11 +135,21 @@ class Problem(ApiBody, frozen=True, kw_only=True, omit_defaults=True):
     instance: str | None = None
 
 
+class ServerProblem(ApiBody, frozen=True):
+    """Something that is wrong with a controller. part: what it is about, as `blobs`."""
+
+    part: str
+    sentence: str
+    mend: str
+
+
 class ServerView(ApiBody, frozen=True, kw_only=True):
-    """The controller that answered. clock: the time there as it answered."""
+    """The controller that answered. clock: the time there as it answered. problems: what is wrong
+    with it, which its operator should mend."""
 
     version: str
     clock: datetime
+    problems: list[ServerProblem] = []
 
 
 class BatchRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from holdfast.cli.data.outputs import list_missing
 from holdfast.cli.endings import EXIT_INTERRUPTED
 from holdfast.cli.face import Face, talks
 from holdfast.cli.jobs.logs import copy_output, exit_code_of_job, tell_end
@@ -173,11 +174,10 @@ def wait_outputs(client: Client, job: JobRecord) -> None:
     """Wait until the outputs of a job that ended are collected, and say where they are."""
     found = client.wait_outputs(job.id)
     for one in found:
-        left = len(one.left_out) + one.left_more
-        out = f", and {left} not kept" if left else ""
-        why = f" ({one.reason})" if one.reason else ""
         rank = f" of rank {one.rank}" if len(found) > 1 else ""
-        note(f"outputs{rank} {one.state}: {one.files} files, {size(one.bytes)}{out}{why}")
+        note(f"outputs{rank} {one.state}: {one.files} files, {size(one.bytes)}")
+        for line in list_missing(one):
+            note(line + rank)
     if any(one.digest for one in found):
         note(f"fetch them: holdfast outputs {job.id} --get DIR")
 

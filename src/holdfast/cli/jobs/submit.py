@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import stat
@@ -331,17 +332,27 @@ def _read_env(pairs: Sequence[str], environ: Mapping[str, str]) -> dict[str, str
         if not equals and name not in environ:
             message = f"--env {name}: no such variable here; write {name}=VALUE"
             raise ValidationError(message, field=f"env.{name}")
-        values[name] = value if equals else environ[name]
+        values[_as_utf8(name)] = _as_utf8(value if equals else environ[name])
     return values
 
 
+def _as_utf8(word: str) -> str:
+    """Return a word of the command line as UTF-8 text, in whichever locale Python read it."""
+    try:
+        return os.fsencode(word).decode()
+    except ValueError:  # other text, or none: the submission judges it
+        return word
+
+
 def _read_env_files(paths: Sequence[str]) -> dict[str, str]:
-    """Read files of lines K=V; lines that are empty or begin with # say nothing. Raises
+    """Read files of lines K=V in UTF-8; lines that are empty or begin with # say nothing. Raises
     ValidationError with the line."""
     values = {}
     for path in paths:
         try:
-            lines = Path(path).read_text().splitlines()
+            # As bytes, because a text also has line ends inside of values, such as U+2028.
+            data = Path(path).read_bytes().removeprefix(codecs.BOM_UTF8)
+            lines = [line.decode() for line in data.splitlines()]
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
             raise ValidationError(

@@ -143,7 +143,7 @@ def create(face: Face, path: str) -> None:
       holdfast pools create -f pool.toml
     """
     try:
-        text = Path(path).read_text()
+        text = Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise ValidationError(f"the pool file {path} cannot be read: {error}") from error
     read = read_pools(text, os.environ)

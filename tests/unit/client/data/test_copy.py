@@ -109,6 +109,22 @@ def test_a_file_a_folder_and_a_glob_come_here(task: Path, here: Path) -> None:
             make_copier(task).fetch([missing], str(here))
 
 
+def test_a_name_that_is_there_is_no_pattern(task: Path, here: Path) -> None:
+    (task / "run[1]").mkdir()
+    (task / "run[1]/a").write_bytes(b"a")
+    for name in ("run[1].pt", "run1.pt", "what?", "whats"):
+        (task / name).write_bytes(name.encode())
+    make_copier(task).fetch(["run[1].pt"], str(here / "one.pt"))
+    assert (here / "one.pt").read_bytes() == b"run[1].pt"
+    make_copier(task).fetch(["run[1]", "what?"], str(here / "two"))
+    assert list_tree(here / "two") == {"run[1]": None, "run[1]/a": b"a", "what?": b"what?"}
+    make_copier(task).fetch(["run[12].pt"], str(here / "three"))
+    assert list_tree(here / "three") == {"run1.pt": b"run1.pt"}
+    for bad in ("[z-a]", "x[!]y", "[9-0]*"):
+        with pytest.raises(ValidationError, match="is not there, and it is no pattern: "):
+            make_copier(task).fetch([bad], str(here))
+
+
 def test_files_and_folders_go_there(task: Path, here: Path) -> None:
     (here / "src/deep").mkdir(parents=True)
     (here / "src/deep/run.sh").write_bytes(b"#!/bin/sh\n")

@@ -88,6 +88,11 @@ class PostgresLeadership:
         self._lead: Connection | None = None
         self._lead_lock = asyncio.Lock()
 
+    @property
+    def holder(self) -> str:
+        """Return the name of this replica in the lead's row."""
+        return self._sender_id
+
     def start(self) -> None:
         """Keep the two connections for hints open from now on."""
         self._tasks = [
