@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.agent.sessions.dial import LEFT, LOST, REFUSED, REPLACED, Dialled
+from holdfast.agent.sessions.dial import Dialled
 from holdfast.agent.sessions.hand import HandLine
 from holdfast.bounds import UNREADABLE
 from holdfast.core.ids import TaskKey
@@ -31,8 +31,12 @@ from holdfast.wire.sessions.frames import (
     ACK_BYTES,
     BEGUN,
     CLOSE,
+    LEFT,
+    LOST,
     NOTICE,
     PIECE_BYTES,
+    REFUSED,
+    REPLACED,
     RESIZE,
     SIGNAL,
     STATUS,

@@ -20,14 +20,16 @@ import msgspec
 
 from holdfast.client.locate import ControllerPlace
 from holdfast.client.rest import path_of
-from holdfast.client.sessions.websocket import LinkLost, WebSocket, open_websocket
+from holdfast.client.sessions.websocket import LinkLost, WebSocket, is_ready, open_websocket
 from holdfast.client.transport import http_options
 from holdfast.errors import Conflict, HoldfastError, Unavailable
 from holdfast.http.blocking import BlockingHttp
 from holdfast.http.courier import CONNECT_SECONDS
+from holdfast.http.sockets import reset_on_close
 from holdfast.wire.sessions.frames import (
     BEGUN,
     CLOSE,
+    DAMAGED,
     NOTICE,
     PIECE_BYTES,
     STATUS,
@@ -129,7 +131,7 @@ class PortForward:
             return
         self._open.add(wire)
         try:
-            carry(local, wire, self._notice)
+            carry(local, wire, f"a connection to port {self._asked.port}", self._notice)
         finally:
             self._open.discard(wire)
 
@@ -158,7 +160,7 @@ def open_forward(
     """Open the link of one connection. Raises HoldfastError."""
     wire = open_websocket(http, place, path)
     try:
-        wire.send(msgspec.json.encode(asked))
+        wire.ask(msgspec.json.encode(asked))
         (first, *more) = wire.read(_BEGIN_SECONDS) or (b"",)
     except LinkLost as error:
         wire.abort()
@@ -174,28 +176,35 @@ def open_forward(
     raise kind(status.detail or status.code, code=status.code)
 
 
-def carry(
-    local: socket.socket, wire: WebSocket, notice: Callable[[str], None] = lambda sentence: None
-) -> None:
-    """Carry bytes between a connection here and its link, until both directions have ended."""
+def carry(local: socket.socket, wire: WebSocket, name: str, notice: Callable[[str], None]) -> None:
+    """Carry bytes between a connection here and its link, until both directions have ended. A
+    connection that ended otherwise, there or on its way, is reset here.
+
+    name: the connection, as its user is told of it by `notice`.
+    """
     local.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    over = threading.Event()
+    over, is_whole = threading.Event(), False
     sender = threading.Thread(target=_send_all, args=(local, wire, over), daemon=True)
     sender.start()
     try:
-        _receive_all(local, wire, notice)
-    except (LinkLost, OSError):
+        is_whole = not _receive_all(local, wire, notice).code
+    except LinkLost as error:
+        if error.code == DAMAGED:
+            notice(f"{name} was ended, because {error}; it is to be made anew")
+    except OSError:
         pass
     finally:
         over.set()
         wire.close()
+        if not is_whole:
+            reset_on_close(local)
         local.close()
 
 
 def _send_all(local: socket.socket, wire: WebSocket, over: threading.Event) -> None:
     try:
         while not over.is_set():
-            if not select.select([local], [], [], _STEP_SECONDS)[0]:
+            if not is_ready(local, select.POLLIN, _STEP_SECONDS):
                 continue
             data = local.recv(PIECE_BYTES)
             if not data:
@@ -206,7 +215,9 @@ def _send_all(local: socket.socket, wire: WebSocket, over: threading.Event) -> N
         wire.shut()
 
 
-def _receive_all(local: socket.socket, wire: WebSocket, notice: Callable[[str], None]) -> None:
+def _receive_all(
+    local: socket.socket, wire: WebSocket, notice: Callable[[str], None]
+) -> SessionStatus:
     while True:
         for message in wire.read():
             channel = message[0] if message else -1
@@ -217,4 +228,4 @@ def _receive_all(local: socket.socket, wire: WebSocket, notice: Callable[[str], 
             elif channel == NOTICE:
                 notice(message[1:].decode(errors="replace"))
             elif channel == STATUS:
-                return
+                return _decode_status(message[1:])
