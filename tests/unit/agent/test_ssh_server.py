@@ -33,3 +33,14 @@ def test_an_ssh_server_that_cannot_begin_says_why(
     )
     assert done.returncode in (1, 127)
     assert said in done.stderr.decode()
+
+
+@pytest.mark.parametrize("number", ["HUP", "TERM"])
+def test_the_end_of_a_connection_says_nothing(tmp_path: Path, number: str) -> None:
+    """The guardian's signal reaches the server and the shell that waits for it, in any order."""
+    server = tmp_path / "sshd"
+    server.write_text(f"#!/bin/sh\nkill -{number} $$\n")
+    server.chmod(0o755)
+    env = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "TMPDIR": str(tmp_path)}
+    done = subprocess.run(SSH_SERVER, input=b"user\nkey\n.\n", capture_output=True, env=env)
+    assert (done.stdout, done.stderr) == (b"", b"")

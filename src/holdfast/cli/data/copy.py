@@ -93,9 +93,12 @@ def _copy(
         note("the job is over, so its kept outputs are copied")
         return _fetch_kept(face, client, job_id, asked)
     except OSError as error:
+        path = copier.progress.path
+        what = f"{path} of the task cannot be written here, to {asked.to}"
+        if not fetches:
+            what = f"{error.filename or path} cannot be read here"
         raise ValidationError(
-            f"{error.filename or asked.to} cannot be read or written: {error.strerror}; what has "
-            "arrived stays, so the same command goes on",
+            f"{what}: {error.strerror}; what has arrived stays, so the same command goes on",
             field="target",
         ) from error
     finally:

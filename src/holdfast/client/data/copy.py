@@ -263,11 +263,16 @@ class Copier:
         self.progress.whole = sum(s.st_size for _, _, s in jobs if stat.S_ISREG(s.st_mode))
         for path, target, status in jobs:
             self.progress.path = path
-            if stat.S_ISDIR(status.st_mode):
-                bits = stat.S_IMODE(status.st_mode) & 0o777
-                self._make_folder(target, bits)
-            else:
-                self._send_file(path, target)
+            try:
+                if stat.S_ISDIR(status.st_mode):
+                    self._make_folder(target, stat.S_IMODE(status.st_mode) & 0o777)
+                else:
+                    self._send_file(path, target)
+            except FilesRefused as error:
+                raise FilesRefused(
+                    f"{path} cannot be written in the task, to {target}: {error}; what has arrived "
+                    "stays there, so the same copy goes on"
+                ) from error
         self.close()
         return self.progress
 

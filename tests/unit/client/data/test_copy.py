@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.client.data.channel import FilesRefused
 from holdfast.client.data.copy import Copier
 from holdfast.errors import NotFound, Unavailable, ValidationError
 
@@ -20,10 +21,12 @@ from holdfast.errors import NotFound, Unavailable, ValidationError
 class Program:
     """The program that serves the files, on pipes that may break after some bytes."""
 
-    def __init__(self, folder: Path, break_after: float = float("inf")) -> None:
+    def __init__(
+        self, folder: Path, break_after: float = float("inf"), under: tuple[str, ...] = ()
+    ) -> None:
         self.left = break_after
         self.process = subprocess.Popen(
-            [sys.executable, "-I", "-m", "holdfast.work.files", "task", "0"],
+            [*under, sys.executable, "-I", "-m", "holdfast.work.files", "task", "0"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=folder,
@@ -287,3 +290,16 @@ def test_devices_and_fifos_are_left_where_they_are(task: Path, here: Path) -> No
     copier.fetch(["out"], f"{here}/")
     assert os.listdir(here / "out") == ["file"]
     assert copier.progress.left == [("out/fifo", "a device, socket or fifo")]
+
+
+def test_a_full_disk_in_the_task_is_told_with_the_file_and_the_side(task: Path, here: Path) -> None:
+    """A limit on the size of files stands for the disk."""
+    (here / "model.pt").write_bytes(bytes(3 << 20))
+    full = Copier(lambda: Program(task, under=("sh", "-c", 'ulimit -f 2500; exec "$0" "$@"')))
+    words = f"{here}/model.pt cannot be written in the task, to out.pt: File too large; what has"
+    with pytest.raises(FilesRefused, match=words):
+        full.send([str(here / "model.pt")], "out.pt")
+    full.close()
+    assert not (task / "out.pt").exists()
+    make_copier(task).send([str(here / "model.pt")], "out.pt")
+    assert (task / "out.pt").read_bytes() == bytes(3 << 20)
