@@ -122,6 +122,7 @@ class AgentTask:
         self.fell = False  # it failed by itself, and its gang falls with it (FALL-1)
         self.pid = 0
         self.started_at = 0.0  # CLOCK_BOOTTIME; 0 before it runs
+        self.setup_seconds = 0.0  # how long its environment took before that
         self.deadline = 0.0  # CLOCK_BOOTTIME: its lease's end, by the last answer
         self.facts: TaskFacts | None = None
         self.stop_grace: float | None = None  # seconds of the stop that was sent
@@ -155,6 +156,12 @@ class AgentTask:
     def attempt(self) -> int:
         """Return the number of the task's attempt; 0 if the order was lost."""
         return self.order.attempt if self.order else 0
+
+    @property
+    def has_processes(self) -> bool:
+        """Return True if its program runs, or one that makes its environment."""
+        launched = self.state is AgentTaskState.LAUNCHED and self.pid != 0
+        return launched or self.state is AgentTaskState.RUNNING
 
     @property
     def live(self) -> bool:

@@ -28,6 +28,7 @@ SHORT_NAMES = {
     "lease_ttl": "lease_ttl_seconds",
     "budget_reset": "budget_reset_seconds",
     "pull_timeout": "image_pull_seconds",
+    "setup_timeout": "setup_seconds",
     "min_runtime": "preempt_min_run_seconds",
     "notice": "notice_seconds",
     "start_timeout": "start_timeout_seconds",

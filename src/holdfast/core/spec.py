@@ -69,7 +69,8 @@ class JobSpec(
     attempt reads as its standard input; without one the input is empty.
     code: the folder, or the commit, that is laid into the work folder before each attempt. setup: a
     line for `/bin/sh` that makes the Python environment, once per host for all jobs of the project
-    with this line, this `python` and these `setup_files`. python: a version, as 3.12.
+    with this line, this `python` and these `setup_files`, if they find the same in all files that
+    it read. python: a version, as 3.12. setup_seconds: how long that may take.
     tasks: number of ranks that run together; more than one is a gang.
     gpus, cpus, memory_bytes: needs of each task. A task with GPUs needs devices, another needs
     `cpus` slots (default 1).
@@ -154,6 +155,7 @@ class JobSpec(
     pull: Literal["missing", "always", "never"] = "missing"
     volumes: Annotated[tuple[Volume, ...], Meta(max_length=64)] = ()
     image_pull_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
+    setup_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
     caches: Annotated[tuple[FolderWord, ...], Meta(max_length=MAX_FOLDERS)] = ()
     mounts: Annotated[tuple[FolderWord, ...], Meta(max_length=MAX_FOLDERS)] = ()
     outputs: Annotated[tuple[FolderWord, ...], Meta(max_length=MAX_OUTPUTS)] = ()
@@ -189,6 +191,11 @@ class JobSpec(
         """Return the CPU slots that a task needs: `cpus` where given, else one, or none with
         GPUs."""
         return self.cpus if self.cpus is not None else (0 if self.gpus else 1)
+
+    @property
+    def makes_environment(self) -> bool:
+        """Return whether a Python environment is made before the job's program starts."""
+        return self.setup is not None or self.python is not None
 
     @property
     def title(self) -> str:
@@ -285,9 +292,10 @@ def check_spec(spec: JobSpec) -> JobSpec:
 
 
 def _check_setup(spec: JobSpec) -> None:
-    asks = spec.setup is not None or spec.python is not None
-    _require(asks or not spec.setup_files, "setup_files", "setup_files go with setup or python")
-    if not asks:
+    for field in ("setup_files", "setup_seconds"):
+        belongs = spec.makes_environment or not getattr(spec, field)
+        _require(belongs, field, f"{field} goes with setup or python")
+    if not spec.makes_environment:
         return
     own = (
         "in a container the environment is made before the job's own command, and not before its "

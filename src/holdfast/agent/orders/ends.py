@@ -22,6 +22,7 @@ import msgspec
 from holdfast.agent.bundles.setups import read_failure
 from holdfast.agent.calls.executors import Executors
 from holdfast.agent.calls.places import CallWatches
+from holdfast.agent.containers.plan import RunnerStatus
 from holdfast.agent.containers.tasks import ContainerTasks, add_container_facts
 from holdfast.agent.data.caches import CacheKeeper
 from holdfast.agent.data.outputs import OutputsKeeper
@@ -135,9 +136,15 @@ class TaskEnds:
             facts = await self._judge_output(task, task.order.fail_on, facts)
         failure = None if facts.succeeded or facts.stopped else read_failure(task)
         facts = msgspec.structs.replace(facts, setup_error=failure) if failure else facts
-        if container is None:
-            return facts
-        status, unkillable = container
+        if container is not None:
+            facts = self._add_container(task, ended, facts, container)
+        ran = max(0.0, facts.runtime_seconds - task.setup_seconds)
+        return msgspec.structs.replace(facts, runtime_seconds=ran)
+
+    def _add_container(
+        self, task: AgentTask, ended: TaskEnded, facts: TaskFacts, found: tuple[RunnerStatus, bool]
+    ) -> TaskFacts:
+        status, unkillable = found
         if status.lost is not None and not status.started_at and task.watch.trip is None:
             asked = None if task.order is None else task.order.runtime
             self.containers.note_unable(asked, status.lost)

@@ -56,6 +56,9 @@ SETUP_OPTIONS: tuple[Callable[..., Any], ...] = (
         metavar="PATTERN",
         help="What the environment depends on. [default: requirements*.txt, pyproject.toml, uv.lock, …]",
     ),
+    click.option(
+        "--setup-timeout", metavar="TIME", help="The longest that may take. [default: 1h]"
+    ),
     click.option("--python", metavar="VERSION", help="The environment's Python, as 3.12."),
 )
 _FIELDS = {"path", "max", "send_anyway"}

@@ -254,6 +254,9 @@ def read_spec(
     for name in ("setup", "python"):
         if options.get(name) is not None:
             fields[name] = options[name]
+    if options.get("setup_timeout") is not None:
+        fields.pop("setup_seconds", None)
+        fields["setup_timeout"] = options["setup_timeout"]
     if options.get("setup_files"):
         fields["setup_files"] = list(options["setup_files"])
     read_gang(fields, options)

@@ -74,6 +74,8 @@ class SubmitFields(TypedDict, total=False):
     volumes: Sequence[str]
     pull_timeout: Duration | None
     image_pull_seconds: Duration | None
+    setup_timeout: Duration | None
+    setup_seconds: Duration | None
     caches: Sequence[str]
     mounts: Sequence[str]
     outputs: Sequence[str]

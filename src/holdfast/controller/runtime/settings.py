@@ -102,6 +102,12 @@ class Settings:
             return found
         return Effective(TIME_LIMIT, find_call_limit(queue, spec.gpus), "calls")
 
+    def start_limit(self, name: str, queue: str, spec: JobSpec) -> float:
+        """Return how long a start may take, by the setting `name`, and longer by the limit of an
+        environment's making where the job has one made."""
+        making = self.number("setup_seconds", queue, spec) if spec.makes_environment else 0.0
+        return self.number(name, queue, spec) + making
+
     def number(self, name: str, queue: str | None = None, spec: JobSpec | None = None) -> float:
         """Return the value in force of a setting that is a number and cannot be off."""
         value = self.value(name, queue, spec)

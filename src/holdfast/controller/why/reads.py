@@ -100,7 +100,7 @@ async def find_circumstances(
 def _find_start_limit(
     settings: Settings, job: JobRecord, name: str | None
 ) -> tuple[str, float] | None:
-    return None if name is None else (name, settings.number(name, job.queue, job.spec))
+    return None if name is None else (name, settings.start_limit(name, job.queue, job.spec))
 
 
 async def _find_idle(controller: Controller, jobs: Sequence[JobRecord]) -> dict[str, IdleGpus]:
@@ -113,7 +113,7 @@ async def _find_idle(controller: Controller, jobs: Sequence[JobRecord]) -> dict[
 async def find_environment(controller: Controller, job: JobRecord) -> str | None:
     """Return what the begin of the newest attempt's log says of an environment that was made long
     before; None for a job without an environment of its own."""
-    if job.attempts == 0 or (job.spec.setup is None and job.spec.python is None):
+    if job.attempts == 0 or not job.spec.makes_environment:
         return None
     chunks = await controller.store.logs.read_log(
         job.id, job.attempts, 0, "stdout", 0, limit_bytes=_BEGIN_BYTES

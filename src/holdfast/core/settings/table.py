@@ -264,6 +264,10 @@ _ALL = (
             "a checkpoint of at most this size is also handed over in CHECKPOINT_DATA", low=0, high=96, scope="queue"),
     # containers
     Setting("image_pull_seconds", "seconds", 1800.0, "time the pull of a container image may take", low=1, high=_DAY),
+    # environments
+    Setting("setup_seconds", "seconds", 3600.0,
+            "time the making of an environment (--setup) may take, the wait for another job's making included",
+            low=1, high=_DAY),
     # limits
     Setting("log_keep_mb", "number", 16.0,
             "log kept by the controller per stream and attempt: its head and its tail", low=0.1, high=4096),

@@ -154,6 +154,7 @@ def _make_order(
         setup=spec.setup,
         setup_files=list(spec.setup_files),
         python=spec.python,
+        setup_seconds=settings.number("setup_seconds", job.queue, spec),
         gpus=list(task.devices),
         memory_bytes=job.memory_bytes,
         world_size=job.tasks,
