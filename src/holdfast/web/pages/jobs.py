@@ -8,7 +8,10 @@ from collections.abc import Iterable
 import msgspec
 from starlette.responses import Response
 
+from holdfast.client.methods.arrays import ArrayMethods
 from holdfast.client.methods.jobs import JobMethods
+from holdfast.client.rest import ResultPage
+from holdfast.core.arrays.records import ArrayRecord
 from holdfast.core.records import HostRecord, JobRecord, ProjectRecord, QueueRecord
 from holdfast.core.states import JobState
 from holdfast.errors import ValidationError
@@ -16,6 +19,9 @@ from holdfast.web.acts import write_bulk
 from holdfast.web.page import Page, PageRequest, read_items, together
 
 PAGE_JOBS = 50
+MAX_ARRAYS = 200
+_OF_ARRAYS = {"states", "queue", "project", "owner", "name"}
+"""The filters that say something of an array; with any other its members are listed singly."""
 VIEWS = (
     ("All", ""),
     ("Running", "state:running"),
@@ -134,13 +140,33 @@ async def show(ask: PageRequest) -> Page:
         query = make_query(read_filter(text))
     except ValidationError as error:
         query, trouble = {}, error.message
-    call = JobMethods.jobs(ask.reader, page_size=PAGE_JOBS, **query)
+    return await _draw(ask, query, text, trouble)
+
+
+async def show_array(ask: PageRequest, array: ArrayRecord) -> Page:
+    """Make the page of an array: how far it is, and its members."""
+    return await _draw(ask, {"array": array.id}, f"array:{array.id}", "", array)
+
+
+async def _draw(
+    ask: PageRequest,
+    query: dict[str, object],
+    text: str,
+    trouble: str,
+    array: ArrayRecord | None = None,
+) -> Page:
+    folds = set(query) <= _OF_ARRAYS
+    shown = {**query, "array": "none"} if folds else query
+    call = JobMethods.jobs(ask.reader, page_size=PAGE_JOBS, **shown)
     if "cursor" in ask.query:
         call = call.at(ask.query["cursor"])
     found = await ask.reader.first(call)
+    arrays = await _read_arrays(ask, query, found) if folds else []
+    rows: list[JobRecord | ArrayRecord] = [*found.items, *arrays]
     bulk = {"noun": "job", "find": f"/v1/jobs?{_api_query(query)}"}
     values = {
-        "jobs": [] if trouble else found.items,
+        "array": array,
+        "jobs": [] if trouble else sorted(rows, key=lambda row: row.id, reverse=True),
         "next": None if trouble else found.next,
         "filter": text,
         "trouble": trouble,
@@ -150,7 +176,21 @@ async def show(ask: PageRequest) -> Page:
             "job.retry", key="id", many="/v1/jobs/retry", states=["failed", "cancelled"], **bulk
         ),
     }
-    return Page(template="jobs.html", title="Jobs", values=values, follows=("jobs",), every=10)
+    title = "Jobs" if array is None else array.name
+    return Page(template="jobs.html", title=title, values=values, follows=("jobs",), every=10)
+
+
+async def _read_arrays(
+    ask: PageRequest, query: dict[str, object], jobs: ResultPage[JobRecord]
+) -> list[ArrayRecord]:
+    """Return the arrays that were submitted between the newest and the oldest job of a page; both
+    lists go by their ids, and take the same cursor."""
+    call = ArrayMethods.arrays(ask.reader, page_size=MAX_ARRAYS, **query)
+    found = await read_items(
+        ask.reader, call.at(ask.query["cursor"]) if "cursor" in ask.query else call
+    )
+    last = jobs.items[-1].id if jobs.next is not None else ""
+    return [array for array in found if array.id > last]
 
 
 def _api_query(query: dict[str, object]) -> str:

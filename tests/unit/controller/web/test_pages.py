@@ -177,3 +177,22 @@ def test_cycles_that_did_the_same_one_after_the_other_are_one_row() -> None:
         (1, told[2], told[2].timestamp),
         (1, told[3], told[3].timestamp),
     ]
+
+
+async def test_an_array_has_a_page_and_is_one_row_of_the_list(
+    served: Served, agent: FakeAgent, browser: Browser
+) -> None:
+    body = {"array": "0-2", "spec": {"argv": ["true"], "name": HOSTILE}}
+    array = (await served.call("POST", "/v1/arrays", json=body)).json()
+    plain = await served.submit(name="plain")
+    listed = (await browser.send("GET", "/jobs")).text
+    assert f'id="array-{array["id"]}"' in listed
+    assert f'id="job-{plain["id"]}"' in listed
+    assert listed.count('id="job-') == 1, "the members are folded into the array's row"
+    page = await browser.send("GET", f"/jobs/{array['id']}")
+    assert page.status_code == 200
+    assert page.text.count('id="job-') == 3
+    assert "of 3 ended" in page.text
+    assert "<script>alert" not in page.text + listed
+    by_label = (await browser.send("GET", "/jobs?q=label:a=b")).text
+    assert "array-" not in by_label

@@ -11,6 +11,7 @@ import msgspec
 import yaml
 
 from holdfast.client.methods.jobs import JobMethods
+from holdfast.core.arrays.records import ArrayRecord
 from holdfast.core.progress.pace import estimate, find_still
 from holdfast.core.records import AttemptRecord
 from holdfast.core.states import JobState
@@ -22,6 +23,7 @@ from holdfast.web.pages.job.gang import find_slow, group_ranks, read_ranks, say_
 from holdfast.web.pages.job.readings import read_readings
 from holdfast.web.pages.job.run import read_run
 from holdfast.web.pages.job.timeline import draw_timeline
+from holdfast.web.pages.jobs import show_array
 from holdfast.wire.api import ForensicsView, JobView, Why
 
 TABS = ("output", "ranks", "readings", "stacks", "files", "events", "spec")
@@ -37,7 +39,13 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 async def show(ask: PageRequest) -> Page:
     """Make the page. Raises NotFound."""
     reader, job_id = ask.reader, ask.params["job"]
-    view = await reader.job(job_id)
+    try:
+        view = await reader.job(job_id)
+    except NotFound:
+        array = await _find_array(ask, job_id)
+        if array is None:
+            raise
+        return await show_array(ask, array)
     tabs = ("run", *TABS) if view.spec.supervised else TABS
     tab = ask.query.get("tab") or tabs[0]
     if tab not in tabs:
@@ -75,6 +83,14 @@ async def show(ask: PageRequest) -> Page:
         follows=(f"job:{view.id}",),
         every=0 if view.state.terminal else 5 if few else 15,
     )
+
+
+async def _find_array(ask: PageRequest, array_id: str) -> ArrayRecord | None:
+    """Return the array of this id, which `submit --array` prints in place of a job's."""
+    try:
+        return await ask.reader.array(array_id)
+    except NotFound:
+        return None
 
 
 async def _read_why(ask: PageRequest, job_id: str) -> Why | None:
