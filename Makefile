@@ -5,7 +5,7 @@ UV     := .uv/bin/uv
 RUN    := .venv/bin
 UVENV  := UV_PROJECT_ENVIRONMENT=$(CURDIR)/.venv
 
-.PHONY: help browser kept pictures slow-ranks code-large demo demo-fleet demo-pipeline test heavy ddp gpu integrations slurm kubernetes s3 tools lint types imports bench bench-peers curves profile soak clean env anew
+.PHONY: help browser kept pictures slow-ranks code-large demo demo-fleet demo-pipeline test heavy ddp stops gpu integrations slurm kubernetes s3 tools lint types imports bench bench-peers curves profile soak clean env anew
 
 help:           ## what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -78,6 +78,10 @@ slow-ranks: env .venv-torch/.supervised ## a rank of real DDP whose CPU quota is
 GPU_TORCH ?=
 gpu: env $(if $(GPU_TORCH),,.venv-torch/.supervised) ## hangs, faults, models, NCCL and readings on this machine's real NVIDIA GPU; brings its own torch
 	@HOLDFAST_TEST_TORCH=$(or $(GPU_TORCH),$(CURDIR)/.venv-torch/bin/python) $(RUN)/python -m pytest -q tests/gpu
+
+stops: env .venv-torch/.supervised ## what each launcher's program saves at each kind of stop, with real torch workers; an hour
+	@.venv-torch/bin/pip install --quiet --disable-pip-version-check accelerate
+	@$(RUN)/python -m tests.system.stops.table --torch $(CURDIR)/.venv-torch/bin/python
 
 # torch is no dependency of the project. Where pip's own index has only builds with CUDA (2 GB and more), pass the CPU one:
 #   make ddp TORCH_INDEX='--index-url https://download.pytorch.org/whl/cpu --extra-index-url https://pypi.org/simple'

@@ -19,7 +19,7 @@ import msgspec
 from holdfast.core.fleet.actions import DrainHost, EndMachine, FailHost, FreeHost, Promote, Spawn
 from holdfast.core.fleet.cycle import plan_fleet
 from holdfast.core.fleet.instances import MachineState, Offer
-from holdfast.core.fleet.pools import PoolSpec
+from holdfast.core.fleet.pools import RENT_AFTER_SECONDS, PoolSpec
 from holdfast.core.fleet.snapshot import (
     FleetHost,
     FleetSnapshot,
@@ -76,12 +76,19 @@ Rule = Callable[["Day", float], None]
 class Day:
     """One pool, its queue and its provider."""
 
-    def __init__(self, hosts: int, seed: int, jobs_per_host: float = 3.0) -> None:
+    def __init__(
+        self,
+        hosts: int,
+        seed: int,
+        jobs_per_host: float = 3.0,
+        rent_after: float | None = RENT_AFTER_SECONDS,
+    ) -> None:
         self.spec = PoolSpec(
             name="day",
             provider="simulated",
             max=hosts,
             jobs_per_host=jobs_per_host,
+            rent_after_seconds=rent_after,
             offers=(Offer(name="one", gpus=1, usd_per_hour=USD_PER_HOUR),),
         )
         self.hosts: dict[str, Rented] = {}
@@ -204,10 +211,21 @@ class Day:
                 "one": OfferTrouble(refusals=self.refusals, age_seconds=now - self.refused_at)
             },
         )
-        oldest = now - self.queue[0][0] if self.queue else 0.0
-        waiting = Waiting(queue="gpu", jobs=len(self.queue), gpus=1, oldest_seconds=oldest)
+        ages = [now - queued for queued, _ in self.queue]
+        parts = [[a for a in ages if self.spec.rents_alone(a) is late] for late in (True, False)]
+        waiting = tuple(
+            Waiting(
+                queue="gpu",
+                jobs=len(part),
+                gpus=1,
+                oldest_seconds=max(part),
+                newest_seconds=min(part),
+            )
+            for part in parts
+            if part
+        )
         at = MIDNIGHT + timedelta(seconds=now)
-        return FleetSnapshot(at=at, pools=(view,), waiting=(waiting,) if self.queue else ())
+        return FleetSnapshot(at=at, pools=(view,), waiting=waiting)
 
     def _show_host(self, host: Rented, now: float) -> FleetHost:
         came = host.state is not HostState.SPAWNING

@@ -24,7 +24,8 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     noise: deviation of a rank's time of a step, as a share; drift: that of a part that lasts for
     about ten steps; silicon: that of a part that lasts for ever. hiccups: share of steps in which a rank takes three times as long.
     tells: "own" where the job measures its waits, "cpu" where only processor time is known,
-    "nothing" where both say the same of all ranks. slow: ranks that take `ratio` of their time from `slow_from` on.
+    "nothing" where both say the same of all ranks. slow: ranks that take `ratio` of their time from `slow_from` on,
+    until `slow_until`.
     all_slow: from `slow_from` on every rank takes `ratio` of its time.
     """
 
@@ -41,6 +42,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
     tells: str = "own"
     slow: tuple[int, ...] = ()
     slow_from: int = 400
+    slow_until: int = 1 << 30
     ratio: float = 1.2
     all_slow: bool = False
     sync_seconds: float = 5.0
@@ -80,7 +82,9 @@ def play(trace: Trace, seed: int) -> Outcome:
                 own *= 1 + warm[rank] * math.exp(-step / 4)
             if dice.random() < trace.hiccups:
                 own *= 3
-            if step >= trace.slow_from and (rank in trace.slow or trace.all_slow):
+            if trace.slow_until > step >= trace.slow_from and (
+                rank in trace.slow or trace.all_slow
+            ):
                 own *= trace.ratio
             if evaluates:
                 own += trace.step_seconds * dice.uniform(25, 35)
@@ -115,6 +119,64 @@ def play(trace: Trace, seed: int) -> Outcome:
             for finding in judge.judge(now):
                 _sort(finding, step, named, slowed)
     return Outcome(named=tuple(named), slowed=tuple(slowed), seconds=now - 100.0)
+
+
+class ApartTrace(msgspec.Struct, frozen=True, kw_only=True):
+    """Ranks that never wait for each other, as those of a sweep, of replicas, or of data preparation.
+
+    apart: how far their times of a step differ by design, noise: from step to step, and drift: for
+    about ten steps, each as a share. tells: "cpu" where processor time is known, "own" where the job
+    tells waits, which are 0, or "nothing". spread: each rank has a host, with a clock, of its own.
+    """
+
+    ranks: int = 3
+    seconds: float = 200.0
+    step_seconds: float = 0.5
+    noise: float = 0.05
+    apart: float = 0.0
+    drift: float = 0.0
+    tells: str = "cpu"
+    spread: bool = False
+
+
+def play_apart(trace: ApartTrace, seed: int) -> list[SlowRank]:
+    """Simulate ranks that do not wait for each other, and return the ranks that the judge names."""
+    dice, judge, named = random.Random(seed), GangJudge(), list[SlowRank]()
+    ranks = range(trace.ranks)
+    rings, keep = [PaceRing() for _ in ranks], 0.9
+    pace = [trace.step_seconds * math.exp(dice.gauss(0, trace.apart)) for _ in ranks]
+    at = [100 + dice.uniform(0, 2 * trace.step_seconds) for _ in ranks]
+    steps, used, drift = [0] * trace.ranks, [0.0] * trace.ranks, [0.0] * trace.ranks
+    clock = [dice.uniform(-5e4, 5e4) if trace.spread else 0.0 for _ in ranks]
+    clocks = [HostClock() for _ in ranks]
+    syncs = [105 + (dice.uniform(0, 5) if trace.spread else 0.0) for _ in ranks]
+    while min(syncs) < 100 + trace.seconds:
+        first = min(ranks, key=syncs.__getitem__)
+        now, trip = syncs[first], dice.uniform(0.001, 0.004)
+        for rank in [first] if trace.spread else ranks:
+            while at[rank] <= now:
+                drift[rank] = keep * drift[rank] + dice.gauss(
+                    0, trace.drift * math.sqrt(1 - keep**2)
+                )
+                took = pace[rank] * math.exp(dice.gauss(0, trace.noise) + drift[rank])
+                steps[rank], used[rank], at[rank] = (
+                    steps[rank] + 1,
+                    used[rank] + 0.9 * took,
+                    at[rank] + took,
+                )
+                beat_at = at[rank] + clock[rank]
+                waited = 0.0 if trace.tells == "own" else None
+                full = rings[rank].beat(beat_at, steps[rank], waited)
+                if trace.tells == "cpu" and rings[rank].wants_cpu(beat_at):
+                    rings[rank].read_cpu(beat_at, used[rank])
+                if full:
+                    rings[rank].end()
+            clocks[rank].note(now + trip, now + clock[rank], 0.002)
+            blocks, syncs[rank] = rings[rank].take(now + clock[rank]), now + 5.0
+            if blocks:
+                judge.take(rank, blocks, now + trip, *clocks[rank].translate(now + clock[rank]))
+        named += [found for found in judge.judge(now) if isinstance(found, SlowRank)]
+    return named
 
 
 def _sort(

@@ -70,14 +70,29 @@ def submit(name: str, argv: list[str], queue: str = "demo", **env: str) -> str:
 
 
 def wait_for(what: str, condition: Callable[[], Any], seconds: float = 40.0) -> Any:
-    """Poll until `condition` returns something; end the demo if it does not."""
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        value = condition()
-        if value:
-            return value
+    """Poll until `condition` returns something; end the demo once nothing has moved for
+    `seconds`."""
+    moved, deadline = look_at_work(), time.monotonic() + seconds
+    while not (value := condition()):
         time.sleep(0.15)
-    raise SystemExit(f"waited {seconds:g} s in vain for: {what}")
+        if time.monotonic() < deadline:
+            continue
+        if moved == (moved := look_at_work()):
+            logs = SCRATCH / "holdfast-data" / "log"
+            raise SystemExit(
+                f"nothing moved for {seconds:g} s in the wait for {what}; logs: {logs}"
+            )
+        deadline = time.monotonic() + seconds
+    return value
+
+
+def look_at_work() -> object:
+    """Return what changes while the demo goes on: the states and steps of its jobs, and the sizes
+    of the logs."""
+    data = SCRATCH / "holdfast-data"
+    sizes = [(path.name, path.stat().st_size) for path in sorted((data / "log").glob("*"))]
+    jobs = call("jobs") if (data / "url").exists() else []
+    return sizes, [(job["id"], job["state"], job["attempts"], job["step"]) for job in jobs]
 
 
 def ended(job: str) -> Any:

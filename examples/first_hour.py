@@ -153,7 +153,7 @@ SESSIONS = (
             Step("modal app list", "holdfast tasks"),
             Step("modal run squares.py::square", "holdfast tasks call squares:square '{\"n\": 12}'"),
             Step("modal.Cron in the file",
-                 "holdfast schedules create nightly --cron '0 2 * * *' -- echo good night"),
+                 "holdfast schedules set nightly --cron '0 2 * * *' -- echo good night"),
             Step("modal app list", "holdfast schedules next nightly 2"),
             Step("modal app stop", "holdfast schedules delete nightly"),
         ),

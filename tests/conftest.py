@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import signal
 import sys
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -63,6 +64,12 @@ if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
     )
     sys.pycache_prefix, sys.dont_write_bytecode = os.environ["PYTHONPYCACHEPREFIX"], False
 
+
+# A shell in the background, `nohup` and many CI runners let their children ignore these signals,
+# and a program that a test starts would inherit that. A handler is inherited by no program.
+for number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(number) == signal.SIG_IGN:
+        signal.signal(number, lambda *_: None)
 
 # The HTTP library of many tests asks for this one at each call, and where it is not installed each
 # time looks through every folder there is.

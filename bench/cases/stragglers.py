@@ -9,10 +9,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from bench.figures import Figures, Line, percentile, spread
 from bench.held_hosts import INCARNATION, lease_hosts
 from bench.scale import Scale, say
-from bench.straggler_traces import Trace, play
+from bench.straggler_traces import ApartTrace, Trace, play, play_apart
 from bench.system import Database, Scratch
 from holdfast.controller.sync.reports import read_sync
 from holdfast.core.ids import TaskKey
@@ -42,6 +44,13 @@ HEALTHY = (
     Trace(steps=7200, ranks=3, noise=0.08),
     Trace(steps=72_000, step_seconds=0.1),
 )
+APART = (
+    ApartTrace(seconds=1800, noise=0.002),
+    ApartTrace(seconds=1800, apart=0.01, drift=0.01, ranks=8, spread=True),
+    ApartTrace(seconds=1800, noise=0.03, apart=0.3, tells="own"),
+    ApartTrace(seconds=1800, noise=0.15, apart=0.05, drift=0.1, ranks=8, tells="nothing"),
+)
+"""Ranks that never wait for each other, of which none is slow."""
 
 
 def run(scale: Scale) -> Figures:
@@ -90,6 +99,12 @@ def _count_alarms(scale: Scale) -> Line:
             named += len(found.named)
             slowed += len(found.slowed)
         say(f"  {hours:,.0f} gang-hours: {named} ranks named, {slowed} gangs said to be slowed")
+    for apart in APART:
+        seconds = float(scale.pick(int(apart.seconds), 100))
+        for seed in range(scale.pick(30, 1)):
+            named += len(play_apart(msgspec.structs.replace(apart, seconds=seconds), seed))
+            hours += seconds / 3600
+    say(f"  {hours:,.0f} gang-hours with those of ranks that do not wait: {named} ranks named")
     return Line(
         what=f"healthy ranks named in {hours:,.0f} gang-hours",
         unit="names in 1,000 h",

@@ -7,15 +7,19 @@ from collections.abc import AsyncIterator
 import pytest
 
 from holdfast.store.postgres.store import PostgresStore
+from tests.store.cuts import CutCalls
 from tests.store.rig import Rig
 
 
 @pytest.fixture
 async def rig(pg_emptied: str) -> AsyncIterator[Rig]:
-    """The store on PostgreSQL; the model has a fixture of its own."""
+    """The store on PostgreSQL; the model has a fixture of its own. Methods that no test before has
+    called are called again afterwards and cut."""
     store = PostgresStore(pg_emptied)
     await store.open()
+    calls = CutCalls(store)
     yield Rig(store)
+    await calls.cut_each()
     await store.close()
 
 

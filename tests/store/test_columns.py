@@ -27,6 +27,8 @@ COMPUTED = {
     "host_name",
     "has_forensics",
     "first_beat_at",  # of an attempt, of its tasks
+    "rate",  # of a job, of its tasks, as moved_at
+    "moved_at",
     "code",
 }
 UNTYPED = {

@@ -6,12 +6,12 @@ Other parts log with `extra=about(key, attempt=…)`, so that one grep shows all
 
 import logging
 import sys
-import time
 from typing import Any
 
 import msgspec
 
 from holdfast.core.ids import TaskKey
+from holdfast.process.loop import write_instant
 
 _FIELDS = ("job", "rank", "epoch", "attempt", "data")
 
@@ -38,13 +38,13 @@ class _Formatter(logging.Formatter):
         message = record.getMessage()
         if record.exc_info:
             message = f"{message}\n{self.formatException(record.exc_info)}"
+        at = write_instant(record.created)
         if not self._as_json:
             words = " ".join(f"{name}={value}" for name, value in fields.items())
-            clock = time.strftime("%H:%M:%S", time.localtime(record.created))
             level = record.levelname.lower()
-            return f"{clock} agent {level:7} {message}{'  ' if words else ''}{words}"
+            return f"{at} agent {level:7} {message}{'  ' if words else ''}{words}"
         line = {
-            "at": record.created,
+            "at": at,
             "level": record.levelname.lower(),
             "from": "agent",
             "host": self._host,

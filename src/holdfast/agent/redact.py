@@ -1,13 +1,22 @@
 """Mask secrets in all text that leaves the host: logs, log tails, forensics.
 
-REDACT-1  An exact secret value of `MIN_SECRET_BYTES` or more is replaced by as many asterisks, also
-          across the borders of chunks, so that offsets stay true. Encoded forms (base64, URL
-          quoting) are not recognised.
+REDACT-1  A secret value of `MIN_SECRET_BYTES` or more is replaced by as many asterisks, also across
+          the borders of chunks, so that offsets stay true. So are the forms in which logs often
+          show one: base64 wherever it begins in the encoded bytes, quoted for a URL or for JSON,
+          each line of several, a URL's password, and the long texts of a JSON value. Other forms
+          (compressed, encrypted, a hash, a few of its letters) are not recognised.
 """
 
-from collections.abc import Iterable
+import base64
+import json
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+from urllib.parse import quote, quote_plus, unquote, urlsplit
 
 MIN_SECRET_BYTES = 4
+MIN_PART_BYTES = 8
+"""A shorter part or encoded form may be a word that stands in any log."""
 
 
 class Redactor:
@@ -15,8 +24,7 @@ class Redactor:
     range, so that a secret across its border is found."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        values = {value.encode(errors="surrogateescape") for value in secrets}
-        long = (value for value in values if len(value) >= MIN_SECRET_BYTES)
+        long = {form for value in secrets for form in list_forms(value)}
         self._secrets = sorted(long, key=len, reverse=True)
         self.overlap_bytes = max((len(v) - 1 for v in self._secrets), default=0)
 
@@ -56,8 +64,58 @@ class Redactor:
     def count_pending(self, data: bytes) -> int:
         """Return how many of the last bytes may be the beginning of a secret whose rest is not
         there yet."""
-        for length in range(min(self.overlap_bytes, len(data)), 0, -1):
-            tail = data[-length:]
-            if any(len(secret) > length and secret.startswith(tail) for secret in self._secrets):
-                return length
-        return 0
+        longest = 0
+        for secret in self._secrets:
+            at = data.find(secret[:1], max(0, len(data) - len(secret) + 1))
+            while 0 <= at < len(data) - longest:
+                if secret.startswith(data[at:]):
+                    longest = len(data) - at
+                at = data.find(secret[:1], at + 1)
+        return longest
+
+
+def list_forms(secret: str) -> set[bytes]:
+    """Return the forms of a secret that are masked; none for one that is too short."""
+    value = secret.encode(errors="surrogateescape")
+    if len(value) < MIN_SECRET_BYTES:
+        return set()
+    parts = {part.encode(errors="surrogateescape") for part in _list_parts(secret)}
+    whole = {value, *(part for part in parts if len(part) >= MIN_PART_BYTES)}
+    encoded = {form for part in whole for form in _encode(part)}
+    return whole | {form for form in encoded if len(form) >= MIN_PART_BYTES}
+
+
+def _list_parts(secret: str) -> Iterator[str]:
+    lines = secret.splitlines()
+    if len(lines) > 1:
+        yield from (line.strip() for line in lines)
+    try:
+        password = urlsplit(secret).password if "://" in secret else None
+        if password is not None:
+            yield from (password, unquote(password))
+        if secret.lstrip()[:1] in ("{", "["):
+            yield from _list_texts(json.loads(secret))
+    except (ValueError, RecursionError):  # no URL, no JSON
+        return
+
+
+def _list_texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str) and len(value) >= 2 * MIN_PART_BYTES:
+        yield value
+        yield from (line.strip() for line in value.splitlines())
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for each in inner:
+        yield from _list_texts(each)
+
+
+def _encode(value: bytes) -> Iterator[bytes]:
+    for skipped in range(3):
+        # Only the letters that no neighbour of the value can change.
+        begin, end = math.ceil(skipped * 8 / 6), (skipped + len(value)) * 8 // 6
+        for encode in (base64.b64encode, base64.urlsafe_b64encode):
+            yield encode(b"\0" * skipped + value)[begin:end]
+    yield from (line for line in base64.encodebytes(value).splitlines() if len(line) == 76)
+    yield from (quote(value, safe=safe).encode() for safe in ("", "/"))
+    yield quote_plus(value).encode()
+    text = value.decode(errors="replace")
+    yield from (json.dumps(text, ensure_ascii=pure)[1:-1].encode() for pure in (True, False))

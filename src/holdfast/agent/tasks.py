@@ -12,6 +12,7 @@ KEEP-3  A task's state (`core.transitions.AGENT_TASK`) is not on disk: the next 
 """
 
 import logging
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -36,6 +37,8 @@ from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.core.ledger.tally import Tally, TallyClock, name_now
 from holdfast.core.ledger.values import LedgerName
+from holdfast.core.progress.pace import StepMeter
+from holdfast.core.progress.printed import LOOKED_BYTES, find_counter
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.states import AgentTaskEvent, AgentTaskState
 from holdfast.core.stragglers.ring import RankRings
@@ -45,12 +48,14 @@ from holdfast.core.watchdogs import TaskWatch
 from holdfast.errors import ValidationError
 from holdfast.process.files import make_private_folder, read_private, write_atomic
 from holdfast.process.output.lines import say_in_log
-from holdfast.wire.agent import BeatReport, LaunchOrder, TaskReport
+from holdfast.wire.agent import MAX_STILL_CHARS, BeatReport, LaunchOrder, TaskReport
 from holdfast.wire.beat import Beat
 from holdfast.wire.guardian import StreamEnd
 
 log = logging.getLogger("holdfast.agent.tasks")
 
+LEAST_PRINTED = 3
+"""Counters of an output that differ, after which the output is taken to show progress."""
 MAX_NOTICES, MAX_NOTICE_CHARS = 8, 2048
 MAX_TOMBSTONES = 16_384
 # A start is reported this much later, so that most tasks that end sooner are reported once, which
@@ -117,6 +122,7 @@ class AgentTask:
         self.fell = False  # it failed by itself, and its gang falls with it (FALL-1)
         self.pid = 0
         self.started_at = 0.0  # CLOCK_BOOTTIME; 0 before it runs
+        self.setup_seconds = 0.0  # how long its environment took before that
         self.deadline = 0.0  # CLOCK_BOOTTIME: its lease's end, by the last answer
         self.facts: TaskFacts | None = None
         self.stop_grace: float | None = None  # seconds of the stop that was sent
@@ -129,6 +135,11 @@ class AgentTask:
         self.count_time(now)
         self.beats: list[tuple[float, Beat]] = []  # the last ones and their instants
         self.rings = RankRings()
+        self.steps = StepMeter()
+        self.printed = StepMeter()  # of counters in its output (STAND-2)
+        self.printed_at = now
+        self._printed_sizes: dict[str, int] = {}
+        self._beaten_at = 0.0  # the first beat that this agent saw
 
     @property
     def gpus(self) -> tuple[int, ...]:
@@ -145,6 +156,12 @@ class AgentTask:
     def attempt(self) -> int:
         """Return the number of the task's attempt; 0 if the order was lost."""
         return self.order.attempt if self.order else 0
+
+    @property
+    def has_processes(self) -> bool:
+        """Return True if its program runs, or one that makes its environment."""
+        launched = self.state is AgentTaskState.LAUNCHED and self.pid != 0
+        return launched or self.state is AgentTaskState.RUNNING
 
     @property
     def live(self) -> bool:
@@ -199,6 +216,47 @@ class AgentTask:
         self.move(event)
         tally = self._make_tally()
         self.facts = facts if tally.says_little else msgspec.structs.replace(facts, tally=tally)
+
+    # ---- whether it moves
+
+    def read_printed(self, now: float) -> None:
+        """Look for a counter at the end of what the task printed since the last look."""
+        self.printed_at = now
+        for stream in ("stdout", "stderr"):
+            try:
+                with open(self.path_of(stream), "rb") as file:
+                    size = file.seek(0, os.SEEK_END)
+                    if size == self._printed_sizes.get(stream, 0):
+                        continue
+                    self._printed_sizes[stream] = size
+                    file.seek(max(0, size - LOOKED_BYTES))
+                    found = find_counter(file.read(LOOKED_BYTES))
+            except OSError:
+                continue  # it printed nothing yet
+            if found is not None and found.ended:
+                self.printed = StepMeter()  # COUNTER-1
+            elif found is not None:
+                self.printed.beat(now, found.mark)
+        self.note_progress(now)
+
+    def note_progress(self, now: float) -> None:
+        """Tell the watch when the work last moved: by its steps, by its beats alone, or by what it
+        prints, whichever was last (STAND-2)."""
+        if self.order is None or self.order.executor:
+            return  # an executor stands still between its calls
+        steps, printed, beat = self.steps, self.printed, self.watch.last_beat
+        at, what = None, "step"
+        if beat is not None and not self._beaten_at:
+            self._beaten_at = now
+        if steps.moved_at is not None:
+            at = steps.moved_at
+        elif beat is not None:
+            at, what = self._beaten_at, "work, of which its beats tell no step,"
+        seen = printed.moved_at if printed.moves >= LEAST_PRINTED else None
+        if seen is not None and (at is None or seen > at):
+            at, what = seen, "printed counter"
+        longest = max(steps.longest_seconds, printed.longest_seconds)
+        self.watch.move(now, at, longest, what)
 
     # ---- its tally
 
@@ -266,7 +324,15 @@ class AgentTask:
         if beat is not None:
             age = max(0.0, now - beat.at)
             section = self.watch.section
-            told = BeatReport(step=beat.step, total=beat.total, age_seconds=age, section=section)
+            moved = self.steps.moved_at
+            told = BeatReport(
+                step=beat.step,
+                total=beat.total,
+                age_seconds=age,
+                section=section,
+                rate=self.steps.find_rate(now),
+                still_seconds=None if moved is None else max(0.0, now - moved),
+            )
         if not self.live:
             facts = self._dated_facts(now)
             return TaskReport(
@@ -276,6 +342,7 @@ class AgentTask:
                 beat=told,
                 facts=facts,
                 counts=self.counts,
+                checksums=self.rings.checksums.list_last(),
             )
         if not self.began or (beat is None and now < self.started_at + self.told_seconds):
             return TaskReport(
@@ -294,6 +361,7 @@ class AgentTask:
             broken=self._find_broken(),
             pace=write_pace(self.rings.pace.take(now)),
             checksums=self.rings.checksums.take(),
+            still=self.watch.standstill[:MAX_STILL_CHARS],
         )
 
     def _find_broken(self) -> tuple[int, int] | None:

@@ -89,6 +89,30 @@ class FolderBlobs:
         finally:
             self._threads.submit(file.close)
 
+    async def find(self, names: Collection[str]) -> set[str]:
+        """See `BlobStore.find`."""
+        paths = {name: self._folder / check_name(name) for name in names}
+        return await self._do(lambda: {name for name, path in paths.items() if path.exists()})
+
+    async def claim(self, name: str, data: bytes) -> bytes:
+        """See `BlobStore.claim`."""
+        path = self._folder / check_name(name)
+        part = self._folder / _PARTS / secrets.token_hex(12)
+
+        def work() -> bytes:
+            with _create(part, len(data)) as file:
+                _write_all(file, data)
+                os.fsync(file)
+            try:
+                with contextlib.suppress(FileExistsError):
+                    os.link(part, path)  # unlike a rename, it replaces nothing
+            finally:
+                _unlink(part)
+            _flush_folder(path.parent)
+            return path.read_bytes()
+
+        return await self._do(work)
+
     async def delete(self, names: Collection[str]) -> None:
         """See `BlobStore.delete`."""
         paths = [self._folder / check_name(name) for name in names]
@@ -166,11 +190,15 @@ def _put_in_place(part: Path, path: Path) -> None:
             if not part.exists():
                 raise  # else a deletion removed the empty folder between the two steps
     for folder in (path.parent, path.parent.parent):
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        _flush_folder(folder)
+
+
+def _flush_folder(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _unlink(path: Path) -> None:

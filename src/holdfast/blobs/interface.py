@@ -56,6 +56,13 @@ class BlobStore(Protocol):
         """Yield the bytes in pieces. At the first step it raises BlobMissing where there is no such
         blob, and BlobSpoilt where it has not `size` bytes."""
 
+    async def find(self, names: Collection[str]) -> set[str]:
+        """Return which of these blobs are there."""
+
+    async def claim(self, name: str, data: bytes) -> bytes:
+        """Write a small blob where no blob has this name, and return the bytes of the blob that has
+        it then: of several callers at once, all get the bytes of the first."""
+
     async def delete(self, names: Collection[str]) -> None:
         """Delete blobs; a name that does not exist is no error."""
 

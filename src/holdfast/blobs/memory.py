@@ -35,6 +35,14 @@ class MemoryBlobs:
         for at in range(0, len(data), PIECE_BYTES):
             yield data[at : at + PIECE_BYTES]
 
+    async def find(self, names: Collection[str]) -> set[str]:
+        """See `BlobStore.find`."""
+        return {name for name in names if name in self._blobs}
+
+    async def claim(self, name: str, data: bytes) -> bytes:
+        """See `BlobStore.claim`."""
+        return self._blobs.setdefault(check_name(name), (self._clock(), data))[1]
+
     async def delete(self, names: Collection[str]) -> None:
         """See `BlobStore.delete`."""
         for name in names:

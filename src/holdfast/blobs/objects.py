@@ -7,6 +7,7 @@ checksum (BLOB-1); one that broke off is aborted, and a lifecycle rule of the bu
 killed controller left.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Collection
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -23,6 +24,7 @@ from holdfast.errors import HoldfastError, ValidationError
 
 _PART_BYTES = 8 << 20  # S3 takes at most 10 000 parts: 80 GB
 _PARTS_AT_ONCE = 2
+_LOOKS_AT_ONCE = 16
 _DELETES_AT_ONCE = 100  # one request has 30 s, of which a busy gateway spent 60 ms on each
 _PATIENCE_SECONDS = 60.0
 _NO_BUCKET = "<Code>NoSuchBucket</Code>"
@@ -127,6 +129,39 @@ class ObjectBlobs:
             raise
         except Exception as error:
             raise self._unavailable(error) from error
+
+    async def find(self, names: Collection[str]) -> set[str]:
+        """See `BlobStore.find`."""
+        wanted = [check_name(name) for name in names]
+        found: set[str] = set()
+        for first in range(0, len(wanted), _LOOKS_AT_ONCE):
+            some = wanted[first : first + _LOOKS_AT_ONCE]
+            there = await asyncio.gather(*map(self._is_there, some))
+            found |= {name for name, is_there in zip(some, there, strict=True) if is_there}
+        return found
+
+    async def _is_there(self, name: str) -> bool:
+        try:
+            await self._obstore.head_async(self._store, name)
+        except FileNotFoundError:
+            return False  # also where the bucket is gone, because the answer to HEAD has no body
+        except Exception as error:
+            raise self._unavailable(error) from error
+        return True
+
+    async def claim(self, name: str, data: bytes) -> bytes:
+        """See `BlobStore.claim`."""
+        from obstore.exceptions import AlreadyExistsError
+
+        try:
+            await self._obstore.put_async(
+                self._store, check_name(name), data, mode="create", use_multipart=False
+            )
+        except AlreadyExistsError:
+            pass
+        except Exception as error:
+            raise self._unavailable(error) from error
+        return b"".join([piece async for piece in self.read(name)])
 
     async def delete(self, names: Collection[str]) -> None:
         """See `BlobStore.delete`."""

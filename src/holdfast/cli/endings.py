@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from holdfast import errors
+from holdfast.cli import foreign
 from holdfast.cli.commands import PROGRAM
 from holdfast.cli.output import note, print_line
 
@@ -47,11 +48,27 @@ def exit_code_of(error: BaseException) -> int | None:
 
 
 def _say(error: BaseException) -> str:
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        answer = _answer_foreign(error, error.ctx)
+        if answer:
+            return f"{error.message.rstrip('.')}. {answer}."
     if isinstance(error, click.ClickException):
         return error.format_message()
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) or type(error).__name__
+
+
+def _answer_foreign(error: click.UsageError, context: click.Context) -> str:
+    """Return the sentence that answers a word of another scheduler, "" for any other mistake."""
+    if isinstance(error, click.NoSuchOption):
+        flags = [flag for param in context.command.params for flag in param.opts]
+        return foreign.answer_flag(error.option_name, flags)
+    word = getattr(error, "command_name", None)  # click 8.4 and newer
+    if word is None or not isinstance(context.command, click.Group):
+        return ""
+    known = context.command.list_commands(context)
+    return foreign.answer_verb(word, context.command_path, known)
 
 
 def show_error(error: BaseException, as_json: bool) -> None:

@@ -69,11 +69,12 @@ def host_manager(url: str, simulate: int | None, **options: Any) -> int:
     \b
     Examples:
       holdfast host-manager tcp://node0:55555 --key-file /shared/run/manager-key
-      srun holdfast host-manager tcp://node0:55555 --key-file /shared/run/manager-key
+      srun holdfast host-manager tcp://node0:55555 --key-file /shared/manager-key
 
     \b
-    Exit codes: 0 the script gave this host back or has ended; 70 the script fell silent;
-    71 no script was found; 72 this host was replaced; 73 it was given up; 74 internal error.
+    Exit codes: 0 the script gave this host back or has ended; 70 the script fell
+    silent; 71 no script was found; 72 this host was replaced; 73 it was given up;
+    74 internal error.
     """
     labels = read_pairs("--label", options.pop("labels"))
     gpus = None if options["gpus"] == "auto" else read_gpus(options["gpus"])

@@ -1,6 +1,5 @@
 """`holdfast`: one click group, which imports a command's module when the command is used."""
 
-import difflib
 import importlib
 import io
 import os
@@ -12,19 +11,21 @@ import click
 
 from holdfast.cli.commands import COMMANDS, PROGRAM
 from holdfast.cli.endings import EXIT_NO_READER, drop_output, guard
+from holdfast.cli.foreign import answer_command
 from holdfast.lean import import_msgspec
 
 _EPILOG = """\
 \b
 Examples:
-  holdfast up                                   start everything here
-  holdfast run -- python train.py               run, follow, exit with its code
+  holdfast up                                start everything here
+  holdfast run -- python train.py            run, follow, exit with its code
   holdfast submit --gpus 1 --time-limit 2h -- python train.py
-  holdfast why JOB                              what is it waiting for?
+  holdfast why JOB                           what is it waiting for?
 
 \b
 Exit codes: 0 ok, 1 failed, 2 usage, 3 not found, 4 refused by its state,
-5 not authorised, 6 controller unreachable, 7 over quota. `run` exits with the job's code.
+5 not authorised, 6 controller unreachable, 7 over quota. `run` exits with the
+job's code.
 """
 
 
@@ -57,8 +58,8 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], COMMANDS, 1)
-            hint = f". Did you mean `holdfast {near[0]}`?" if near else ""
+            answer = answer_command(args[0], COMMANDS)
+            hint = f". {answer}" if answer else ""
             raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
 
@@ -84,7 +85,7 @@ class LazyGroup(click.Group):
     cls=LazyGroup,
     context_settings={
         "help_option_names": ["-h", "--help"],
-        "max_content_width": 100,
+        "max_content_width": 80,
         "show_default": True,
     },
     epilog=_EPILOG,

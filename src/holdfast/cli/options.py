@@ -57,3 +57,32 @@ def read_seconds(flag: str, text: str, field: str | None = None) -> float:
         return parse_duration(text)
     except ValueError as error:
         raise ValidationError(f"{flag}: {error}", field=field or flag[2:]) from None
+
+
+def read_since(text: str, now: float, flag: str = "--since") -> float:
+    """Read a time that is over, as 2h ago or as a date; `now` is Unix seconds. Raises
+    ValidationError."""
+    from holdfast.client.specs import parse_start
+    from holdfast.core.settings.resolve import parse_duration
+
+    try:
+        return now - parse_duration(text)
+    except ValueError:
+        pass
+    try:
+        return parse_start(text, now)
+    except ValueError:
+        raise ValidationError(
+            f"{flag} {text!r} is no time; write 2h, 7d, or 2027-01-31T18:00", field="since"
+        ) from None
+
+
+def ask(question: str) -> None:
+    """Ask the user on stderr. Raises ClickException unless the answer is yes."""
+    try:
+        agreed = click.confirm(question, err=True)
+    except click.Abort:
+        click.echo(err=True)
+        raise ValidationError("there was no answer; --yes goes on without the question") from None
+    if not agreed:
+        raise ValidationError("nothing was changed")

@@ -98,13 +98,14 @@ def supervise(face: Face, script: str, args: Sequence[str], follow: bool, **opti
     Examples:
       holdfast supervise policy.py --hosts 16 --gpus-per-host 8
       holdfast supervise policy.py --hosts 16 --on-straggler replace
-      holdfast supervise -f restart.py --hosts 2 -- --hosts 2 --per-host 8 -- python train.py
-      holdfast supervise policy.py --hosts 18 --max-retries 2 --time-limit 3d -- --spares 2
+      holdfast supervise -f restart.py --hosts 2 -- --hosts 2 -- python train.py
+      holdfast supervise policy.py --hosts 18 --max-retries 2 -- --spares 2
       holdfast logs -f JOB --rank 0                 the script's output
 
     \b
-    Exit codes: as `holdfast submit`. With -f the script's own, 75 to 79 when a watchdog ended the
-    job, 128 + n for signal n, 1 for a failure without a code, 130 after Ctrl-C, which cancels it.
+    Exit codes: as `holdfast submit`. With -f the script's own, 75 to 79 when a
+    watchdog ended the job, 128 + n for signal n, 1 for a failure without a code,
+    130 after Ctrl-C, which cancels it.
     """
     with face.client() as client:
         given = name_parents(client, options)

@@ -1,5 +1,6 @@
 """Job specs made of keyword arguments or a file's table, with the short names that people write."""
 
+import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,6 +28,7 @@ SHORT_NAMES = {
     "lease_ttl": "lease_ttl_seconds",
     "budget_reset": "budget_reset_seconds",
     "pull_timeout": "image_pull_seconds",
+    "setup_timeout": "setup_seconds",
     "min_runtime": "preempt_min_run_seconds",
     "notice": "notice_seconds",
     "start_timeout": "start_timeout_seconds",
@@ -34,6 +36,7 @@ SHORT_NAMES = {
     "memory": "memory_bytes",
 }
 _VARIABLE = r"[A-Za-z_][A-Za-z0-9_]*"
+_POSIX_ZONE = re.compile(r"(<[^>]+>|[A-Za-z]{3,})[+-]?\d")
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -53,7 +56,8 @@ def parse_bytes(text: str | int) -> int:
 def parse_start(text: str, now: float) -> float:
     """Read `+10m`, an ISO 8601 time or Unix seconds as Unix seconds; `now` is Unix seconds.
 
-    A time without a zone is the caller's local time. Raises ValueError for any other text.
+    A time without a zone is the caller's local time. Raises ValueError for any other text, and
+    ValidationError for a local time that does not exist, or comes twice, or of an unknown time zone.
     """
     text = text.strip()
     if text.startswith("+"):
@@ -61,11 +65,42 @@ def parse_start(text: str, now: float) -> float:
     if re.fullmatch(r"\d+(\.\d+)?", text):
         return float(text)
     try:
-        return datetime.fromisoformat(text).timestamp()
+        moment = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(
             f"{text!r} is not a time; write +10m, 2027-01-31T18:00 or Unix seconds"
         ) from None
+    return moment.timestamp() if moment.tzinfo is not None else _read_local(moment, text)
+
+
+def _read_local(moment: datetime, text: str) -> float:
+    """Return a local time as Unix seconds. Raises ValidationError."""
+    zone = os.environ.get("TZ", "")
+    if zone and not _POSIX_ZONE.match(zone) and not _knows_zone(zone.removeprefix(":")):
+        raise ValidationError(
+            f"{text!r} is a local time, and TZ={zone!r} names no time zone that is known here; "
+            "write the time with its offset, as 2027-01-31T18:00+01:00",
+            field="time",
+        )
+    first, second = (moment.replace(fold=fold) for fold in (0, 1))
+    if first.timestamp() == second.timestamp():
+        return first.timestamp()
+    exists = datetime.fromtimestamp(first.timestamp()) == moment
+    what = "comes twice" if exists else "does not exist"
+    ways = " or ".join(f"{one:%z}" for one in (first.astimezone(), second.astimezone()))
+    raise ValidationError(
+        f"{text!r} {what}, because the clock is changed then; write it with its offset: {ways}",
+        field="time",
+    )
+
+
+def _knows_zone(name: str) -> bool:
+    import zoneinfo
+
+    try:
+        return os.path.isfile(name) or bool(zoneinfo.ZoneInfo(name))
+    except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
+        return False
 
 
 def build_spec(fields: Mapping[str, Any]) -> JobSpec:

@@ -3,10 +3,11 @@ fields of their own, so that one grep tells one job's whole story."""
 
 import logging
 import sys
-from datetime import UTC, datetime
 from typing import IO, Any
 
 import msgspec
+
+from holdfast.process.loop import write_instant
 
 FIELDS = ("job", "attempt", "epoch", "rank", "cause", "moved", "host", "queue", "loop", "request")
 
@@ -20,7 +21,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {
-            "at": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "at": write_instant(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
@@ -35,7 +36,7 @@ class TextFormatter(logging.Formatter):
     """Time, level, message, then the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        at = datetime.fromtimestamp(record.created).strftime("%H:%M:%S.%f")[:-3]
+        at = write_instant(record.created)
         fields = "".join(f" {name}={value}" for name, value in _read_fields(record).items())
         text = f"{at} {record.levelname:<7} {record.getMessage()}{fields}"
         return text + ("\n" + self.formatException(record.exc_info) if record.exc_info else "")

@@ -69,6 +69,7 @@ from holdfast.core.records import (
 )
 from holdfast.core.report.depths import QueueDepth
 from holdfast.core.report.idle import IdleJob
+from holdfast.core.report.money import PriceEffect
 from holdfast.core.report.rows import HoursReport
 from holdfast.core.schedules import ScheduleSpec
 from holdfast.core.settings.resolve import Effective
@@ -399,6 +400,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
          reports.ReportQuery),
     _get("/v1/report/idle", reports.list_idle_jobs, "Jobs that hold idle GPUs, the dearest first.", PageOf(IdleJob),
          reports.IdleQuery),
+    Endpoint("PUT", "/v1/prices", A, reports.put_price,
+             "Set a price of GPU-hours from a time on, and say what it does to hours on record.",
+             body=api.PriceRequest, answers={200: PriceEffect}),
     # settings
     _get("/v1/config", config.get_config, "Every setting in force and where it comes from.", PageOf(Effective),
          queries.ConfigQuery),

@@ -27,7 +27,7 @@ from holdfast.blobs.interface import BlobStore
 from holdfast.blobs.locate import open_blobs
 from holdfast.controller.app import App
 from holdfast.controller.http.callers import StoredSignIns
-from holdfast.controller.http.certificate import say_validity
+from holdfast.controller.http.certificate import CertificateFiles, say_validity
 from holdfast.controller.http.protocol import BoundedProtocol
 from holdfast.controller.http.splice import SplicedProtocol
 from holdfast.controller.log_lines import set_up_logging
@@ -47,7 +47,8 @@ from holdfast.wire.sessions.frames import MAX_MESSAGE_BYTES
 
 log = logging.getLogger("holdfast.controller")
 BACKLOG = 4096
-CERTIFICATE_SECONDS = 86_400.0  # between two checks of the certificate
+CERTIFICATE_SECONDS = 86_400.0  # between two warnings about the certificate
+RENEWAL_SECONDS = 60.0  # between two looks for a renewed one
 COLLECT_AFTER = 10_000  # new objects: a batch of syncs makes thousands, all short-lived
 # SERVE-1. The parts get more time than uvicorn gives its connections, so that it can end by itself.
 _GRACEFUL_SECONDS = 1
@@ -220,7 +221,9 @@ class RunningServer:
         self.controller.origins = list_origins(self.url, dashboard_urls)
         self.controller.replica = advertise or name_replica(self.url)
         self._tls_cert = tls_cert
+        self._certificate = CertificateFiles(tls_cert, tls_key) if tls_cert and tls_key else None
         self._next_look: asyncio.TimerHandle | None = None
+        self._warned_at: float | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -248,15 +251,31 @@ class RunningServer:
         """Return a word that changes with every event and with every start of a controller."""
         return f"{self._start_id}.{self.controller.wakes.topic('events').version}"
 
+    def reload(self, *, unchanged: bool = True) -> None:
+        """Serve a renewed certificate to new connections. unchanged: read the files also where they did
+        not change. One that cannot be used is logged, and the one before it is served on."""
+        context = self._server.config.ssl if self._server.config.loaded else None
+        try:
+            if self._certificate is not None and context is not None:
+                read = self._certificate.reload(context, unchanged=unchanged)
+                if read is not None:
+                    log.info("%s", read)
+                    self._warned_at = None
+        except HoldfastError as error:
+            log.error("%s", error.message)
+
     def _look_at_certificate(self) -> None:
-        """Log each problem of the certificate, now and every day."""
+        """Serve a renewed certificate, and log each problem of the one that is served, every day."""
         if self._tls_cert is None:
             return
-        trouble = say_validity(self._tls_cert, datetime.now(UTC))
-        if trouble is not None:
-            log.error("%s", trouble)
+        self.reload(unchanged=False)
         loop = asyncio.get_running_loop()
-        self._next_look = loop.call_later(CERTIFICATE_SECONDS, self._look_at_certificate)
+        if self._warned_at is None or loop.time() >= self._warned_at + CERTIFICATE_SECONDS:
+            self._warned_at = loop.time()
+            trouble = say_validity(self._tls_cert, datetime.now(UTC))
+            if trouble is not None:
+                log.error("%s", trouble)
+        self._next_look = loop.call_later(RENEWAL_SECONDS, self._look_at_certificate)
 
     def list_tasks(self) -> list[asyncio.Task[None]]:
         """Return the parts of this server, none of which ends before `stop`."""
@@ -318,7 +337,7 @@ async def open_store(config: ServerConfig) -> PostgresStore:
 
 
 async def serve(config: ServerConfig) -> None:
-    """Serve until SIGTERM or SIGINT.
+    """Serve until SIGTERM or SIGINT. SIGHUP has the certificate read again, and ends nothing.
 
     Raises:
         ValidationError: the configuration cannot be served.
@@ -329,6 +348,7 @@ async def serve(config: ServerConfig) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)  # nothing is served yet
     # First, so that a port in use is told before the database is touched.
     if config.listen_fd is None:
         sock = bind_socket(config.host, config.port)
@@ -337,10 +357,7 @@ async def serve(config: ServerConfig) -> None:
     opening = asyncio.create_task(open_store(config))
     stopped = asyncio.create_task(stop.wait())
     try:
-        await asyncio.wait((opening, stopped), return_when=asyncio.FIRST_COMPLETED)
-        if not opening.done():
-            opening.cancel()
-            await asyncio.gather(opening, return_exceptions=True)
+        if not await _finish(opening, stopped):
             return
         store = opening.result()
         try:
@@ -371,17 +388,45 @@ async def _serve_store(
         dashboard_urls=config.dashboard_urls,
     )
     try:
+        if not await _finish(running.controller.blob_place.join(), stopped):
+            return
         await running.start()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, running.reload)
         # Objects of the start live to the end; to look through them cost 40 ms a time, in which no
         # request was answered.
         gc.freeze()
         gc.set_threshold(COLLECT_AFTER)
         log.info("checkpoints are kept in %s", blobs.place)
-        log.info("serving %s", running.url)
+        log.info("serving %s; %s", running.url, _say_next(config, running.url))
         await _wait_for_end(running, stopped)
         log.info("stopping")
     finally:
         await running.stop()
+
+
+def _say_next(config: ServerConfig, url: str) -> str:
+    """Return the sentence that tells an operator how to go on."""
+    if config.token_file is None:
+        return "--token-file FILE would keep a token of the first admin in FILE"
+    return (
+        f"the first admin's token is in {config.token_file}: holdfast login {url} --token-file "
+        f'{config.token_file}; then, for each host, holdfast agent --join {url} --token "$(holdfast '
+        'token create --role join)"'
+    )
+
+
+async def _finish(
+    work: asyncio.Task[PostgresStore] | Coroutine[Any, Any, None], stopped: asyncio.Task[bool]
+) -> bool:
+    """Do work of the start; return False where the signal to stop came before its end."""
+    task = asyncio.ensure_future(work)
+    await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+    if not task.done():
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        return False
+    task.result()
+    return True
 
 
 async def _wait_for_end(running: RunningServer, stopped: asyncio.Task[bool]) -> None:

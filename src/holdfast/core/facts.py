@@ -49,7 +49,8 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
 
     exit_code: set when the process exited by itself; with `start_error`, 126 or 127 where the
     program can never be started on its host. signal: number of the signal that ended it.
-    oom: the kernel counted an OOM kill in the task's own control group. trip: the verdict of the
+    oom: the kernel counted an OOM kill in the task's own control group; oom_counted: that count was
+    read, so that without `oom` there was none. trip: the verdict of the
     watchdog that ended it. stopped: Holdfast had sent a stop before it ended (a drain), so its exit
     explains nothing. stop_cause: why the agent stopped it without an order (its host shuts down:
     `host_drained`). unkillable: it survived SIGKILL, so its host is suspect.
@@ -69,13 +70,16 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     ended_ago_seconds: how long before this report it ended, by its host's own clock.
     max_memory_bytes: peak of its memory. memory_limit_bytes: its control group's limit, 0 without
     one. over_memory_bytes: its memory when the agent ended it for using too much; else 0.
-    log_tail: the last lines of its output, redacted. notices: remarks for the owner of its job.
+    failed_on: the line of its output that its job's `fail_on` forbids; only with exit code 0.
+    devices: PCI addresses of the GPUs that it held, empty where it held none, None where they are not
+    known. log_tail: the last lines of its output, redacted. notices: remarks for the owner of its job.
     tally: what it spent its time on; None for a brief task that never beat.
     """
 
     exit_code: Annotated[int, Meta(ge=0, le=255)] | None = None
     signal: Annotated[int, Meta(ge=1, le=64)] | None = None
     oom: bool = False
+    oom_counted: bool = False
     trip: Trip | None = None
     stopped: bool = False
     stop_cause: Cause | None = None
@@ -89,6 +93,10 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     xids: Annotated[tuple[Whole, ...], Meta(max_length=64)] = ()
     ecc_errors: Large = 0
     gpu_lost: Text | None = None
+    failed_on: Text | None = None
+    devices: (
+        Annotated[tuple[Annotated[str, Meta(max_length=64)], ...], Meta(max_length=64)] | None
+    ) = None
     malformed: Text | None = None
     lost: Text | None = None
     log_tail: Annotated[str, Meta(max_length=16_384)] = ""
@@ -103,9 +111,10 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
 
     @property
     def succeeded(self) -> bool:
-        """Return whether the task did its work: it exited 0 by itself, with a usable report."""
+        """Return whether the task did its work: it exited 0 by itself, with a usable report and
+        without a line that its job fails on."""
         by_itself = self.trip is None and not self.stopped and not self.unkillable
-        whole = self.malformed is None and self.app_error is None
+        whole = self.malformed is None and self.app_error is None and self.failed_on is None
         return self.exit_code == 0 and by_itself and whole
 
 

@@ -129,7 +129,8 @@ class JobFields(msgspec.Struct, kw_only=True):
 
 class JobRecord(JobFields, frozen=True, kw_only=True):  # type: ignore[misc]  # msgspec allows it
     """A job. owner: the user whose token submitted it; "" for work from before there were owners, and
-    for jobs that Holdfast submits itself."""
+    for jobs that Holdfast submits itself. rate, moved_at: while it runs, its steps in a second of the
+    last five minutes, and when its step last moved forward."""
 
     name: str
     owner: str = ""
@@ -139,6 +140,8 @@ class JobRecord(JobFields, frozen=True, kw_only=True):  # type: ignore[misc]  # 
     memory_bytes: int
     labels: dict[str, str]
     spec: JobSpec
+    rate: float | None = None
+    moved_at: datetime | None = None
 
 
 class TaskFields(msgspec.Struct, kw_only=True):
@@ -175,6 +178,8 @@ class TaskFields(msgspec.Struct, kw_only=True):
     total: int | None = None
     beat_at: datetime | None = None
     first_beat_at: datetime | None = None
+    rate: float | None = None
+    moved_at: datetime | None = None
     section: str | None = None
     facts: TaskFacts | None = None
     replaced: int = 0

@@ -34,7 +34,7 @@ class ScheduleSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """A schedule as its user wrote it.
 
     job: the job that each run submits. cron: five fields, in `time_zone`; or every_seconds: an
-    interval, counted from the creation of the schedule.
+    interval, counted from the creation of the schedule, which has no time zone.
     catch_up: the runs that are made for times missed while no controller ran: none, the newest, or
     all (at most the last 100). overlap: what happens at a time while the run before has not ended:
     skip the new run, queue it behind the old one, or cancel the old one.
@@ -77,6 +77,11 @@ def check_schedule(spec: ScheduleSpec, now: datetime) -> ScheduleSpec:
     if (spec.cron is None) == (spec.every_seconds is None):
         text = "a schedule has either `cron`, as '0 3 * * *', or `every_seconds`"
         raise ValidationError(text, field="cron")
+    if spec.every_seconds is not None and spec.time_zone != "UTC":
+        text = (
+            "an interval counts seconds and has no time zone; write a cron line for a time of day"
+        )
+        raise ValidationError(f"{text}, as '0 3 * * *'", field="time_zone")
     for field in ("idempotency_key", "start_at", "after"):
         if getattr(spec.job, field):
             text = f"a schedule sets {field} by itself; leave it out of its job"
@@ -105,6 +110,8 @@ def list_times(spec: ScheduleSpec, anchor: datetime, after: datetime) -> Iterato
     from cronsim import CronSim, CronSimError
 
     try:
+        if len((spec.cron or "").split()) != 5:
+            raise CronSimError("a cron line has five fields")
         times = CronSim(spec.cron or "", after.astimezone(read_zone(spec.time_zone)))
     except CronSimError as error:
         raise ValidationError(
@@ -121,8 +128,8 @@ def list_times(spec: ScheduleSpec, anchor: datetime, after: datetime) -> Iterato
     raise ValidationError(f"cron {spec.cron!r} names a time that never comes", field="cron")
 
 
-def read_zone(name: str) -> zoneinfo.ZoneInfo:
-    """Return a time zone by its name. Raises ValidationError."""
+def read_zone(name: str, field: str = "time_zone") -> zoneinfo.ZoneInfo:
+    """Return a time zone by its name. Raises ValidationError that names the field."""
     import zoneinfo  # most readers of schedules only show them
 
     try:
@@ -131,7 +138,7 @@ def read_zone(name: str) -> zoneinfo.ZoneInfo:
         raise ValidationError(
             f"there is no time zone {name!r}; write UTC or a name as Europe/Berlin (the controller "
             "reads the system's tzdata)",
-            field="time_zone",
+            field=field,
         ) from None
 
 

@@ -18,6 +18,7 @@ from holdfast.core.bundles.code import CodeRef, check_code
 from holdfast.core.data.named import MAX_FOLDERS, MAX_WORD_CHARS, check_folders, list_mount_labels
 from holdfast.core.data.outputs import MAX_OUTPUTS, check_outputs
 from holdfast.core.dependencies import AFTER_PATTERN, MAX_PARENTS, parse_all
+from holdfast.core.endings.regex import MAX_PATTERN_CHARS, compile_pattern
 from holdfast.core.ids import ID_PATTERN
 from holdfast.core.retry import RetryFields, check_fields
 from holdfast.errors import ValidationError
@@ -68,7 +69,8 @@ class JobSpec(
     attempt reads as its standard input; without one the input is empty.
     code: the folder, or the commit, that is laid into the work folder before each attempt. setup: a
     line for `/bin/sh` that makes the Python environment, once per host for all jobs of the project
-    with this line, this `python` and these `setup_files`. python: a version, as 3.12.
+    with this line, this `python` and these `setup_files`, if they find the same in all files that
+    it read. python: a version, as 3.12. setup_seconds: how long that may take.
     tasks: number of ranks that run together; more than one is a gang.
     gpus, cpus, memory_bytes: needs of each task. A task with GPUs needs devices, another needs
     `cpus` slots (default 1).
@@ -92,6 +94,7 @@ class JobSpec(
     supervised: rank 0 runs a policy script and every rank a host manager; a lost rank other than 0
     is replaced alone (`core.endings.replace`). `holdfast supervise` makes such a job.
     on_partial: where a failure stops a gang and some tasks were done: fail, or restart them all.
+    fail_on: a regular expression; a task that exits with 0 fails where a line of its output matches.
     fresh_workdir: each attempt gets an empty folder of its own; otherwise attempts on one host
     share the job's folder. Without `cwd` a task starts in that folder.
     preemptible: a job of higher priority may take its place; it is queued again at no charge.
@@ -130,12 +133,14 @@ class JobSpec(
     ) = None
     cwd: Annotated[str, Meta(min_length=1, max_length=4096, pattern=r"^/[^\x00]*$")] | None = None
     fresh_workdir: bool = False
+    fail_on: Annotated[str, Meta(min_length=1, max_length=MAX_PATTERN_CHARS)] | None = None
     time_limit_seconds: Seconds | Off | None = None
     expected_seconds: Seconds | None = None
     stall_timeout_seconds: Seconds | Off | None = None
     silence_limit_seconds: Seconds | Off | None = None
     first_beat_timeout_seconds: Seconds | Off | None = None
     grace_seconds: Annotated[float, Meta(ge=0, le=86_400)] | None = None
+    stop_tells: Literal["main", "tree"] | None = None
     lease_ttl_seconds: Annotated[float, Meta(ge=15, le=3600)] | None = None
     watchdog_cap: Annotated[int, Meta(ge=0, le=1000)] | None = None
     no_progress_limit: Annotated[int, Meta(ge=1, le=1000)] | Off | None = None
@@ -150,6 +155,7 @@ class JobSpec(
     pull: Literal["missing", "always", "never"] = "missing"
     volumes: Annotated[tuple[Volume, ...], Meta(max_length=64)] = ()
     image_pull_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
+    setup_seconds: Annotated[float, Meta(ge=1, le=86_400)] | None = None
     caches: Annotated[tuple[FolderWord, ...], Meta(max_length=MAX_FOLDERS)] = ()
     mounts: Annotated[tuple[FolderWord, ...], Meta(max_length=MAX_FOLDERS)] = ()
     outputs: Annotated[tuple[FolderWord, ...], Meta(max_length=MAX_OUTPUTS)] = ()
@@ -165,6 +171,8 @@ class JobSpec(
     on_straggler: Literal["ignore", "tell", "blame", "replace", "restart"] | None = None
     straggler_seconds: Annotated[float, Meta(ge=0, le=86_400)] | None = None
     on_corruption: Literal["ignore", "tell", "restart"] | None = None
+    on_standstill: Literal["ignore", "tell", "stop"] | None = None
+    standstill_seconds: Seconds | Off | None = None
     start_at: Annotated[float, Meta(ge=0, le=32_503_680_000)] | None = None
     parent: Annotated[str, Meta(max_length=20)] = ""
     detached: bool = False
@@ -183,6 +191,11 @@ class JobSpec(
         """Return the CPU slots that a task needs: `cpus` where given, else one, or none with
         GPUs."""
         return self.cpus if self.cpus is not None else (0 if self.gpus else 1)
+
+    @property
+    def makes_environment(self) -> bool:
+        """Return whether a Python environment is made before the job's program starts."""
+        return self.setup is not None or self.python is not None
 
     @property
     def title(self) -> str:
@@ -271,6 +284,7 @@ def check_spec(spec: JobSpec) -> JobSpec:
     _require(not spec.supervised or spec.image is None, "image", bare)
     _check_command(spec)
     _check_environment(spec)
+    _check_fail_on(spec.fail_on)
     if spec.mounts:
         labels = {**spec.host_labels, **list_mount_labels(spec.mounts)}
         return msgspec.structs.replace(spec, host_labels=labels)
@@ -278,9 +292,10 @@ def check_spec(spec: JobSpec) -> JobSpec:
 
 
 def _check_setup(spec: JobSpec) -> None:
-    asks = spec.setup is not None or spec.python is not None
-    _require(asks or not spec.setup_files, "setup_files", "setup_files go with setup or python")
-    if not asks:
+    for field in ("setup_files", "setup_seconds"):
+        belongs = spec.makes_environment or not getattr(spec, field)
+        _require(belongs, field, f"{field} goes with setup or python")
+    if not spec.makes_environment:
         return
     own = (
         "in a container the environment is made before the job's own command, and not before its "
@@ -291,6 +306,14 @@ def _check_setup(spec: JobSpec) -> None:
     for pattern in spec.setup_files:
         inside = pattern and not pattern.startswith("/") and ".." not in pattern.split("/")
         _require(bool(inside), "setup_files", f"{pattern!r} is no pattern below the job's folder")
+
+
+def _check_fail_on(pattern: str | None) -> None:
+    try:
+        if pattern is not None:
+            compile_pattern(pattern)
+    except ValidationError as error:
+        raise ValidationError(f"fail_on: {error.message}", field="fail_on") from None
 
 
 def _check_terminal(spec: JobSpec) -> None:

@@ -374,7 +374,10 @@ def _say(error: OSError) -> str:
         return "timed out"
     if isinstance(error, ConnectionError) and error.errno:
         return os.strerror(error.errno)  # asyncio's own text is longer
-    return error.strerror or str(error) or type(error).__name__
+    text = error.strerror or str(error) or type(error).__name__
+    if "CERTIFICATE_VERIFY_FAILED" in text:
+        text += "; --ca-file FILE of `holdfast login` (or HOLDFAST_CA_FILE) names its authority"
+    return text
 
 
 def _sum_up(losses: list[tuple[HttpAddress, ConnectionLost]]) -> ConnectionLost:

@@ -29,6 +29,15 @@ class CheckpointAdded(msgspec.Struct, frozen=True, kw_only=True):
     dropped: tuple[str, ...] = ()
 
 
+class KnownBlobStore(msgspec.Struct, frozen=True, kw_only=True):
+    """The blob store that a database knows. id: empty where it knows none. place: where the server
+    that adopted it found it. served: another server serves."""
+
+    id: str
+    place: str
+    served: bool
+
+
 def refuse_task(key: TaskKey, host_id: str) -> Stale:
     """Return the error for bytes of a task that is not, or no longer, this host's (CKPT-1)."""
     return Stale(

@@ -12,7 +12,7 @@ from holdfast.moves.values import ScheduledRun
 
 def no_schedule(name: str) -> NotFound:
     """Return the error for an unknown schedule."""
-    return NotFound(f"there is no schedule {name[:128]!r}; `holdfast schedules ls` lists them")
+    return NotFound(f"there is no schedule {name[:128]!r}; `holdfast schedules list` lists them")
 
 
 def hide_secrets(spec: ScheduleSpec) -> ScheduleSpec:

@@ -190,13 +190,16 @@ class AdmissionSnapshot(StoreValue, frozen=True, kw_only=True):
 
 
 class TaskBeat(StoreValue, frozen=True, kw_only=True):
-    """The last beat of a task, as its agent reports it."""
+    """The last beat of a task, as its agent reports it. rate: its steps in a second. still_seconds:
+    since its step last moved forward."""
 
     key: TaskKey
     step: int | None
     total: int | None
     age_seconds: float
     section: str | None = None
+    rate: float | None = None
+    still_seconds: float | None = None
 
 
 class HostSync(StoreValue, frozen=True, kw_only=True):

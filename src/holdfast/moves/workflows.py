@@ -205,7 +205,7 @@ def set_aside_event(post: Post, project: str, error: str) -> NewEvent:
 
 def no_run(run_id: str) -> NotFound:
     """Return the error for an unknown run."""
-    return NotFound(f"there is no run {run_id[:64]!r}; `holdfast workflow ls` lists them")
+    return NotFound(f"there is no run {run_id[:64]!r}; `holdfast workflow list` lists them")
 
 
 def no_node(run_id: str, name: str) -> NotFound:

@@ -9,7 +9,7 @@ spawn.py    fork, a few calls, exec; how a start went
 watch.py    see children end, and reap them
 tree.py     which tree a process belongs to, and when a whole tree is gone; brand.py and groups.py
             are its evidence
-ending.py   one tree being ended: TERM, a grace, KILL
+endings/    one tree being ended: TERM, a grace, KILL
 sweep.py    end the processes that an earlier guardian left; urgent.py: at real-time priority
 table.py    the process table, read from /proc; syscalls.py: Linux calls that Python has no name for
 """

@@ -36,17 +36,24 @@ def catch_signals() -> int:
     return read_fd
 
 
+def write_instant(seconds: float) -> str:
+    """Return a time, in seconds since 1970, as every log writes it: ISO 8601, in UTC, with
+    milliseconds."""
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{whole}.{int(seconds * 1000) % 1000:03d}Z"
+
+
 def write_note(fd: int, source: str, sentence: str, fields: Mapping[str, object]) -> bool:
     """Write one line to a log: JSON, and text on a terminal. Return False where that fails (a full
     disk), or would have to wait (a paused terminal, a full pipe), because a log must not hold up
     the program."""
     words = {key: value for key, value in fields.items() if value is not None}
-    words = {"at": time.time(), "from": source, "message": sentence, **words}
+    at = write_instant(time.time())
+    words = {"at": at, "from": source, "message": sentence, **words}
     line = msgspec.json.encode(words) + b"\n"
     if os.isatty(fd):
         told = " ".join(f"{key}={value}" for key, value in fields.items() if value is not None)
-        clock = time.strftime("%H:%M:%S")
-        line = f"{clock} {source} {sentence}{'  ' if told else ''}{told}\n".encode(errors="replace")
+        line = f"{at} {source} {sentence}{'  ' if told else ''}{told}\n".encode(errors="replace")
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     try:

@@ -26,7 +26,8 @@ from functools import partial
 
 import msgspec
 
-from holdfast.process.ending import Signaller, TreeEnding
+from holdfast.process.endings.ending import Signaller, TreeEnding
+from holdfast.process.endings.telling import Tell
 from holdfast.process.groups import TaskGroup
 from holdfast.process.loop import Mishaps, Poller
 from holdfast.process.output.writer import OutputHome, Streams
@@ -75,6 +76,7 @@ class ProgramRun:
         self.exited_at = 0.0
         self.ending: TreeEnding | None = None
         self.streams: Streams | None = None
+        self.tell: Tell = "main"
         self.over = False
 
     @property
@@ -160,6 +162,7 @@ class Nursery:
         group: TaskGroup | None = None,
         marked: bool = True,
         leads: bool = False,
+        tell: Tell = "main",
         trusted: bool = False,
         leftover_grace_seconds: float = LEFTOVER_GRACE_SECONDS,
         spare_descriptors: int = SPARE_DESCRIPTORS,
@@ -167,8 +170,8 @@ class Nursery:
         """Fork a program (NURSERY-1); its events come from later calls.
 
         task: the program's mark, used once. marked: True to give the marks and a brand to its
-        processes. leads, trusted: see `Tree`. Raises ValidationError and OSError as `spawn` does:
-        nothing was started then.
+        processes. leads, trusted: see `Tree`. tell: see `TreeEnding`. Raises ValidationError and
+        OSError as `spawn` does: nothing was started then.
         """
         mark = Mark(task, self._forest.host)
         brand = None
@@ -185,7 +188,7 @@ class Nursery:
             raise
         tree = Tree(mark, child, group, trusted=trusted, leads=leads, brand=brand)
         run = ProgramRun(child, request, tree, events, leftover_grace_seconds)
-        run.streams = streams
+        run.streams, run.tell = streams, tell
         self._by_pid[child.pid] = run
         if not self._mishaps.survive(partial(self._take_in, run), False):
             run.start_error, child.hosts_fault = "its parent failed to take it in", True
@@ -314,6 +317,7 @@ class Nursery:
             kill_limit_seconds=self._kill_limit_seconds,
             signaller=self._signaller,
             left=left,
+            tell=run.tell,
         )
         if run.exit is not None:
             ending.take_first_exit()

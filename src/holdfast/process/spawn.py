@@ -432,9 +432,11 @@ def _describe(stage: str, code: int, request: SpawnRequest) -> str:
         return f"the program {program!r} could not be prepared ({stage}): {why}"
     if code == errno.EACCES and os.path.isdir(os.path.join(request.cwd or "", program)):
         return f"{program!r} is a folder, not a program"
+    mend = "install it on the host, or give its full path"
+    if program.endswith(".py"):
+        mend = f"a Python script is started as `python {program}`"
     sentences = {
-        errno.ENOENT: f"no such program: {program!r}{searched}; install it on the host, or give "
-        "its full path",
+        errno.ENOENT: f"no such program: {program!r}{searched}; {mend}",
         errno.ENOTDIR: f"no such program: a part of {program!r} is not a folder",
         errno.EACCES: f"permission denied: {program!r} may not be executed; make it executable "
         "(chmod +x)",

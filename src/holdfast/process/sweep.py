@@ -21,7 +21,7 @@ from collections.abc import Collection
 
 from holdfast.process import table as process_table
 from holdfast.process.brand import make_host_brand
-from holdfast.process.ending import KILL_POLL_SECONDS, Signaller
+from holdfast.process.endings.ending import KILL_POLL_SECONDS, Signaller
 from holdfast.process.groups import list_groups, name_group_folder
 from holdfast.process.table import ProcessEntry
 from holdfast.process.urgent import urgent

@@ -11,6 +11,7 @@ import signal
 from typing import Protocol
 
 from holdfast.process.brand import find_brand
+from holdfast.process.endings.telling import SignalMasks
 
 TASK_VARIABLE = "HOLDFAST_TASK"
 HOST_VARIABLE = "HOLDFAST_HOST"
@@ -32,6 +33,23 @@ def read_name(pid: int) -> str:
             return file.read().decode(errors="replace").strip()
     except OSError:
         return ""
+
+
+def read_signals(pid: int) -> SignalMasks:
+    """Read a process's signals; without any where it is gone."""
+    try:
+        status = _read_file(f"/proc/{pid}/status").splitlines()
+        lines = dict(line.split(b":", 1) for line in status if b":" in line)
+        return SignalMasks(
+            caught=int(lines[b"SigCgt"], 16),
+            ignored=int(lines[b"SigIgn"], 16),
+            blocked=int(lines[b"SigBlk"], 16),
+            pending=int(lines[b"ShdPnd"], 16) | int(lines[b"SigPnd"], 16),
+            init=(ids := lines.get(b"NSpid", b"").split())[1:] != [] and ids[-1] == b"1",
+            sleeps=lines[b"State"].split()[:1] == [b"S"],
+        )
+    except (OSError, KeyError, ValueError):
+        return SignalMasks()
 
 
 class ProcessEntry:

@@ -13,6 +13,7 @@ from holdfast.core.fleet.instances import CreateOrder, Machine, MachineState, Of
 from holdfast.providers.calls import run_program
 from holdfast.providers.config import (
     TOKEN,
+    GpuWord,
     ProviderConfig,
     agent_env,
     agent_words,
@@ -47,7 +48,7 @@ class CommandConfig(ProviderConfig, frozen=True, kw_only=True):
     env: dict[str, str] = msgspec.field(default_factory=dict)
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
     state: str = "/var/lib/holdfast/host"
-    gpus: str = "auto"
+    gpus: GpuWord = "auto"
     deadline_seconds: Annotated[float, Meta(gt=0, le=600)] = 300.0
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -26,6 +26,10 @@ FOLDER_VARIABLE = "HOLDFAST_MACHINES"
 them in its own folder, and ends the machines when it stops."""
 
 
+GpuWord = Annotated[str, Meta(pattern="^(auto|[0-9]{1,4})?$(?!\\n)")]
+"""How many GPUs an agent declares: a number, or "auto" for what the drivers say."""
+
+
 class ProviderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """deadline_seconds: the time limit of each call to the provider (RENT-5)."""
 
@@ -33,19 +37,30 @@ class ProviderConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def read_config(kind: str, config: Mapping[str, Any], shape: type[C]) -> C:
-    """Read a pool's config for its provider.
+    """Read a pool's config for its provider. A number is taken where a text is wanted, as `gpus = 2`.
 
     Raises:
         ValidationError: a key is unknown or missing, or a value has the wrong shape.
     """
+    hints = get_type_hints(shape)
     try:
-        return msgspec.convert(dict(config), shape)
+        return msgspec.convert({k: _write_text(v, hints.get(k)) for k, v in config.items()}, shape)
     except msgspec.ValidationError as error:
         raise ValidationError(
             f"the config of provider {kind!r} cannot be used: {error}. It takes the keys "
             f"{', '.join(sorted(shape.__struct_fields__))}.",
             field="config",
         ) from None
+
+
+def _write_text(value: Any, wanted: Any) -> Any:
+    """Return a number as the text that is wanted of it, also in a table of texts; else the value."""
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if number and wanted in (str, str | None):
+        return str(value)
+    if wanted == dict[str, str] and isinstance(value, dict):
+        return {key: _write_text(one, str) for key, one in value.items()}
+    return value
 
 
 def overlay(kind: str, config: C, offer: Offer) -> C:

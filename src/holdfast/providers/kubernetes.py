@@ -21,7 +21,7 @@ from msgspec import Meta
 
 from holdfast.core.fleet.instances import CreateOrder, Machine, Offer, Quote
 from holdfast.providers.calls import read_retry_after, within
-from holdfast.providers.config import TOKEN, ProviderConfig, check_order, hide, overlay
+from holdfast.providers.config import TOKEN, GpuWord, ProviderConfig, check_order, hide, overlay
 from holdfast.providers.interface import NoCapacity, ProviderDown, Refused, Throttled
 from holdfast.providers.pods import (
     INSTALLATION_LABEL,
@@ -58,7 +58,7 @@ class KubernetesConfig(ProviderConfig, frozen=True, kw_only=True):
     namespace: Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")] = "default"
     entry: list[str] = msgspec.field(default_factory=lambda: ["holdfast"])
     state: str = "/var/lib/holdfast/host"
-    gpus: str = "auto"
+    gpus: GpuWord = "auto"
     gpu_resource: str = "nvidia.com/gpu"
     grace_seconds: Annotated[int, Meta(ge=1, le=86_400)] = 60
     node_selector: dict[str, str] = msgspec.field(default_factory=dict)

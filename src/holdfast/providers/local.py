@@ -34,6 +34,7 @@ from holdfast.providers.calls import within
 from holdfast.providers.config import (
     FOLDER_VARIABLE,
     INTENT,
+    GpuWord,
     ProviderConfig,
     agent_env,
     agent_words,
@@ -65,7 +66,7 @@ class LocalConfig(ProviderConfig, frozen=True, kw_only=True):
     folder: str = ""
     grace_seconds: Annotated[float, Meta(ge=0, le=600)] = 10.0
     python: str = sys.executable
-    gpus: str = ""
+    gpus: GpuWord = ""
 
 
 class LocalRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from holdfast.core.fleet.instances import CreateOrder, Machine, MachineState, Of
 from holdfast.providers.calls import ProgramEnd, run_program
 from holdfast.providers.config import (
     TOKEN,
+    GpuWord,
     ProviderConfig,
     agent_env,
     agent_words,
@@ -75,7 +76,7 @@ class SlurmConfig(ProviderConfig, frozen=True, kw_only=True):
     options: list[str] = msgspec.field(default_factory=list)
     warn_seconds: Annotated[int, Meta(ge=0, le=65535)] = 60
     python: str = "python3"
-    gpus: str = "auto"
+    gpus: GpuWord = "auto"
     setup: str = ""
     state: str = "${TMPDIR:-/tmp}/holdfast-$SLURM_JOB_ID"
     workdir: str = "/tmp"

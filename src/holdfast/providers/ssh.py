@@ -22,6 +22,7 @@ from holdfast.core.fleet.instances import CreateOrder, Machine, MachineState, Of
 from holdfast.providers.calls import ProgramEnd, run_program, within
 from holdfast.providers.config import (
     TOKEN,
+    GpuWord,
     ProviderConfig,
     agent_env,
     agent_words,
@@ -124,7 +125,7 @@ class SshConfig(ProviderConfig, frozen=True, kw_only=True):
     key: str | None = None
     workdir: str = "holdfast"
     python: str = "python3"
-    gpus: str = "auto"
+    gpus: GpuWord = "auto"
     grace_seconds: Annotated[int, Meta(ge=0, le=300)] = 10
     known_hosts: str | None = None
     host_keys: Literal["yes", "accept-new", "no"] = "yes"

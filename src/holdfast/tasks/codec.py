@@ -3,6 +3,10 @@
 Arguments are an object of parameters by name; `*args` is an array under its name, `**kwargs` an
 object. Both sides make the same checks: the caller, so that a wrong argument is refused before
 anything is sent; the host, because its version of the function may differ.
+
+CODEC-1  A value arrives as it was given, or as its annotation says, or it is refused. So without an
+         annotation only what JSON itself tells apart goes: bytes would arrive as text, a tuple as a
+         list, a key of a dict as text.
 """
 
 from __future__ import annotations
@@ -22,6 +26,8 @@ from holdfast.wire.mismatch import say_mismatch, split_path
 CONTEXT = "ctx"
 """The name of the parameter that gets the context of the running call."""
 _Kind = inspect.Parameter
+_TRUE = (str, int, float, bool, type(None))
+"""The types that JSON tells apart."""
 _PLAIN = (_Kind.POSITIONAL_ONLY, _Kind.POSITIONAL_OR_KEYWORD)
 
 
@@ -38,12 +44,14 @@ class CallCodec:
         except Exception as error:
             raise ValidationError(f"the annotations of {name} cannot be read: {error}") from error
         self._parameters = list(self._signature.parameters.values())
-        fields = []
+        fields, self._unsure = [], dict[str, Any]()
         for parameter in self._parameters:
             hint = hints.get(parameter.name, Any)
             _check_kind(hint, f"parameter {parameter.name!r} of {name}")
+            if _is_unsure(hint):
+                self._unsure[parameter.name] = _gather(parameter, hint)
             fields.append(_make_field(parameter, hint))
-        result = hints.get("return", Any)
+        self._result = result = hints.get("return", Any)
         _check_kind(result, f"the result of {name}")
         arguments = msgspec.defstruct("Arguments", fields, kw_only=True, forbid_unknown_fields=True)
         self._read_args = _make_reader(arguments)
@@ -58,6 +66,14 @@ class CallCodec:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
             raise ValidationError(f"{self._name}: {error}") from None
+        for field, hint in self._unsure.items():
+            lost = _find_lost(bound.arguments.get(field), hint)
+            if lost:
+                raise ValidationError(
+                    f"argument {field!r} of {self._name}: {lost}; annotate the parameter with its "
+                    f"type, as `{field}: bytes` or `{field}: dict[int, str]`",
+                    field=field,
+                )
         text = self._write(bound.arguments)
         self.decode_args(text)
         return text
@@ -104,6 +120,12 @@ class CallCodec:
 
     def encode_result(self, value: Any) -> str:
         """Return a result, checked against the annotation."""
+        lost = _find_lost(value, self._result) if _is_unsure(self._result) else ""
+        if lost:
+            raise ValidationError(
+                f"the result of {self._name}: {lost}; annotate the function with the type of its "
+                "result, as `-> bytes` or `-> tuple[int, int]`"
+            )
         try:
             text = write_value(value, _write_hook)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -144,6 +166,52 @@ def _make_field(parameter: inspect.Parameter, hint: Any) -> tuple[str, Any, Any]
         return parameter.name, hint, msgspec.field()
     default = parameter.default
     return parameter.name, hint, msgspec.field(default_factory=lambda: default)
+
+
+def _gather(parameter: inspect.Parameter, hint: Any) -> Any:
+    """Return the type of a parameter's value as it is bound."""
+    if parameter.kind is _Kind.VAR_POSITIONAL:
+        return list[hint]
+    return dict[str, hint] if parameter.kind is _Kind.VAR_KEYWORD else hint
+
+
+def _is_unsure(hint: Any) -> bool:
+    """Return whether an annotation leaves open what type a value has, somewhere in it."""
+    if hint is Any or hint in (list, tuple, set, frozenset, dict):
+        return True
+    return any(map(_is_unsure, typing.get_args(hint)))
+
+
+def _find_lost(value: Any, hint: Any) -> str:
+    """Return why a value would arrive as another than it is, because an annotation leaves its type
+    open; "" where it arrives as it is (CODEC-1)."""
+    origin, of = typing.get_origin(hint) or hint, typing.get_args(hint)
+    if origin in (list, set, frozenset, tuple) and isinstance(value, (list, set, frozenset, tuple)):
+        each_own = origin is tuple and of and of[-1] is not ...
+        inner = of if each_own else (of[:1] or (Any,)) * len(value)
+        return _say_first(_find_lost(*pair) for pair in zip(value, inner, strict=False))
+    if origin is dict and isinstance(value, dict):
+        key, each = of or (Any, Any)
+        if key is Any and (lost := _find_lost_key(value)):
+            return lost
+        return _say_first(_find_lost(one, each) for one in value.values())
+    if hint is not Any or type(value) in _TRUE:
+        return ""
+    if type(value) is list:
+        return _say_first(_find_lost(one, Any) for one in value)
+    if type(value) is dict:
+        return _find_lost_key(value) or _say_first(_find_lost(one, Any) for one in value.values())
+    return f"a {type(value).__qualname__} would not arrive as one, because no annotation names it"
+
+
+def _find_lost_key(value: dict[Any, Any]) -> str:
+    kinds = (type(key).__qualname__ for key in value if type(key) is not str)
+    kind = next(kinds, "")
+    return f"a dict's key of type {kind} would arrive as text" if kind else ""
+
+
+def _say_first(found: Iterator[str]) -> str:
+    return next(filter(None, found), "")
 
 
 def _check_kind(hint: Any, what: str) -> None:

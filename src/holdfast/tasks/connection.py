@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 class CallsConnection:
-    """One client, made anew in the child of a fork, and in an executor for each call set."""
+    """One client, made anew in the child of a fork, and in an executor whenever a call of another
+    set begins. What was opened through an earlier client belongs to that client's call set, and is
+    let go (SETS-1)."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -26,8 +28,8 @@ class CallsConnection:
     @property
     def client(self) -> Client:
         """Return the client. Raises NoController where no setting names a controller."""
-        set_id = context().id.partition(".")[0]
         with self._lock:
+            set_id = context().id.partition(".")[0] or self._set_id  # between two calls: the last
             stale = self._pid != os.getpid() or (set_id != self._set_id and not self._given)
             if self._client is None or stale:
                 self._client, self._pid, self._set_id = _connect(set_id), os.getpid(), set_id

@@ -13,7 +13,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
 from holdfast.client.methods.calls import CHUNK_BYTES, CHUNK_CALLS, make_set_id
 from holdfast.core.calls.values import FunctionSpec
@@ -25,6 +25,9 @@ from holdfast.tasks.handles import ask_results, read_outcome
 from holdfast.tasks.patience import Patience, choose_wait_seconds
 from holdfast.tasks.presence import PRESENCE
 from holdfast.wire.calls import CallResult
+
+if TYPE_CHECKING:
+    from holdfast.tasks.presence import OpenedSet
 
 R = TypeVar("R")
 AHEAD_CALLS = 50_000
@@ -54,7 +57,7 @@ class MapResults(Iterator[R], Generic[R]):
         self._submitted = self._fetched = 0
         self._more = True  # items may be left
         self._broken: BaseException | None = None  # the exception of the items' source
-        self._pid = os.getpid()
+        self._pid, self._client = os.getpid(), CONNECTION.client
         self._chunk = _FIRST_CHUNK
         self._page: deque[CallResult] = deque()
         _OPEN.add(self)
@@ -87,18 +90,23 @@ class MapResults(Iterator[R], Generic[R]):
             raise
         return value
 
-    def find_open(self) -> tuple[str, int] | None:
-        """Return the set's id and its number of calls, as long as more may come."""
+    def find_open(self) -> OpenedSet | None:
+        """Return the client that opened the set, the set's id and its number of calls, as long as
+        more may come."""
         mine = self._more and self._submitted and self._pid == os.getpid()
-        return (self.id, self._submitted) if mine else None
+        return (self._client, self.id, self._submitted) if mine else None
 
     def close(self, cut: str) -> None:
         """Read no more items. Calls that were submitted go on. cut: the reason."""
-        if self.find_open() is not None:
+        if (opened := self.find_open()) is not None:
             self._more = False
+            client, set_id, count = opened
             with contextlib.suppress(HoldfastError):
-                count = self._submitted
-                CONNECTION.client.append_calls(self.id, count, [], count=count, cut=cut)
+                client.append_calls(set_id, count, [], count=count, cut=cut)
+
+    def let_go(self) -> None:
+        """Read no more items, because the call that submitted them has ended (SETS-1)."""
+        self.close("the call that submitted it ended before all items were submitted")
 
     def cancel(self) -> None:
         """Read no more items, and cancel the calls that have not ended."""

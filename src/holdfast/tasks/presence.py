@@ -11,10 +11,15 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.errors import HoldfastError
 from holdfast.tasks.connection import CONNECTION
+
+if TYPE_CHECKING:
+    from holdfast.client.synchronous import Client
+
+    OpenedSet = tuple[Client, str, int]
 
 SAY_SECONDS = 20.0
 """The time between two reports. The controller closes a set after several times as long."""
@@ -23,8 +28,12 @@ SAY_SECONDS = 20.0
 class OpenCalls(Protocol):
     """A set that may get more calls."""
 
-    def find_open(self) -> tuple[str, int] | None:
-        """Return the set's id and its number of calls; None where it is closed, or not made yet."""
+    def find_open(self) -> OpenedSet | None:
+        """Return the client that opened the set, the set's id and its number of calls; None where
+        it is closed, or not made yet."""
+
+    def let_go(self) -> None:
+        """Close the set, because the call that opened it has ended (SETS-1)."""
 
 
 class Presence:
@@ -50,14 +59,24 @@ class Presence:
             self.say()
 
     def say(self) -> None:
-        """Report once that the clients of the open sets live."""
+        """Report once that the clients of the open sets live. A set of a call that ended is let
+        go."""
         with self._lock:
-            found = [opened.find_open() for opened in self._sets]
-        for set_id, count in filter(None, found):
+            sets = list(self._sets)
+        for opened in sets:
             try:
-                CONNECTION.client.append_calls(set_id, count, [])
+                self._report(opened)
             except HoldfastError:
                 continue  # the next report makes up for this one
+
+    def _report(self, opened: OpenCalls) -> None:
+        if (found := opened.find_open()) is None:
+            return
+        client, set_id, count = found
+        if client is CONNECTION.client:
+            client.append_calls(set_id, count, [])
+        else:
+            opened.let_go()
 
 
 PRESENCE = Presence()

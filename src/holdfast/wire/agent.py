@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from holdfast.bounds import MAX_LARGE, Count, Elapsed, Instant, Large, MemoryBytes, Whole
+from holdfast.bounds import MAX_LARGE, Count, Elapsed, Figure, Instant, Large, MemoryBytes, Whole
 from holdfast.core.bundles.code import CodeRef
 from holdfast.core.calls.values import ExecutorLimits
 from holdfast.core.causes import Cause
@@ -102,13 +102,19 @@ class RegisterAnswer(AgentMessage, frozen=True, kw_only=True):
     sync_interval_seconds: Elapsed = 5.0
 
 
+MAX_STILL_CHARS = 1024
+
+
 class BeatReport(AgentMessage, frozen=True, kw_only=True):
-    """The last beat of a task. `age_seconds` avoids comparing two machines' clocks."""
+    """The last beat of a task. `age_seconds` avoids comparing two machines' clocks. rate: its steps in
+    a second of the last five minutes. still_seconds: since its step last moved forward."""
 
     step: Large | None = None
     total: Large | None = None
     age_seconds: Elapsed = 0.0
     section: ShortText | None = None
+    rate: Figure | None = None
+    still_seconds: Elapsed | None = None
 
 
 class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
@@ -123,7 +129,7 @@ class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
     for so long that another rank's section has to excuse it (EXCUSE-1). tally: what it spent its
     time on, about once a minute; that of an ended task is among its facts. broken: its first step
     and that of its checkpoint, where the first is lower (UNSAVED-2). pace, checksums: a gang's
-    rank's since the last one.
+    rank's since the last one. still: why its work seems to stand still; "" where it does not.
     """
 
     key: TaskKey
@@ -139,6 +145,7 @@ class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):
     broken: tuple[Large, Large] | None = None
     pace: PaceText = ""
     checksums: StepChecksums = []
+    still: Annotated[str, Meta(max_length=MAX_STILL_CHARS)] = ""
 
 
 class SyncRequest(AgentMessage, frozen=True, kw_only=True):
@@ -260,7 +267,7 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     of `app` with `limits`.
     falls_together: every rank of the attempt is on this host, and where one falls the agent stops
     the others at once (FALL-1).
-    code: what is laid into the work folder first. setup, setup_files, python: see JobSpec.
+    code: what is laid into the work folder first. setup … setup_seconds, fail_on: see JobSpec.
     also: further tasks that this order launches. stdin: the SHA-256 of the value that the task
     reads as its standard input.
     """
@@ -275,6 +282,7 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     secrets: dict[str, str] = {}
     cwd: str | None = None
     fresh_workdir: bool = False
+    fail_on: str = ""
     shell: str | None = None
     gpus: list[Count] = []
     visible_gpus: list[Count] = []
@@ -310,6 +318,7 @@ class LaunchOrder(AgentMessage, frozen=True, kw_only=True):
     setup: str | None = None
     setup_files: list[str] = []
     python: str | None = None
+    setup_seconds: Elapsed = 3600.0
     terminal: bool = False
 
     @property

@@ -66,7 +66,8 @@ pages: `{"items": [...], "next": cursor|null}`.
     GET    /v1/hosts/{id or name}/checks    → page of HostCheckRecord, newest first
     POST   /v1/hosts/{id}/{action}          action drain|undrain|quarantine|release|terminate|revoke, HostActionRequest → HostView
     …      /v1/pools…                       see wire.pools
-    GET    /v1/report                       ?since=&until=&by=&step=&unit=&job=&owner=&project=&queue=&pool=&host=&label=&limit= → HoursReport
+    PUT    /v1/prices                       PriceRequest → PriceEffect (core.report.money)
+    GET    /v1/report                       ?since=&until=&by=&step=&zone=&unit=&job=&owner=&project=&queue=&pool=&host=&label=&limit= → HoursReport
     GET    /v1/report/idle                  ?project=&owner= → page of IdleJob
     GET    /v1/config                       ?queue=&project= → page of Effective
     PATCH  /v1/config                       SettingsPatch → page of Effective
@@ -134,11 +135,21 @@ class Problem(ApiBody, frozen=True, kw_only=True, omit_defaults=True):
     instance: str | None = None
 
 
+class ServerProblem(ApiBody, frozen=True):
+    """Something that is wrong with a controller. part: what it is about, as `blobs`."""
+
+    part: str
+    sentence: str
+    mend: str
+
+
 class ServerView(ApiBody, frozen=True, kw_only=True):
-    """The controller that answered. clock: the time there as it answered."""
+    """The controller that answered. clock: the time there as it answered. problems: what is wrong
+    with it, which its operator should mend."""
 
     version: str
     clock: datetime
+    problems: list[ServerProblem] = []
 
 
 class BatchRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -381,6 +392,17 @@ class SettingsPatch(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     set: Annotated[dict[Name, Value], Meta(max_length=128)] = {}
     unset: Annotated[list[Name], Meta(max_length=128)] = []
+
+
+class PriceRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A price of GPU-hours. host: a host's name; "" for all that name no price themselves. gpu_hour_usd:
+    None takes the price away. since: Unix seconds from which it holds, not after now; None for now.
+    dry_run: nothing is written, and the answer says what the price would do."""
+
+    host: Annotated[str, Meta(max_length=256)] = ""
+    gpu_hour_usd: Annotated[float, Meta(ge=0, le=1e6)] | None
+    since: Annotated[int, Meta(ge=0, le=32_503_680_000)] | None = None
+    dry_run: bool = False
 
 
 class TokenRequest(ApiBody, frozen=True, kw_only=True, forbid_unknown_fields=True):

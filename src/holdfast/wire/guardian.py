@@ -13,6 +13,8 @@ LINE-1  A message that cannot be read (of an unknown kind, of another shape) is 
         leaves no way to find the next one: that line is given up and the next agent gets a new one.
 """
 
+from typing import Literal
+
 import msgspec
 
 from holdfast.bounds import Count, Elapsed, Instant, Large, Whole
@@ -55,9 +57,10 @@ class LaunchTask(GuardianMessage, frozen=True, kw_only=True, tag="launch"):
     start some ten milliseconds, because the kernel waits for every CPU before it moves a process,
     so a short CPU task goes without. deadline: the time at which the guardian ends the task unless
     an `Extend` came. grace_seconds: time between TERM and KILL where the guardian itself stops the
-    task. leads: its first process passes a TERM on (a container's runner), so only this process
-    gets the TERM; the KILL goes to the whole tree. terminal: its three streams are a terminal, whose
-    master goes to the agent as that of a session, which appends what it reads to `stdout`.
+    task. stop_tells: see `process.endings.telling`. leads: its first process passes a TERM on (a
+    container's runner), so only this process gets the TERM; the KILL goes to the whole tree.
+    terminal: its three streams are a terminal, whose master goes to the agent as that of a session,
+    which appends what it reads to `stdout`.
     """
 
     key: TaskKey
@@ -74,6 +77,7 @@ class LaunchTask(GuardianMessage, frozen=True, kw_only=True, tag="launch"):
     stdin: str = ""
     log_disk_bytes: Large = 256 << 20
     terminal: bool = False
+    stop_tells: Literal["main", "tree"] = "main"
 
 
 class Extend(GuardianMessage, frozen=True, kw_only=True, tag="extend"):
@@ -118,9 +122,10 @@ class TaskEnded(GuardianMessage, frozen=True, kw_only=True, tag="ended"):
     exit_code, signal: of the first process; both are None where it still lives (`unkillable`) or
     never started (`start_error`), but exit_code is 126 or 127, as in shells, where the program or
     its folder can never be started here. oom: its control group counted an OOM kill of one of its
-    processes. stopped: a `StopTask` had been sent, or the deadline had passed, before the process
-    ended. lapsed: the guardian ended it at its lease deadline. unkillable: processes of it survived
-    SIGKILL for the kill limit; survivors: their pids. hosts_fault: the start failed because the
+    processes; oom_counted: that count could be read. stopped: a `StopTask` had been sent, or the
+    deadline had passed, before the process ended. lapsed: the guardian ended it at its lease
+    deadline. unkillable: processes of it survived SIGKILL for the kill limit; survivors: their
+    pids. hosts_fault: the start failed because the
     host lacked something (descriptors, processes, memory, disk). runtime_seconds: run time of the
     first process. max_memory_bytes: peak of the group, its file cache included; without a group, of
     the largest process. output: the end of each stream that was written to. left_running: names of
@@ -132,6 +137,7 @@ class TaskEnded(GuardianMessage, frozen=True, kw_only=True, tag="ended"):
     exit_code: Whole | None = None
     signal: Count | None = None
     oom: bool = False
+    oom_counted: bool = False
     stopped: bool = False
     lapsed: bool = False
     unkillable: bool = False

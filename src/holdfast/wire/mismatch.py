@@ -19,6 +19,8 @@ _KINDS = {
 _PATTERNS = {
     r"^[A-Za-z0-9][A-Za-z0-9._/-]*$(?!\n)": "letters, digits, `.`, `_`, `/` and `-`, a letter or digit first",
     r"^[A-Za-z_][A-Za-z0-9_]*$(?!\n)": "letters, digits and `_`, no digit first",
+    r"^[A-Za-z_][\w.-]*:[A-Za-z_][\w.]*$(?!\n)": "a module and a function in it, as `pages:edit`; a module's file "
+    "is named with letters, digits, `_` and `-`, no digit first",
     r"^[^\x00-\x1f\x7f]+$(?!\n)": "one line of text without control characters",
     r"^/[^\x00]*$": "an absolute path",
     r"^[A-Za-z0-9][A-Za-z0-9._/:@+-]*$(?!\n)": "an image reference, as docker.io/library/busybox:1.36",

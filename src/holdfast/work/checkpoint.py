@@ -64,6 +64,7 @@ def save(
             return True
     except OSError as error:
         _complain(error)
+        _note_failure(error)
     return False
 
 
@@ -142,6 +143,15 @@ def _remove_older(folder: str, name: str) -> None:
                     os.unlink(entry.path)
                 except OSError:
                     pass  # the agent was quicker
+
+
+def _note_failure(error: OSError) -> None:
+    """Note for the attempt's reason that the save of its stop failed."""
+    from holdfast.work.save_note import SaveNote
+    from holdfast.work.stop_word import stopping
+
+    if stopping(0) is not None:
+        SaveNote().write(f"checkpoint.save: {error}")
 
 
 def _tell(took: float) -> None:

@@ -34,12 +34,16 @@ async def test_a_job_goes_from_submission_to_success(rig: Rig) -> None:
     await rig.host()
     job_id, key = await rig.running(name="train", labels={"team": "a"}, secrets={"TOKEN": "hush"})
     rig.tick(10)
-    beat = TaskBeat(key=key, step=4, total=9, age_seconds=2.0, section="eval")
+    beat = TaskBeat(
+        key=key, step=4, total=9, age_seconds=2.0, section="eval", rate=0.5, still_seconds=7.0
+    )
     answer = await rig.sync(live=[key], beats=[beat])
     assert answer.renewed == ((key, 300.0),)
     job = await rig.job(job_id)
     assert (job.step, job.total, job.beat_at) == (4, 9, rig.now - timedelta(seconds=2))
+    assert (job.rate, job.moved_at) == (0.5, rig.now - timedelta(seconds=7))
     task = (await rig.store.jobs.list_tasks(job_id))[0]
+    assert (task.rate, task.moved_at) == (job.rate, job.moved_at)
     assert (task.section, task.lease_until, task.host_name) == (
         "eval",
         rig.now + timedelta(seconds=300),
@@ -56,6 +60,7 @@ async def test_a_job_goes_from_submission_to_success(rig: Rig) -> None:
     answer = await rig.sync(ended=[(key, OK)])
     assert (answer.acked, answer.succeeded, answer.draining) == ((key,), (job_id,), ())
     job = await rig.job(job_id)
+    assert (job.rate, job.moved_at) == (None, None)
     assert (job.state, job.outcome, job.exit_code, job.ended_at) == (
         JobState.SUCCEEDED,
         Outcome.SUCCEEDED,

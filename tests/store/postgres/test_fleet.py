@@ -100,7 +100,7 @@ async def state_of(rig: Rig, host_id: str) -> tuple[HostState, InstanceState]:
 
 async def test_a_pool_is_made_changed_paused_and_forgotten(rig: Rig) -> None:
     fleet = rig.store.fleet
-    with pytest.raises(NotFound, match="pools ls"):
+    with pytest.raises(NotFound, match="pools list"):
         await fleet.get_pool("p")
     assert (await fleet.put_pool(POOL, now=rig.now)).spec == POOL
     await fleet.put_pool(POOL, now=rig.now)  # the same again is no change
@@ -250,6 +250,29 @@ async def test_a_refused_order_is_trouble_for_its_offer_and_an_error_for_its_hos
     await made(rig, "host-9")
     (view,) = (await fleet.read_snapshot(now=rig.now)).pools
     assert view.trouble == {}, "a machine ends the trouble"
+
+
+@pytest.mark.parametrize("mend", ["change", "resume"])
+async def test_a_mended_pool_begins_anew(rig: Rig, mend: str) -> None:
+    """What spawns met before its change, or before a person's word, holds it no longer."""
+    fleet = rig.store.fleet
+    for number in range(3):
+        host = await intend(rig, f"host-{number}")
+        await ask(rig, host)
+        await fleet.note_denied(host, "a wrong key", final=True, now=rig.now)
+    await fleet.put_pool(POOL, now=rig.now)  # the same again mends nothing
+    (view,) = (await fleet.read_snapshot(now=rig.now)).pools
+    assert (len(view.outcomes), view.trouble["a100"].refusals) == (3, 3)
+    if mend == "change":
+        await fleet.put_pool(msgspec.structs.replace(POOL, config={"key": "right"}), now=rig.now)
+    else:
+        await fleet.resume_pool("p", now=rig.now)
+        assert (await rig.kinds())[-1] == "pool.resumed"
+    (view,) = (await fleet.read_snapshot(now=rig.now)).pools
+    assert (view.outcomes, view.trouble) == ((), {})
+    before = len(await rig.kinds())
+    await fleet.resume_pool("p", now=rig.now)
+    assert len(await rig.kinds()) == before, "there was nothing to change"
 
 
 # ---- error, the fence, the end
@@ -495,6 +518,23 @@ async def test_waiting_jobs_are_counted_by_shape(rig: Rig) -> None:
         (w.queue, w.jobs, w.tasks, w.gpus, w.cpu_slots, w.oldest_seconds) for w in found
     ) == [("cpu", 1, 4, 1, 0, 1.0), ("cpu", 3, 1, 0, 1, 11.0)]
     assert {tuple(w.host_labels.items()) for w in found} == {(), (("zone", "a"),)}
+
+
+async def test_waiting_jobs_are_counted_apart_once_they_are_worth_hosts_of_their_own(
+    rig: Rig,
+) -> None:
+    """DEMAND-5"""
+    never = msgspec.structs.replace(POOL, name="q", rent_after_seconds=None)
+    for spec in (POOL, never):
+        await rig.store.fleet.put_pool(spec, now=rig.now)
+    for seconds in (1, 29, 1):
+        await rig.submit()
+        rig.tick(seconds)
+    found = (await rig.store.fleet.read_snapshot(now=rig.now)).waiting
+    waited = [(w.jobs, w.newest_seconds, w.oldest_seconds) for w in found]
+    assert sorted(waited) == [(1, 1.0, 1.0), (2, 30.0, 31.0)]
+    assert [POOL.rents_alone(w.newest_seconds) for w in found].count(True) == 1
+    assert not any(never.rents_alone(w.newest_seconds) for w in found)
 
 
 async def test_what_projects_may_still_start_is_shown(rig: Rig) -> None:

@@ -42,7 +42,7 @@ async def test_a_job_that_beats_tells_the_time_that_is_left(rig: Rig) -> None:
     job, key = await rig.running()
     silent, other = await rig.running()
     rig.tick(100)
-    beat = TaskBeat(key=key, step=25, total=100, age_seconds=0.0)
+    beat = TaskBeat(key=key, step=25, total=100, age_seconds=0.0, rate=0.25)
     await rig.sync(live=[key, other], beats=[beat])
     left = await rig.store.forecasts.read_left(now=rig.now)
     assert set(left) == {job}

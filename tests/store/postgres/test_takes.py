@@ -42,7 +42,7 @@ async def test_a_host_fills_the_room_of_its_own_ends(rig: Rig) -> None:
     assert (attempt.road, attempt.host_ids, attempt.reason) == (
         "host",
         ("h1",),
-        "reserved on name-h1, which took it",
+        "reserved on name-h1, by the host itself",
     )
     assert await rig.kinds(wanted[0]) == ["job.submitted", "job.reserved"]
     assert (await rig.job(rest)).state is JobState.QUEUED
@@ -173,7 +173,7 @@ async def test_a_submission_to_a_host_as_it_was_before_is_like_the_first_one(rig
     assert (now.state, now.epoch, now.attempts, now.revision) == (JobState.RESERVED, 1, 1, 1)
     (attempt,) = await rig.store.jobs.list_attempts("second")
     assert (attempt.road, attempt.host_ids, attempt.reserved_at) == ("host", ("h1",), rig.now)
-    assert attempt.reason == now.reason == "reserved on name-h1, which took it"
+    assert attempt.reason == now.reason == "reserved on name-h1, by the host itself"
     assert await rig.kinds("second") == ["job.submitted", "job.reserved"]
     assert taken(await rig.sync()) == ["second"], "an answer that was lost is given again"
     key = offer.task.key

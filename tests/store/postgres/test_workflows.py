@@ -379,6 +379,6 @@ async def test_runs_are_listed_and_pruned(flows: Flows) -> None:
     assert await store.prune_runs(5.0, now=flows.rig.now) == 0
     assert await store.prune_runs(2.0, now=flows.rig.now) == 1
     assert [r.id for r in await store.list_runs()] == ["1" * 20]
-    with pytest.raises(NotFound, match="workflow ls"):
+    with pytest.raises(NotFound, match="workflow list"):
         await store.get_run(RUN)
     assert await flows.record([Post(n=1, run=RUN, node=0, kind=START)], GOOD) is None

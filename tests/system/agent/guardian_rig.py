@@ -24,7 +24,7 @@ from holdfast.agent.guardian.home import GuardianHome, read_group_homes, sweep_a
 from holdfast.agent.guardian.loop import run_guardian
 from holdfast.core.ids import TaskKey
 from holdfast.process import table
-from holdfast.process.ending import Signaller
+from holdfast.process.endings.ending import Signaller
 from holdfast.process.sweep import sweep
 from holdfast.process.syscalls import read_boottime
 from holdfast.process.table import ProcessEntry

@@ -158,6 +158,12 @@ def locate() -> str:
 
 
 @holdfast.task
+def hand_down(n: int) -> tuple[int, int]:
+    """Submit a call with the executor's own token; return its result, and this process."""
+    return double.submit(n).result(), os.getpid()
+
+
+@holdfast.task
 def sum_of_children(count: int, url: str, token: str) -> int:
     """Submit a call for each number, and wait for them."""
     CONNECTION.use(Client(url, token))

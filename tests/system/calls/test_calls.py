@@ -128,6 +128,24 @@ def test_calls_that_wait_for_calls_lend_their_slots(hosted: Cluster) -> None:
     assert list(pages.double.map(range(50))) == [2 * n for n in range(50)]
 
 
+def test_scripts_at_once_share_an_executor_whose_calls_submit_calls(
+    shared: Cluster, hosted: Cluster
+) -> None:
+    """SETS-1: each script's calls are a set of their own, and the one executor runs them in turns."""
+    shared.set_queue("shared-executor", executors_max=1)
+    scripts = [pages.hand_down.options(queue="shared-executor") for _ in range(3)]
+    for _ in range(2):
+        handles = [(script.submit(n), n) for n in range(4) for script in scripts]
+        for handle, n in handles:
+            child, _ = handle.result(timeout=stretch(60))
+            assert child == 2 * n
+    assert len({handle.set_id for handle, _ in handles}) == len(scripts)
+    assert len({handle.result()[1] for handle, _ in handles}) == 1, "one executor ran them all"
+    wait_until(
+        lambda: {hosted.client.call_set(handle.set_id).failed for handle, _ in handles} == {0}
+    )
+
+
 def list_executors(cluster: Cluster) -> list[JobSpec]:
     jobs = cluster.client.jobs(executors="only", states=["queued", "reserved", "running"])
     return [job.spec for job in jobs]

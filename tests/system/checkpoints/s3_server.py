@@ -83,6 +83,8 @@ def make_handler(bucket: Bucket) -> type[BaseHTTPRequestHandler]:
                 done = "".join(f"<Deleted><Key>{name}</Key></Deleted>" for name in names)
                 return 200, f"<DeleteResult>{done}</DeleteResult>".encode(), {}
             if self.command == "PUT":
+                if self.headers.get("If-None-Match") == "*" and key in bucket.objects:
+                    return 412, b"<Error><Code>PreconditionFailed</Code></Error>", {}
                 bucket.objects[key] = body
                 return 200, b"", {"ETag": '"e"'}
             if self.command == "DELETE":

@@ -81,6 +81,13 @@ async def test_what_was_written_is_read_listed_and_deleted(blobs: BlobStore) -> 
         await read(blobs, "job/0.1.a")
 
 
+async def test_the_first_claim_of_a_name_stays(blobs: BlobStore) -> None:
+    assert await blobs.claim("store-id", b"first") == b"first"
+    assert await blobs.claim("store-id", b"second") == b"first"
+    assert await blobs.find(["store-id", "job/never"]) == {"store-id"}
+    assert await listed(blobs) == {"store-id": 5}
+
+
 @pytest.mark.parametrize("size", [1, 20])
 async def test_what_breaks_off_leaves_nothing(blobs: BlobStore, size: int) -> None:
     """BLOB-1: also where the error comes after the last byte, as a wrong checksum does."""

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.uplink.transfers import find_saved, open_newest, remove_up_to
+from holdfast.agent.uplink.transfers import find_failed_saves, find_saved, open_newest, remove_up_to
 from holdfast.wire.beat import decode_beat
 from tests.system.cluster import clean_environment
 from tests.waits import run_patiently, wait_exit, wait_until
@@ -124,10 +124,12 @@ def test_what_is_no_checkpoint_is_said_at_once(tmp_path: Path) -> None:
     assert "TypeError: a checkpoint is bytes or the path of a file, not dict" in done.stderr
 
 
-def end_by_term(code: str, cwd: Path, *, terms: int = 1) -> tuple[int, str]:
+def end_by_term(
+    code: str, cwd: Path, *, terms: int = 1, inside: Path | None = None, **more: str
+) -> tuple[int, str]:
     """Run a script in a session of its own, TERM its whole group once it said "ready"; its exit
     status and output."""
-    env = clean_environment(HOLDFAST_TASK=TASK, HOLDFAST_CHECKPOINT_OUT=str(cwd))
+    env = clean_environment(HOLDFAST_TASK=TASK, HOLDFAST_CHECKPOINT_OUT=str(inside or cwd), **more)
     process = subprocess.Popen(
         [sys.executable, "-u", "-c", textwrap.dedent(code)],
         cwd=cwd,
@@ -182,6 +184,112 @@ def test_the_hook_runs_once_and_the_signal_ends_the_process(tmp_path: Path) -> N
     ]
     assert lines == ["first", "third", "the handler before"]
     assert "of the user's own" in output
+
+
+def test_a_child_that_dies_of_the_same_stop_does_not_break_the_save(
+    tmp_path: Path, spool: Path
+) -> None:
+    code = """
+        import os, signal, time
+        import holdfast
+        def on_child(number, frame):  # as torch's DataLoader sets it
+            raise RuntimeError("a worker is killed by signal: Terminated")
+        signal.signal(signal.SIGCHLD, on_child)
+        worker = os.fork()
+        if not worker:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it dies in the middle of the save
+            time.sleep(60)
+        @holdfast.on_drain
+        def save():
+            time.sleep(0.1)
+            os.kill(worker, signal.SIGKILL)
+            os.waitpid(worker, 0)
+            time.sleep(0.01)
+            holdfast.checkpoint.save(b"whole")
+        print("ready")
+        while True:
+            time.sleep(0.01)
+        """
+    status, output = end_by_term(code, tmp_path, inside=spool)
+    assert status == -signal.SIGTERM
+    assert "Traceback" not in output
+    assert names(spool) == ["checkpoint"]
+
+
+def test_the_handler_of_dying_children_is_back_after_the_functions(tmp_path: Path) -> None:
+    code = """
+        import signal, time
+        import holdfast
+        def mine(*_): ...
+        signal.signal(signal.SIGCHLD, mine)
+        signal.signal(signal.SIGTERM, lambda *_: print(signal.getsignal(signal.SIGCHLD) is mine))
+        holdfast.on_drain(lambda: print(signal.getsignal(signal.SIGCHLD) is mine))
+        print("ready")
+        time.sleep(60)
+        """
+    assert end_by_term(code, tmp_path) == (-signal.SIGTERM, "False\nTrue\n")
+
+
+@pytest.mark.parametrize(
+    ("grace", "failures", "calls", "kept"),
+    [(1000, 1, 2, ["checkpoint"]), (1000, 2, 2, [".save"]), (0.001, 1, 1, [".save"])],
+)
+def test_a_function_that_raised_is_called_once_more_in_the_first_half_of_the_grace(
+    tmp_path: Path, spool: Path, grace: float, failures: int, calls: int, kept: list[str]
+) -> None:
+    code = f"""
+        import time
+        import holdfast
+        calls = []
+        @holdfast.on_drain
+        def save():
+            calls.append(1)
+            print("called")
+            time.sleep(0.01)
+            if len(calls) <= {failures}:
+                raise RuntimeError("a worker died")
+            holdfast.checkpoint.save(b"whole")
+        print("ready")
+        time.sleep(60)
+        """
+    status, output = end_by_term(code, tmp_path, inside=spool, HOLDFAST_GRACE=str(grace))
+    assert (status, output.splitlines().count("called")) == (-signal.SIGTERM, calls)
+    assert [Path(name).stem if name[0] == "." else name for name in names(spool)] == kept
+    said = find_failed_saves(spool)
+    assert [one.endswith("missing: save: RuntimeError: a worker died") for one in said] == [
+        True for name in kept if name == ".save"
+    ]
+
+
+def test_a_save_that_is_killed_or_has_no_room_is_told(tmp_path: Path, spool: Path) -> None:
+    code = """
+        import os, time
+        import holdfast
+        holdfast.on_drain(lambda: os.kill(os.getpid(), 9))
+        print("ready")
+        time.sleep(60)
+        """
+    status, _ = end_by_term(code, tmp_path, inside=spool)
+    assert status == -signal.SIGKILL
+    assert ["had not returned" in one for one in find_failed_saves(spool)] == [True]
+    for name in names(spool):
+        (spool / name).unlink()
+    (spool / ".stop").write_text('{"why": "preempted: by job x", "until": 1e9}')
+    code = """
+        import time
+        import holdfast
+        holdfast.on_drain(lambda: holdfast.checkpoint.save("/nowhere/at-all"))
+        print("ready")
+        time.sleep(60)
+        """
+    end_by_term(code, tmp_path, inside=spool)
+    assert ["No such file" in one for one in find_failed_saves(spool)] == [True]
+
+
+def test_a_note_of_a_save_that_is_no_plain_file_is_left_out(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / ".save.1")
+    (tmp_path / ".save.2").symlink_to("/etc/passwd")
+    assert find_failed_saves(tmp_path) == []
 
 
 def test_a_handler_before_it_may_decide_the_exit(tmp_path: Path) -> None:

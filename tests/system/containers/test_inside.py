@@ -7,14 +7,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.agent.containers.inside import Inside, find_others
+from holdfast.agent.containers.inside import Inside, find_members
 from holdfast.agent.containers.plan import name_container
 from holdfast.core.ids import TaskKey
-from holdfast.process.output.pipelines import catches_term
+from holdfast.process.endings.pipelines import catches_term
 from holdfast.process.table import ProcessEntry, read_entry
 from tests.waits import is_alive, wait_exit, wait_until
 
@@ -93,8 +94,9 @@ def make_family() -> Iterator[Callable[..., Family]]:
         family.process.stdout.close()
 
 
-def inside(family: Family) -> Inside:
-    return Inside(name_container("abcd", KEY), family.first, with_init=True)
+def inside(family: Family, grace_seconds: float = 1e6) -> Inside:
+    name = name_container("abcd", KEY)
+    return Inside(name, family.first, with_init=True, grace_seconds=grace_seconds)
 
 
 def test_a_main_program_that_would_die_of_it_waits_for_one_that_saves(
@@ -111,23 +113,38 @@ def test_a_main_program_that_would_die_of_it_waits_for_one_that_saves(
     assert is_alive(family.main), "it is the runtime that tells it"
 
 
-def test_a_main_program_that_handles_it_is_told_with_the_others(
+def test_what_is_below_a_main_program_that_handles_it_is_told_at_half_of_the_grace(
     make_family: Callable[..., Family],
 ) -> None:
-    """TELL-1."""
+    """TELL-1: the child's death would break the main program's save."""
     family = make_family(None, "main", "child")
-    box = inside(family)
+    box = inside(family, grace_seconds=0.6)
+    began = time.monotonic()
     assert box.may_tell_main()
+    os.kill(family.main, signal.SIGTERM)
+    assert family.read("term") == family.main
+    while not box.settled:
+        box.tell_others()
+    assert time.monotonic() - began >= 0.3
     assert family.read("term") == family.child
-    assert box.may_tell_main(), "and nobody is told twice"
     assert catches_term(family.main)
     assert not catches_term(family.first)
+
+
+def test_a_job_may_have_all_of_its_container_told_at_once(
+    make_family: Callable[..., Family],
+) -> None:
+    family = make_family(None, "main", "child")
+    box = Inside(name_container("abcd", KEY), family.first, with_init=True, grace_seconds=1e6, tell="tree")  # fmt: skip
+    assert box.may_tell_main()
+    box.tell_others()
+    assert family.read("term") == family.child
+    assert box.settled, "and no process is told twice"
 
 
 def test_who_handles_nothing_holds_nobody_up(make_family: Callable[..., Family]) -> None:
     family = make_family(None)
     assert inside(family).may_tell_main()
-    wait_until(lambda: not is_alive(family.child))
 
 
 @pytest.mark.parametrize(
@@ -159,10 +176,10 @@ def test_the_main_program_is_the_init_s_oldest_child() -> None:
             entry(60, 1, 1),
         )
     }
-    others, main = find_others(table, 90, with_init=True)
+    members, main = find_members(table, 90, with_init=True)
     assert main == 95
-    assert sorted(e.pid for e in others) == [3, 7]
-    others, main = find_others(table, 90, with_init=False)
+    assert sorted(e.pid for e in members) == [3, 7, 95]
+    members, main = find_members(table, 90, with_init=False)
     assert main == 90
-    assert sorted(e.pid for e in others) == [3, 7, 95]
-    assert find_others({}, 90, with_init=True) == ([], 0)
+    assert sorted(e.pid for e in members) == [3, 7, 90, 95]
+    assert find_members({}, 90, with_init=True) == ([], 0)

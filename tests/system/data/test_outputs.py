@@ -25,6 +25,9 @@ printf x > "$(printf 'out/n\\377')"; : > out/empty; exit 3
 """
 
 
+NAMED = "mkdir out; echo 1 > 'out/a[1]'; echo 2 > out/a1; echo 3 > out/b"
+
+
 def test_outputs_of_a_failure_are_kept_and_come_back_equal(cluster: Cluster) -> None:
     host = cluster.add_host("only")
     job = cluster.submit(shell=LEAVES, outputs=["out/"], retry={"max_retries": 0})
@@ -45,6 +48,7 @@ def test_outputs_of_a_failure_are_kept_and_come_back_equal(cluster: Cluster) -> 
     back = cluster.folder / "back"
     got = cluster.cli("outputs", job, "--get", str(back))
     assert got.returncode == 0, got.stderr
+    assert b"out/pipe was not kept: a device" in got.stderr, "what is missing is told at once"
     work = next(path for path in (cluster.folder / "only" / "work").glob(f"{job}*"))
     for name in (b"a", b"big", b"n\xff", b"empty"):
         there, here = (
@@ -59,8 +63,14 @@ def test_outputs_of_a_failure_are_kept_and_come_back_equal(cluster: Cluster) -> 
     ]  # fmt: skip
     listed = cluster.cli("outputs", job, "--list", "--json").stdout.decode()
     assert "2cf24dba5fb0a30e26e83b2ac5b9e29e1b161e5c1fa7425e73043362938b9824" in listed
-    run = cluster.cli("run", "--outputs", "out", "--shell", "mkdir out; echo hi > out/a")
-    assert b"outputs complete: 1 files" in run.stderr, run.stderr
+    run = cluster.cli("run", "--outputs", "out", "--outputs", "none", "--shell", NAMED)
+    assert b"outputs partial: 3 files" in run.stderr, run.stderr
+    assert b"none was not kept: No such file" in run.stderr
+    for name, there in (("out/a[1]", ["a[1]"]), ("out/[a]1", ["a1"]), ("out/*1*", ["a1", "a[1]"])):
+        to = cluster.folder / f"{len(there)}{name[-1]}"
+        got = cluster.cli("outputs", "@last", "--get", str(to), name)
+        assert got.returncode == 0, got.stderr
+        assert sorted(os.listdir(to / "out")) == there, "a name that is there is no pattern"
 
 
 SENDS = "mkdir out; head -c {size} /dev/urandom > out/big; sha256sum out/big | cut -c1-64"

@@ -191,8 +191,14 @@ def test_run_shows_the_attempts_that_were_over_before_it_looked(shared: Cluster)
     done = shared.cli("run", *words)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ALL_LINES
-    assert b"requeued after attempt 1: exit code 1; retry 1 of 2" in done.stderr
-    assert b"requeued after attempt 2: exit code 1; retry 2 of 2" in done.stderr
+    assert (
+        b"requeued after attempt 1: exit code 1; its last line: attempt 1 line 99; retry 1 of 2"
+        in done.stderr
+    )
+    assert (
+        b"requeued after attempt 2: exit code 1; its last line: attempt 2 line 99; retry 2 of 2"
+        in done.stderr
+    )
 
 
 def test_a_reader_that_comes_and_goes_misses_no_attempt(shared: Cluster) -> None:

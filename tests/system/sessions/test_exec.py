@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from holdfast.client.sessions.session import TaskSession
-from tests.system.cluster import Cluster, clean_environment
-from tests.waits import Patience, stretch, wait_until
+from tests.system.cluster import Cluster, clean_environment, read_words
+from tests.waits import Patience, stretch, wait_exit, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -32,6 +32,24 @@ def test_output_errors_and_exit_code_are_the_commands_own(shared: Cluster, job: 
     assert b"".join(d for s, d in found if s == "stdout") == b"out\n"
     assert b"".join(d for s, d in found if s == "stderr") == b"err\n"
     assert session.exit_code == 7
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("nosuch",), 127, b"no such program: 'nosuch'"),
+        (("/etc/passwd",), 126, b"permission denied: '/etc/passwd'"),
+        (("./gone/too",), 127, b"no such program"),
+    ],
+)
+@pytest.mark.parametrize("tty", [False, True])
+def test_what_cannot_be_run_ends_as_in_a_shell(
+    shared: Cluster, job: str, words: tuple[str, ...], code: int, says: bytes, tty: bool
+) -> None:
+    done = shared.cli("exec", *(["-t"] if tty else []), job, "--", *words, stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stdout) == (code, b"")
+    assert done.stderr.startswith(b"holdfast: ")
+    assert says in done.stderr
 
 
 def test_the_session_has_the_tasks_surroundings_but_no_beat_socket(
@@ -157,3 +175,32 @@ def test_a_wedged_job_with_a_busy_shell_trips_as_one_without(shared: Cluster) ->
         ran[job_id] = (ended.ended_at - ended.started_at).total_seconds()
     assert abs(ran[visited] - ran[quiet]) < stretch(3)
     assert session.wait() != 0
+
+
+@pytest.mark.parametrize("end", ["reader", "disk"])
+def test_a_command_whose_output_goes_nowhere_any_more_is_ended(
+    shared: Cluster, job: str, end: str
+) -> None:
+    """As over ssh: neither the command nor its session is left behind."""
+    token = shared.controller.token_file.read_text().strip()
+    words = ("exec", job, "-n", "--", "sh", "-c", "trap '' PIPE; exec cat /dev/zero")
+    with (
+        open("/dev/full", "wb") as full,
+        subprocess.Popen(
+            [sys.executable, "-P", "-m", "holdfast.cli", *words],
+            env=clean_environment(HOLDFAST_URL=shared.controller.url, HOLDFAST_TOKEN=token),
+            stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE if end == "reader" else full,
+        ) as program,
+    ):  # fmt: skip
+        if program.stdout is not None:
+            assert program.stdout.read(100) == bytes(100)
+            program.stdout.close()
+        assert wait_exit(program, 30) not in (0, None)
+    wait_until(
+        lambda: not [one for one in shared.client.sessions(job) if "zero" in one.command],
+        10,
+        what="the session to be over",
+    )
+    host = shared.host_of(job)
+    wait_until(lambda: not [pid for pid in host.marked_pids() if b"/dev/zero" in read_words(pid)])

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 import pytest
 
 from tests.system.cluster import Cluster, clean_environment
-from tests.waits import wait_until
+from tests.waits import wait_exit, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -163,3 +163,31 @@ def test_a_forward_follows_its_job_to_the_next_attempt(shared: Cluster, job: str
         for pid in host.task_pids(job):
             os.kill(pid, signal.SIGKILL)
         wait_until(lambda: ask(forward.port, b"") == b"2:", 60)
+
+
+def test_a_forward_ends_with_its_job_and_says_so(shared: Cluster) -> None:
+    """Also where no connection ever came, or one is there and silent."""
+    job_id = shared.submit("python3", "-c", SERVER, str(PORT + 1))
+    shared.until(job_id, "running")
+    wait_until(lambda: b"listens" in shared.output(job_id), 30)
+    token = shared.controller.token_file.read_text().strip()
+    with (
+        shared.client.forward_port(job_id, PORT + 1) as forward,
+        socket.create_connection(("127.0.0.1", forward.port), 30) as end,
+        subprocess.Popen(
+            [sys.executable, "-P", "-m", "holdfast.cli", "port-forward", job_id, f"{PORT + 1}:0"],
+            env=clean_environment(HOLDFAST_URL=shared.controller.url, HOLDFAST_TOKEN=token),
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        ) as program,
+    ):  # fmt: skip
+        assert program.stdout is not None
+        assert program.stderr is not None
+        assert program.stdout.readline()
+        assert end.recv(2) == b"1:"
+        shared.client.cancel(job_id)
+        shared.until(job_id, "cancelled")
+        assert wait_exit(program, 15) == 0
+        assert f"job {job_id} ended as cancelled; port".encode() in program.stderr.read()
+        assert forward.wait(30)
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection(("127.0.0.1", forward.port), 5)

@@ -182,4 +182,4 @@ def test_a_shell_whose_client_was_killed_is_come_back_to(
     back.reads("still green")
     back.types("exit 5\r")
     assert wait_exit(back.process, 30) == 5
-    assert mine.id not in {one.id for one in shared.client.sessions(job)}
+    wait_until(lambda: mine.id not in {one.id for one in shared.client.sessions(job)})

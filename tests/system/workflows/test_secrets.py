@@ -55,7 +55,7 @@ def test_a_secret_of_a_node_is_in_its_process_alone(
         ("workflow", "show", run.id, "--node", "two"),
         ("workflow", "mermaid", run.id),
         ("workflow", "why", run.id, "one"),
-        ("workflow", "ls", "--json"),
+        ("workflow", "list", "--json"),
         ("show", job, "--json"),
         ("events", "--json"),
         ("logs", job),

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import pytest
 
 from holdfast.agent.link import GuardianLink
 from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.uplink.checkpoints import out_path
 from holdfast.agent.watch.forensics import ForensicsSender
 from holdfast.agent.watch.kills import Kills
 from holdfast.core.causes import Watchdog
@@ -20,6 +22,7 @@ from holdfast.core.states import AgentTaskEvent
 from holdfast.core.watchdogs import TaskWatch
 from holdfast.core.watchdogs.verdicts import make_trip
 from holdfast.wire.agent import LaunchOrder
+from holdfast.work.stop_word import NAME
 
 KEY = TaskKey("job", 0, 1)
 GRACE = 0.2
@@ -66,13 +69,16 @@ def kills(tmp_path: Path, link: Link) -> Kills:
 
 
 @pytest.mark.parametrize("dog", list(Watchdog))
-async def test_only_a_task_that_was_left_gets_its_grace(
+async def test_only_a_task_that_was_left_or_reached_its_time_limit_gets_its_grace(
     kills: Kills, link: Link, task: AgentTask, dog: Watchdog
 ) -> None:
     """AGT-6."""
+    folder = out_path(task)
+    folder.mkdir()
     kills.take_trip(task, make_trip(dog, "why", {}))
-    first = {Watchdog.IDLE: [GRACE], Watchdog.OPERATOR_STOP: []}
+    first = {Watchdog.IDLE: [GRACE], Watchdog.TIME_LIMIT: [GRACE], Watchdog.OPERATOR_STOP: []}
     assert link.graces == first.get(dog, [0.0])
+    assert (folder / NAME).exists() == (link.graces == [GRACE])  # the word of `stopping`
     assert task.saved.kill_sent is (dog is not Watchdog.OPERATOR_STOP)
 
 
@@ -90,7 +96,18 @@ async def test_a_task_that_was_left_and_stays_is_killed_after_its_grace(
     assert link.graces == [GRACE, 0.0]
 
 
-@pytest.mark.parametrize(("dog", "grace"), [(Watchdog.IDLE, GRACE), (Watchdog.STALL, 0.0)])
+async def test_a_call_at_its_time_limit_is_killed_at_once(
+    kills: Kills, link: Link, task: AgentTask
+) -> None:
+    """AGT-6."""
+    task.order = msgspec.structs.replace(ORDER, executor="family")
+    kills.take_trip(task, make_trip(Watchdog.TIME_LIMIT, "why", {}))
+    assert link.graces == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("dog", "grace"), [(Watchdog.IDLE, GRACE), (Watchdog.TIME_LIMIT, GRACE), (Watchdog.STALL, 0.0)]
+)
 async def test_the_next_agent_ends_it_as_the_one_that_gave_the_verdict_would(
     kills: Kills,
     link: Link,

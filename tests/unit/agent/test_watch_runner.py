@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
+import msgspec
+
 from holdfast.agent.probes import Probe
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.watch.runner import WatchRunner
@@ -97,3 +99,32 @@ def test_a_rank_that_spans_hosts_tells_its_section_and_asks_at_once_when_it_wait
     alone = make_rank(tmp_path, 0, hosts=1)
     alone.watch.beat(2.0, section="eval", timeout=100.0)
     assert alone.report(3.0).section_seconds is None, "no other host has ranks of it"
+
+
+def test_a_printed_counter_that_stands_is_read_from_the_end_of_the_output(tmp_path: Path) -> None:
+    task = make_rank(tmp_path, 0, "bar")
+    task.folder.mkdir()
+    task.watch.change_settings(1.0, WatchSettings(health_watch="off", standstill_seconds=60.0))
+    runner, _, _ = make_runner(task)
+    with task.path_of("stderr").open("a") as output:
+        for at in range(10, 70, 10):
+            output.write("x" * 5000 + f"\r {at}%|###      | {at}/100 [00:0{at // 10}<00:40]")
+            output.flush()
+            runner.turn(float(at))
+    wish = task.watch.wants_sample()
+    assert wish is not None
+    assert wish.at == 60.0 + 30.0  # the last half of the patience
+    with task.path_of("stderr").open("a") as output:
+        output.write("\r100%|#########| 100/100 [01:00<00:00]\nserving\n")
+    task.read_printed(70.0)
+    assert task.printed.moves == 0  # the bar is at its end
+
+
+def test_an_executor_stands_still_between_its_calls_and_nothing_is_said(tmp_path: Path) -> None:
+    task = make_rank(tmp_path, 0, "executor")
+    assert task.order is not None
+    task.order = msgspec.structs.replace(task.order, executor="family")
+    task.steps.beat(1.0, 1)
+    task.note_progress(1.0)
+    assert task.watch.wants_sample() is not None
+    assert task.watch.wants_sample().at == 120.0  # type: ignore[union-attr]  # as above

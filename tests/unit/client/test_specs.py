@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 import traceback
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -45,6 +47,30 @@ def test_starts() -> None:
     )
     with pytest.raises(ValueError, match="not a time"):
         parse_start("tomorrow", 0.0)
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    with monkeypatch.context() as change:
+        change.setenv("TZ", "Europe/Berlin")
+        time.tzset()
+        yield change
+    time.tzset()
+
+
+def test_a_local_time_that_a_clock_skips_or_repeats_is_refused(berlin: pytest.MonkeyPatch) -> None:
+    assert parse_start("2026-10-25T03:30", 0.0) == parse_start("2026-10-25T02:30Z", 0.0)
+    with pytest.raises(ValidationError, match=r"comes twice.*\+0200 or \+0100"):
+        parse_start("2026-10-25T02:30", 0.0)
+    with pytest.raises(ValidationError, match="does not exist"):
+        parse_start("2026-03-29T02:30", 0.0)
+    berlin.setenv("TZ", "Europe/Berln")
+    time.tzset()
+    with pytest.raises(ValidationError, match="TZ='Europe/Berln' names no time zone"):
+        parse_start("2026-06-01T12:00", 0.0)
+    berlin.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    assert parse_start("2026-06-01T12:00", 0.0) == parse_start("2026-06-01T10:00Z", 0.0)
 
 
 def test_the_typed_fields_are_those_that_are_read() -> None:

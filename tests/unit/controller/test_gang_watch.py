@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.core.facts import TaskFacts
 from holdfast.core.stragglers.agree import LEAST_AGREED, StepChecksum
 from holdfast.core.stragglers.values import PaceBlock, write_pace
 from holdfast.wire import agent as wire
@@ -244,6 +245,51 @@ async def test_a_rank_that_computes_wrongly_has_its_host_set_aside_and_the_job_g
     assert bad_host not in {gang.host_of(rank) for rank in range(RANKS)}
     (first, _) = (await gang.served.call("GET", f"/v1/jobs/{gang.job}/attempts")).json()["items"]
     assert (first["cause"], first["outcome"]) == ("silent_corruption", "requeued")
+
+
+async def test_the_checksums_of_the_last_seconds_are_compared_before_the_end_is_told(
+    gang: SpreadGang,
+) -> None:
+    """They come with the reports of the ends, of each rank for itself, and all of them end well."""
+    await gang.start()
+    bad_host = gang.host_of(2)
+    for step in range(LEAST_AGREED):
+        await gang.tell_checksums(step, "aaa")
+    for rank, (host, order) in gang.orders.items():
+        facts = TaskFacts(exit_code=0)
+        told = [StepChecksum(9, "aab"[rank])]
+        await host.sync(
+            wire.TaskReport(key=order.key, state="ended", facts=facts, checksums=told), sent_at=99.0
+        )
+    (event,) = await gang.list_events("job.corrupt")
+    assert (event["rank"], event["data"]["rank 2"]) == (2, "b")
+    assert await gang.until_aside() == bad_host
+    await gang.launch()
+    assert bad_host not in {gang.host_of(rank) for rank in range(RANKS)}
+    (first, _) = (await gang.served.call("GET", f"/v1/jobs/{gang.job}/attempts")).json()["items"]
+    assert (first["cause"], first["outcome"]) == ("silent_corruption", "requeued")
+
+
+async def test_work_that_stands_still_is_told_once_for_the_gang_and_when_it_moves_again(
+    gang: SpreadGang,
+) -> None:
+    await gang.start()
+
+    async def tell(still: str) -> None:
+        for host, order in gang.orders.values():
+            await host.sync(host.running(order, still=still))
+        await gang.served.controller.gangs.judge()
+
+    await tell("its step has stood for 600 s")
+    await tell("its step has stood for 600 s")
+    (event,) = await gang.list_events("task.still")
+    assert event["message"] == "ranks 0-2: its step has stood for 600 s"
+    assert "standstill" in await gang.why()
+    assert (await gang.served.job(gang.job))["state"] == "running"
+    await tell("")
+    (event,) = await gang.list_events("task.moving")
+    assert event["message"] == "its work moves again"
+    assert "standstill" not in await gang.why()
 
 
 async def test_ranks_that_never_agreed_are_told_and_nothing_is_done(gang: SpreadGang) -> None:

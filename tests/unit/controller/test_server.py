@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import ssl
 import stat
 import subprocess
 import sys
@@ -188,6 +189,39 @@ async def test_a_stop_is_orderly_and_quick(
     lines = [json.loads(line) for line in server.log.splitlines()]
     assert {"serving", "stopping"} <= {line["message"].split()[0] for line in lines}
     assert not [line for line in lines if line["level"] == "error"], server.log
+
+
+@pytest.mark.slow
+def test_a_hangup_serves_a_renewed_certificate_and_ends_nothing(
+    pg_database: str, tmp_path: Path
+) -> None:
+    def renew(name: str) -> str:
+        command = (
+            "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 30"
+        )
+        made = ["-subj", f"/CN={name}", "-keyout", tmp_path / "key.pem", "-out", tmp_path / "c.pem"]
+        subprocess.run([*command.split(), *made], check=True, capture_output=True)
+        return (tmp_path / "c.pem").read_text()
+
+    first = renew("first")
+    files = {"tls_cert": str(tmp_path / "c.pem"), "tls_key": str(tmp_path / "key.pem")}
+    server = Process(pg_database, tmp_path, **files)
+    try:
+        url, _ = server.wait_ready()
+        place = (httpx.URL(url).host, httpx.URL(url).port or 443)
+        assert ssl.get_server_certificate(place).split() == first.split()
+        second = renew("second")
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for("new connections get the certificate")
+        assert ssl.get_server_certificate(place).split() == second.split()
+        (tmp_path / "key.pem").write_text("no key")
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for("the certificate in")
+        assert ssl.get_server_certificate(place).split() == second.split()
+        server.process.terminate()
+        assert wait_exit(server.process, 10) == 0
+    finally:
+        server.end()
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.process.ending import GRACE_POLL_SECONDS, Signaller, TreeEnding
+from holdfast.process.endings.ending import GRACE_POLL_SECONDS, Signaller, TreeEnding
 from holdfast.process.groups import TaskGroup
 from holdfast.process.spawn import Child
 from holdfast.process.table import HOST_VARIABLE, TASK_VARIABLE, ProcessEntry
@@ -427,7 +427,7 @@ def test_a_stop_of_a_program_that_leaves_nothing_reads_no_table(grouped: bool) -
 @pytest.mark.parametrize("grouped", [True, False])
 @pytest.mark.parametrize("exits", [True, False])
 def test_a_stop_reaches_what_is_below_the_first_process_too(grouped: bool, exits: bool) -> None:
-    """At once when that has gone, and soon when it stays; each process once."""
+    """At once when that has gone, and at half of the grace when it stays; each process once."""
     kernel = Kernel(Random(0), grouped=grouped, moves=0)
     forest, _ = make_forest(kernel)
     kernel.bury(kernel.processes.pop(401))
@@ -437,6 +437,11 @@ def test_a_stop_reaches_what_is_below_the_first_process_too(grouped: bool, exits
         reap(kernel, forest, ending)
     assert ending.next_at <= GRACE_POLL_SECONDS
     assert not ending.step(ending.next_at)
+    if not exits:
+        assert not ending.step(29.9)
+        assert signaller.sent[2:] == []
+        assert ending.next_at <= 30.0
+        assert not ending.step(30.0)
     assert signaller.sent[2:] == [(301, signal.SIGTERM), (301, signal.SIGCONT)]
     assert not ending.step(59.0)
     assert len(signaller.sent) == 4

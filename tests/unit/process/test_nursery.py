@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import ValidationError
-from holdfast.process.ending import Signaller
+from holdfast.process.endings.ending import Signaller
 from holdfast.process.loop import Mishaps, Poller
 from holdfast.process.nursery import FIRST_SCAN_SECONDS, Nursery, ProgramEvents, ProgramRun
 from holdfast.process.spawn import SpawnRequest

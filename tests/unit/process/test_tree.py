@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from holdfast.process import table
-from holdfast.process.ending import Signaller
+from holdfast.process.endings.ending import Signaller
 from holdfast.process.sweep import sweep
 from holdfast.process.table import ProcessEntry
 from tests.waits import Patience, wait_exit

@@ -47,6 +47,60 @@ def test_every_kind_of_parameter_comes_back() -> None:
     assert work(*args, **kwargs).crops == [Crop(3), Crop(3)]
 
 
+def bare(value, *rest, **more):  # type: ignore[no-untyped-def]  # as a script may be
+    return value
+
+
+def partly(value: dict[str, Any], pair: tuple[int, Any] = (1, 2), each: list = WHOLE) -> dict:  # type: ignore[type-arg, assignment]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "kwargs", "words"),
+    [
+        (bare, (b"x",), {}, "argument 'value' of pages:bare: a bytes would not arrive as one"),
+        (bare, ({1: "a"},), {}, "a dict's key of type int would arrive as text"),
+        (bare, ([{"a": [(1, 2)]}],), {}, "a tuple would not arrive as one"),
+        (bare, (1, Crop(1)), {}, "argument 'rest' of pages:bare: a Crop would not"),
+        (bare, (1,), {"path": Path("x")}, "argument 'more' of pages:bare: a PosixPath would not"),
+        (partly, ({"a": {1}},), {}, "a set would not arrive as one"),
+        (partly, ({}, (1, b"x")), {}, "argument 'pair' of pages:partly: a bytes would not"),
+        (partly, ({}, (1, 2), [(1,)]), {}, "argument 'each' of pages:partly: a tuple would not"),
+    ],
+)
+def test_a_value_that_would_change_its_type_is_refused(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], words: str
+) -> None:
+    """CODEC-1."""
+    with pytest.raises(ValidationError, match="annotate the parameter") as refused:
+        codec(function).encode_args(args, kwargs)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("value", [b"x", (1, 2), {1: "a"}, [{"a": {2}}], Crop(1), Path("x")])
+def test_a_result_that_would_change_its_type_is_refused(value: Any) -> None:
+    with pytest.raises(
+        ValidationError, match=r"the result of pages:bare: .* annotate the function"
+    ):
+        codec(bare).encode_result(value)
+
+
+@pytest.mark.parametrize("value", [1, 1.5, True, None, "é", [1, {"a": [None]}], {}, math.inf])
+def test_without_annotations_what_json_tells_apart_arrives(value: Any) -> None:
+    own = codec(bare)
+    assert own.decode_args(own.encode_args((value, value), {"k": value})) == (
+        [value, value],
+        {"k": value},
+    )
+    assert own.decode_result(own.encode_result(value)) == value
+
+
+def test_an_annotation_says_what_a_value_becomes() -> None:
+    own = codec(partly)
+    text = own.encode_args(({"a": [1]}, (1, [2]), (3, 4)), {})
+    assert own.decode_args(text) == ([{"a": [1]}, (1, [2]), [3, 4]], {})
+
+
 def test_defaults_are_the_hosts() -> None:
     text = codec().encode_args((1, "a"), {})
     assert json.loads(text) == {"n": 1, "name": "a"}

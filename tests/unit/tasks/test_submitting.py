@@ -17,12 +17,14 @@ from holdfast.client import Client
 from holdfast.client.locate import ControllerPlace
 from holdfast.core.bundles.code import CodeRef
 from holdfast.core.calls.values import CallState, FunctionSpec
+from holdfast.core.ids import TaskKey
 from holdfast.errors import Conflict, NotFound, ValidationError
 from holdfast.tasks import CallCancelled, CallFailed, TaskFunction, patience
-from holdfast.tasks.connection import CONNECTION
+from holdfast.tasks.connection import CONNECTION, CallsConnection
 from holdfast.tasks.presence import Presence
 from holdfast.tasks.running import CallContext, enter
 from holdfast.tasks.submitting import close_all
+from holdfast.wire.bearer import make_job_token
 from holdfast.wire.calls import CallResult, CallResults, CallView, CallWhyLine
 
 
@@ -221,6 +223,47 @@ def test_handles_come_in_the_order_of_their_ends(controller: Controller) -> None
     assert next(ended).index == 0
 
 
+def test_what_a_call_opened_is_let_go_through_its_own_client(controller: Controller) -> None:
+    """SETS-1: no set is appended to, reported or closed by a client that did not open it."""
+    function, presence, other = TaskFunction(double.function, {}), Presence(), Controller()
+    one, endless = function.submit(1), double.map(itertools.count())
+    opened = function._singles[50]
+    presence.add(opened)
+    presence.add(endless)
+    CONNECTION.use(cast(Client, other))
+    two = function.submit(2)
+    assert (controller.counts[one.set_id], list(other.sets)) == (1, [two.set_id])
+    presence.say()
+    assert controller.counts[endless.id] == 100
+    assert "the call that submitted it ended" in controller.cuts[endless.id]
+    assert (controller.touched, other.touched) == ([], [two.set_id])
+    CONNECTION.use(cast(Client, controller))
+    presence.say()
+    assert other.counts[two.set_id] == 1, "it is let go also where no further call is submitted"
+
+
+def test_a_client_acts_for_one_call_set_until_a_call_of_another_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second = "0" * 20, "1" * 20
+    token = make_job_token(bytes(32), TaskKey("2" * 20, 0, 1))
+    monkeypatch.setenv("HOLDFAST_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("HOLDFAST_TOKEN", token)
+    connection, clients = CallsConnection(), []
+    try:
+        for call in (f"{first}.0", f"{first}.1", None, f"{second}.0", None, f"{first}.2"):
+            enter(CallContext(call) if call else None)
+            clients.append(connection.client)
+    finally:
+        enter(None)
+    assert [client.place.token for client in clients] == [
+        f"{token}~{set_id}" for set_id in (first, first, first, second, second, first)
+    ]
+    assert clients[0] is clients[1] is clients[2] is not clients[5]
+    for client in clients:
+        client.close()
+
+
 def test_calls_go_on_with_another_controller(controller: Controller) -> None:
     function = TaskFunction(double.function, {})
     assert function.submit(1).result() == 2
@@ -313,6 +356,18 @@ def test_what_no_host_can_import_is_refused(controller: Controller) -> None:
 
     with pytest.raises(ValidationError, match="inside a function; declare it at the top"):
         inner.submit()
+
+
+def test_a_module_may_have_a_hyphen_in_its_name(controller: Controller) -> None:
+    def count(n: int) -> int:
+        return n
+
+    count.__qualname__, count.__module__ = "count", "my-job"
+    handle = holdfast.task(count).submit(1)
+    assert controller.specs[handle.set_id].function == "my-job:count"
+    count.__module__ = "2nd job"
+    with pytest.raises(ValidationError, match=r"a module's file is named with letters, digits"):
+        holdfast.task(count).submit(1)
 
 
 @pytest.mark.parametrize(

@@ -120,3 +120,10 @@ def test_a_message_in_tens_of_thousands_of_pieces_is_joined_as_it_comes() -> Non
     assert reader.feed(b"\x80\x00") == [(BINARY, b"a" * 60_001)]
     with pytest.raises(ValidationError, match="a message is over"):
         reader.feed(b"\x02\x01a" + b"\x00\x01a" * (1 << 17))
+
+
+@pytest.mark.parametrize("pieces", [b"\x80\x01a", b"\x02\x01a\x82\x01b"])
+def test_a_message_that_lost_a_part_is_none(pieces: bytes) -> None:
+    """Its rest is given to no program as if it were the whole."""
+    with pytest.raises(ValidationError, match="a message begins within another"):
+        MessageReader(1 << 17).feed(pieces)

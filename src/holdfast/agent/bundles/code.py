@@ -15,7 +15,7 @@ import logging
 import os
 import random
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -23,6 +23,7 @@ import msgspec
 
 from holdfast.agent.bundles.git import fetch_commit
 from holdfast.agent.bundles.kept import KeptPacks
+from holdfast.agent.bundles.setups import write_code
 from holdfast.agent.folders import WorkFolders, make_folder
 from holdfast.agent.offload import run_aside
 from holdfast.agent.tasks import AgentTask
@@ -82,10 +83,13 @@ class CodeLaying:
                     async with lock:
                         if code.url:
                             given = {**order.env, **order.secrets}
-                            await run_aside(partial(fetch_commit, code, folder, given, os.environ))
+                            fetch = partial(fetch_commit, code, folder, given, os.environ)
+                            paths: Iterable[bytes] = await run_aside(fetch)
                         else:
                             work = partial(self._lay, task.key, code, folder, order.attempt, wire)
-                            await run_aside(work)
+                            paths = await run_aside(work)
+                    if order.makes_environment:
+                        write_code(task, paths)
                     log.info(f"its code is here: {code.name}", extra=task.about())
                     return None
                 except HoldfastError as error:
@@ -104,7 +108,9 @@ class CodeLaying:
             if not lock.locked():
                 self._locks.pop(folder, None)
 
-    def _lay(self, key: TaskKey, code: CodeRef, folder: str, attempt: int, wire: Wire) -> int:
+    def _lay(
+        self, key: TaskKey, code: CodeRef, folder: str, attempt: int, wire: Wire
+    ) -> Iterable[bytes]:
         with self._guard:
             self._laying.add(folder)
         try:
@@ -112,12 +118,15 @@ class CodeLaying:
         finally:
             self._laying.discard(folder)
 
-    def _lay_alone(self, key: TaskKey, code: CodeRef, folder: str, attempt: int, wire: Wire) -> int:
+    def _lay_alone(
+        self, key: TaskKey, code: CodeRef, folder: str, attempt: int, wire: Wire
+    ) -> Iterable[bytes]:
+        """Lay a bundle into a folder, and return the paths of its files."""
         record, boot = self._record_of(folder), _read_boot()
         before = _read_laid(record)
         known = before is not None and (before.digest, before.boot) == (code.digest, boot)
         if before is not None and known and before.attempt == attempt:
-            return 0  # LAID-2
+            return before.marks  # LAID-2
         where = f"bundles/{code.digest}"
         limit = MAX_MANIFEST_BYTES * 2
         plan = decode_plan(self._transfers.fetch_bytes(where, key, wire, limit))
@@ -139,7 +148,7 @@ class CodeLaying:
             pieces.close()
         make_folder(str(record.parent))
         write_atomic(record, msgspec.msgpack.encode(Laid(code.digest, boot, attempt, marks)))
-        return layer.changed
+        return marks
 
     def _record_of(self, folder: str) -> Path:
         name = os.path.relpath(folder, self._works.root).replace("/", "+")

@@ -40,9 +40,9 @@ _FINAL = (
 
 def fetch_commit(
     code: CodeRef, folder: str, given: Mapping[str, str], environ: Mapping[str, str]
-) -> None:
-    """Make a folder hold the files of a commit; files that a job wrote beside them stay. given: the
-    job's variables and secrets.
+) -> list[bytes]:
+    """Make a folder hold the files of a commit; files that a job wrote beside them stay. Return the
+    paths of these files, and that of the repository. given: the job's variables and secrets.
 
     Raises:
         ValidationError: the commit cannot be fetched. Unavailable: it cannot be fetched now.
@@ -66,8 +66,10 @@ def fetch_commit(
         _run(folder, env, "read-tree", code.commit)
         _start(folder, env, "update-index", "-q", "--refresh")  # what is right is not written anew
         _run(folder, env, "checkout", "--quiet", "--force", code.commit, "--", ".")
+        listed = _start(folder, env, "ls-files", "-z").stdout
         if is_new:
             _place(repository, left)
+    return [b".git", *(path for path in listed.split(b"\0") if path)]
 
 
 def _place(repository: str, left: str) -> None:

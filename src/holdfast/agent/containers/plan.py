@@ -25,7 +25,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     the client's environment. file_variables: the variables that would change the client itself, and
     are passed through a file. locks: the folder of the locks of pulls. pulls_at_once: how many
     images this host pulls at once. tells_image: the container is told the image's id, which its
-    environment is made for.
+    environment is made for. grace_seconds, stop_tells: settings of the job.
     """
 
     runtime: Runtime
@@ -40,6 +40,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     locks: str
     pulls_at_once: int
     tells_image: bool = False
+    grace_seconds: float = 15.0
+    stop_tells: Literal["main", "tree"] = "main"
 
 
 class RunnerStatus(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

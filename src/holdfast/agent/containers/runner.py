@@ -188,6 +188,7 @@ class Runner:
             if stopping and messenger is None and now >= ask_at and self._may_tell_main():
                 messenger = self._children.start(self._runtime.kill(self._plan.name, "TERM"))
             waits = [look_at - now if self._pid else _FIND_SECONDS]
+            waits += self._tell_others()
             if stopping:
                 waits.append(_RETRY_SECONDS if messenger is not None else _GONE_SECONDS)
             self._children.turn(max(0.0, min(waits)))
@@ -201,8 +202,22 @@ class Runner:
         known, only the runtime can signal the container."""
         if self._inside is None and self._pid:
             with_init = "--init" in self._plan.create
-            self._inside = Inside(self._plan.name, self._pid, with_init=with_init)
+            self._inside = Inside(
+                self._plan.name,
+                self._pid,
+                with_init=with_init,
+                grace_seconds=self._plan.grace_seconds,
+                tell=self._plan.stop_tells,
+            )
         return self._inside is None or self._inside.may_tell_main()
+
+    def _tell_others(self) -> list[float]:
+        """Tell the processes beside the main one, once that has had its TERM (TELL-1). Return the
+        seconds until the next look; none where no process is to be told."""
+        if self._inside is None or not self._passed_on or self._inside.settled:
+            return []
+        self._inside.tell_others()
+        return [max(0.0, self._inside.next_at - time.monotonic())]
 
     def _note_peak(self) -> None:
         """Save the peak memory if it grew by 5 %, because after a kill no other record has it."""
@@ -261,7 +276,7 @@ class Runner:
                 self._passed_on = self._children.run(kill, STEP_SECONDS)[0] == 0
             if self._pid:
                 self._note_peak()
-            self._children.turn(1.0)
+            self._children.turn(min([1.0, *self._tell_others()]))
 
     def _let_end(self, client: Program) -> None:
         """Let a client pass on the last output of the container."""

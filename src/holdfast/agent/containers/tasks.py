@@ -148,6 +148,8 @@ class ContainerTasks:
             locks=str(self.folder),
             pulls_at_once=PULLS_AT_ONCE,
             tells_image=order.makes_environment,
+            grace_seconds=order.watch.grace_seconds,
+            stop_tells=order.watch.stop_tells,
         )
         write_plan(task.folder, plan)
         return [sys.executable, "-P", "-m", "holdfast.agent.containers.runner", str(task.folder)]

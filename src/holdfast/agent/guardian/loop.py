@@ -49,7 +49,7 @@ from holdfast.agent.guardian.sessions import GuardianSessions
 from holdfast.agent.guardian.tasks import HostTasks
 from holdfast.errors import Conflict
 from holdfast.process import loop
-from holdfast.process.ending import Signaller
+from holdfast.process.endings.ending import Signaller
 from holdfast.process.groups import open_group_home
 from holdfast.process.loop import Mishaps, Poller
 from holdfast.process.nursery import Nursery

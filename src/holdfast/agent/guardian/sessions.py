@@ -348,13 +348,14 @@ class GuardianSessions:
                 os.killpg(run.child.program_pid, number)
 
     def _take_exit(self, session: _Session, run: ProgramRun) -> None:
-        found = run.exit
+        found, error = run.exit, run.start_error or ""
+        code = found.exit_code if found else None
         session.over = SessionOver(
             id=session.id,
             key=session.key,
-            exit_code=found.exit_code if found else None,
-            signal=found.signal if found else None,
-            error=run.start_error or "",
+            exit_code=run.child.start_code if error else code,
+            signal=found.signal if found and not error else None,
+            error=error,
         )
         self._tell(session.over)
 

@@ -322,6 +322,7 @@ class HostTasks:
                 ),
                 group=task.group,
                 leads=launch.leads,
+                tell=launch.stop_tells,
             )
         finally:
             if slave >= 0:
@@ -415,6 +416,7 @@ class HostTasks:
             signal=found.signal if found else None,
             # The host's own count is no evidence, because another job may have been killed.
             oom=counted is not None and counted.count_oom_kills() > 0,
+            oom_counted=counted is not None,
             stopped=task.stopped,
             lapsed=task.lapsed,
             stalled_seconds=self._count_stalled(task) if task.lapsed else 0.0,

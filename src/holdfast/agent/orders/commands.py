@@ -10,11 +10,11 @@ from holdfast.agent.link import GuardianLink
 from holdfast.agent.orders import decide
 from holdfast.agent.orders.claims import Claims
 from holdfast.agent.orders.launches import Launcher
-from holdfast.agent.orders.stop_words import leave_word
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers
 from holdfast.agent.uplink.news import News
 from holdfast.agent.watch.runner import WatchRunner
+from holdfast.agent.watch.stop_words import leave_word
 from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey

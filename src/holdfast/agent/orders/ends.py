@@ -22,17 +22,21 @@ import msgspec
 from holdfast.agent.bundles.setups import read_failure
 from holdfast.agent.calls.executors import Executors
 from holdfast.agent.calls.places import CallWatches
+from holdfast.agent.containers.plan import RunnerStatus
 from holdfast.agent.containers.tasks import ContainerTasks, add_container_facts
 from holdfast.agent.data.caches import CacheKeeper
 from holdfast.agent.data.outputs import OutputsKeeper
 from holdfast.agent.departure import Departure
 from holdfast.agent.health.checks import HealthChecks
+from holdfast.agent.offload import run_aside
 from holdfast.agent.orders.commands import Commands
 from holdfast.agent.orders.exit_facts import make_facts
+from holdfast.agent.orders.fail_on import find_failing_line
 from holdfast.agent.tasks import ENDS_TOLD_SECONDS, AgentTask, TaskTable
-from holdfast.agent.uplink.checkpoints import CheckpointTransfers
-from holdfast.agent.uplink.logs import LogShipper, read_log_tail
+from holdfast.agent.uplink.checkpoints import CheckpointTransfers, out_path
+from holdfast.agent.uplink.logs import STREAMS, LogShipper, read_log_tail
 from holdfast.agent.uplink.news import News
+from holdfast.agent.uplink.transfers import find_failed_saves
 from holdfast.agent.watch.faults import FaultLooks
 from holdfast.agent.watch.runner import WatchRunner
 from holdfast.core.facts import TaskFacts
@@ -90,6 +94,8 @@ class TaskEnds:
         alone = task.order is None or task.order.world_size == 1
         if not (facts.succeeded and alone):  # otherwise no next attempt could use them
             await self.checkpoints.upload_last(task)
+        for sentence in find_failed_saves(out_path(task)):
+            task.note(task.redactor.mask_text(sentence))
         if task.saved.notices:
             notices = (*facts.notices, *task.saved.notices)
             facts = msgspec.structs.replace(facts, notices=notices[:16])
@@ -126,15 +132,31 @@ class TaskEnds:
             over_memory_bytes=task.saved.over_memory_bytes,
             rendezvous_port=task.order.master_port if task.order and task.key.rank == 0 else 0,
         )
+        if facts.succeeded and task.order is not None and task.order.fail_on:
+            facts = await self._judge_output(task, task.order.fail_on, facts)
         failure = None if facts.succeeded or facts.stopped else read_failure(task)
         facts = msgspec.structs.replace(facts, setup_error=failure) if failure else facts
-        if container is None:
-            return facts
-        status, unkillable = container
+        if container is not None:
+            facts = self._add_container(task, ended, facts, container)
+        ran = max(0.0, facts.runtime_seconds - task.setup_seconds)
+        return msgspec.structs.replace(facts, runtime_seconds=ran)
+
+    def _add_container(
+        self, task: AgentTask, ended: TaskEnded, facts: TaskFacts, found: tuple[RunnerStatus, bool]
+    ) -> TaskFacts:
+        status, unkillable = found
         if status.lost is not None and not status.started_at and task.watch.trip is None:
             asked = None if task.order is None else task.order.runtime
             self.containers.note_unable(asked, status.lost)
         return add_container_facts(facts, ended, status, task, unkillable=unkillable)
+
+    async def _judge_output(self, task: AgentTask, pattern: str, facts: TaskFacts) -> TaskFacts:
+        """Return the facts with the line of the output that the job fails on, if any."""
+        paths = [task.path_of(stream) for stream in STREAMS]
+        line = await run_aside(lambda: find_failing_line(pattern, paths, task.redactor))
+        if line is None:
+            return facts
+        return msgspec.structs.replace(facts, failed_on=line, log_tail=read_log_tail(task))
 
     def _tell(self, task: AgentTask) -> None:
         """Have the next sync report the end, and the parts of the agent forget the task."""

@@ -50,6 +50,7 @@ def make_facts(
         exit_code=own_code,
         signal=ended.signal,
         oom=ended.oom,
+        oom_counted=ended.oom_counted,
         trip=trip,
         stopped=stopped,
         stop_cause=Cause.HOST_DRAINED if stopped and host_stops and not stop_asked else None,

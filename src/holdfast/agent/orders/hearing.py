@@ -65,8 +65,7 @@ class Hearing:
         if status.pid and task.in_container:
             self.containers.follow(task)
         elif status.pid:
-            task.move(AgentTaskEvent.RUN)
-            task.watch.started(status.started_at)
+            self.starts.go_on(task, status.pid, status.started_at)
         self.shipper.follow(task)
         if status.ended is not None:
             self.ends.begin(task, status.ended)
@@ -105,5 +104,7 @@ class Hearing:
         task = self.table.get(ended.key)
         if task is None:
             self.link.ack([ended.key])  # this agent and the controller are done with it
-        else:
-            self.ends.begin(task, ended)
+            return
+        if task.state is AgentTaskState.LAUNCHED and task.pid:
+            self.starts.begin(task, task.pid, task.started_at)  # it may have been quick (START-1)
+        self.ends.begin(task, ended)

@@ -140,6 +140,7 @@ def _write_launch(
         memory_bytes=0 if boxed else order.memory_bytes,
         contain=bool(order.gpus) and not boxed,
         grace_seconds=order.watch.grace_seconds,
+        stop_tells=order.watch.stop_tells,
         log_disk_bytes=int(order.watch.log_disk_mb * 1024 * 1024),
         terminal=order.terminal,
     )

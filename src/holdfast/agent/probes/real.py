@@ -17,6 +17,7 @@ from holdfast.agent.probes.faults import (
     judge_kernel,
     mark_devices,
 )
+from holdfast.agent.probes.sockets import SocketReader
 from holdfast.agent.probes.tree import TreeMeter, find_trees
 from holdfast.agent.probes.visible import choose_visible
 from holdfast.agent.probes.worker import ProbeAnswer
@@ -164,9 +165,10 @@ class RealProbe:
         roots = {task.key: task.pid for task in tasks if task.pid}
         trees = find_trees(roots, self._guardian_pid)
         readings: _Trees = {}
+        sockets = SocketReader()
         for key, members in trees.items():
             meter = self._meters.setdefault(key, TreeMeter())
-            readings[key] = (read_boottime(), meter.read(members), members)
+            readings[key] = (read_boottime(), meter.read(members, sockets), members)
         return readings
 
     def forget(self, key: TaskKey) -> None:

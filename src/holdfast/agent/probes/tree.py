@@ -1,4 +1,4 @@
-"""Read CPU time, I/O and memory of a task's process tree from /proc.
+"""Read CPU time, moved bytes and memory of a task's process tree from /proc.
 
 - The counters never fall and never lose work: a process's work is added while it runs, so that its
   exit takes nothing away. A child's whole time is counted once more in its parent when it is
@@ -10,6 +10,7 @@ import os
 
 import msgspec
 
+from holdfast.agent.probes.sockets import Moved, SocketReader
 from holdfast.core.ids import TaskKey
 from holdfast.core.watchdogs import TreeReading
 from holdfast.process import table as process_table
@@ -125,8 +126,9 @@ class TreeMeter:
         self._before: dict[tuple[int, int], TreeUsage] = {}
         self._cpu_seconds = 0.0
         self._io_bytes = 0
+        self._moved: Moved = {}
 
-    def read(self, members: list[ProcessEntry]) -> TreeReading:
+    def read(self, members: list[ProcessEntry], sockets: SocketReader) -> TreeReading:
         """Read a task's processes. Return the work that they did since the first reading, and the
         memory that they have now."""
         now: dict[tuple[int, int], TreeUsage] = {}
@@ -148,6 +150,12 @@ class TreeMeter:
         self._before = now
         if not now:
             return TreeReading()
+        moved = sockets.read(entry.pid for entry in members)
+        if moved is None:
+            io_known = False
+        else:
+            before_moved, self._moved = self._moved, moved
+            self._io_bytes += sum(max(0, n - before_moved.get(k, 0)) for k, n in moved.items())
         return TreeReading(
             cpu_seconds=round(self._cpu_seconds, 4),
             io_bytes=self._io_bytes if io_known else None,

@@ -11,13 +11,15 @@ from collections.abc import Callable
 
 from holdfast.agent.offload import run_aside
 from holdfast.agent.probes.tree import find_trees
-from holdfast.agent.sessions.dial import LEFT, Dialled
+from holdfast.agent.sessions.dial import Dialled
 from holdfast.agent.sessions.listeners import ListeningAt, find_listener
 from holdfast.agent.tasks import AgentTask
 from holdfast.core.ids import TaskKey
+from holdfast.http.sockets import reset_on_close
 from holdfast.wire.sessions.frames import (
     BEGUN,
     CLOSE,
+    LEFT,
     NOTICE,
     PIECE_BYTES,
     STATUS,
@@ -144,7 +146,8 @@ class ForwardedConnection(asyncio.Protocol):
         """Note the end of the connection; the event loop calls this."""
         self._transport = None
         if not self._done:
-            self._wire.send(frame_json(STATUS, SessionStatus(exit_code=0)))
+            broke = SessionStatus(code="reset", detail=f"the connection broke: {exc}", status=409)
+            self._wire.send(frame_json(STATUS, broke if exc else SessionStatus(exit_code=0)))
             self._wire.close(LEFT)
         self._end()
 
@@ -172,6 +175,7 @@ class ForwardedConnection(asyncio.Protocol):
         if self._done:
             return
         self._done = True
-        if self._transport is not None:
+        if self._transport is not None:  # a lost link is told as a reset, not as an end
+            reset_on_close(self._transport.get_extra_info("socket"))
             self._transport.abort()
         self._over()

@@ -20,7 +20,7 @@ from typing import Any
 from holdfast.agent.journal import about
 from holdfast.agent.offload import run_aside
 from holdfast.agent.sessions.boxes import enter
-from holdfast.agent.sessions.dial import LEFT, Dialled, dial
+from holdfast.agent.sessions.dial import Dialled, dial
 from holdfast.agent.sessions.forwards import ForwardedConnection, ListenerLooks, connect_inside
 from holdfast.agent.sessions.hand import HandLine
 from holdfast.agent.sessions.listeners import ListeningAt
@@ -32,7 +32,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.errors import HoldfastError, NotFound, Unavailable
 from holdfast.http.asynchronous import AsyncHttp
 from holdfast.process.syscalls import read_boottime
-from holdfast.wire.sessions.frames import STATUS, frame_json
+from holdfast.wire.sessions.frames import LEFT, STATUS, frame_json
 from holdfast.wire.sessions.guardian import (
     ForgetSession,
     HandAnswer,

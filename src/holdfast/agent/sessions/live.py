@@ -23,7 +23,7 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.agent.sessions.dial import LEFT, LOST, REFUSED, REPLACED, Dialled
+from holdfast.agent.sessions.dial import Dialled
 from holdfast.agent.sessions.hand import HandLine
 from holdfast.bounds import UNREADABLE
 from holdfast.core.ids import TaskKey
@@ -31,8 +31,12 @@ from holdfast.wire.sessions.frames import (
     ACK_BYTES,
     BEGUN,
     CLOSE,
+    LEFT,
+    LOST,
     NOTICE,
     PIECE_BYTES,
+    REFUSED,
+    REPLACED,
     RESIZE,
     SIGNAL,
     STATUS,
@@ -153,6 +157,8 @@ class LiveSession:
         """Note that the session's first process ended, or never began. over: how it ended."""
         self.over = over
         self.begun.set()
+        if over.error and over.exit_code is not None:  # as a shell says it
+            self._keep_output(STDERR, f"holdfast: {over.error}\n".encode())
         if not self._outputs:
             self._finish()
         else:  # what it printed is read to the end; what its children still print, for a moment
@@ -264,7 +270,7 @@ class LiveSession:
         if self.refusal is not None:
             return self.refusal
         assert self.over is not None
-        if self.over.error:
+        if self.over.error and self.over.exit_code is None:
             return SessionStatus(code="start_failed", detail=self.over.error, status=409)
         return SessionStatus(exit_code=self.over.exit_code, signal=self.over.signal)
 

@@ -78,7 +78,7 @@ END
 [ "$(id -u)" != 0 ] || [ -d /run/sshd ] || mkdir -p -m 755 /run/sshd
 exec 3<&0
 "$sshd" -i -e -f "$place/config" <&3 3<&- &
-exec 3<&- </dev/null >/dev/null
+exec 3<&- </dev/null >/dev/null 2>&1  # a shell says how what it waits for was ended
 wait $!
 """,
 ]

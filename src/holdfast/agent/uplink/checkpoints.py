@@ -249,7 +249,7 @@ class CheckpointTransfers:
                 if final or loop.time() > give_up_at:
                     return (
                         f"number {offer.number} of rank {task.key.rank}: {error}. Delete it "
-                        "(`holdfast checkpoints rm`) to start from the one before, or retry with "
+                        "(`holdfast checkpoints delete`) to start from the one before, or retry with "
                         "--from-scratch"
                     )
                 self._note_failure(task, f"a checkpoint cannot be fetched: {error}")

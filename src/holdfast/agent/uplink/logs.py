@@ -25,6 +25,7 @@ from holdfast.agent.tasks import AgentTask
 from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.core.calls.marks import count_partial
 from holdfast.core.ids import TaskKey
+from holdfast.core.logs.plan import HEAD_SHARE
 from holdfast.errors import HoldfastError, Unauthorized, Unavailable
 from holdfast.wire.agent import MAX_LOG_CHUNK_BYTES, LogUpload
 
@@ -184,9 +185,9 @@ class StreamTail:
         """Return the offset at which to read on. Bytes before it are skipped, because they would
         not be kept (LOGS-2), or because the file has a hole there."""
         start, keep = self.offset, self.task.keep_bytes
-        # The head was sent and the rest is more than would be kept: go on with the last half.
-        if start >= keep // 8 and size - start > keep // 2:
-            start = size - keep // 2
+        head = keep // HEAD_SHARE
+        if start >= head:  # the head was sent
+            start = max(start, size - (keep - head))
         if size > start:
             try:
                 start = os.lseek(fd, start, os.SEEK_DATA)

@@ -28,11 +28,17 @@ from holdfast.wire.agent import (
     decode_checkpoint_offer,
     decode_checkpoint_stored,
 )
+from holdfast.work.save_note import MAX_BYTES, PREFIX
 
 SILENCE_SECONDS = 30.0  # longest wait for the connection, for one piece, and for the answer
 PIECE_BYTES = 1 << 20
 _MAX_PROBLEM_BYTES = 64 * 1024
 _PATH = "/v1/agent/checkpoint"
+_MAX_NOTES = 8
+_FAILED_SAVE = "a function of on_drain failed, so its last checkpoint may be missing"
+_UNENDED_SAVE = (
+    "its function of on_drain had not returned when it ended, so its last checkpoint may be missing"
+)
 _NAME = re.compile(r"checkpoint(?:\.(\d{1,15}))?")
 
 
@@ -75,6 +81,19 @@ def find_saved(folder: Path) -> list[tuple[int, int, Path]]:
     except OSError:
         return []
     return sorted(found)
+
+
+def find_failed_saves(folder: Path) -> list[str]:
+    """Return a sentence for each save of a stop that failed or came to no end (`work.save_note`)."""
+    found = []
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(PREFIX) and entry.is_file(follow_symlinks=False):
+                fd = os.open(entry.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+                with open(fd, "rb") as file:
+                    said = file.read(MAX_BYTES).decode("utf-8", "replace")
+                found.append(f"{_FAILED_SAVE}: {said}" if said else _UNENDED_SAVE)
+    return sorted(found[:_MAX_NOTES])
 
 
 def open_newest(folder: Path) -> SavedCheckpoint | None:

@@ -88,6 +88,8 @@ class FaultLooks:
         """Return the facts of an end, with the faults of its devices if they can explain it
         (FAULT-3)."""
         heard = self._heard.pop(task.key, None)
+        if not facts.succeeded:
+            facts = msgspec.structs.replace(facts, devices=_list_held(task))
         if not _may_explain(task, facts):
             return facts
         probed = Probed(task.key, task.pid, task.gpus)
@@ -106,6 +108,13 @@ class FaultLooks:
         if found != DeviceFaults():
             log.error(f"its devices failed while it ran: {found}", extra=task.about())
         return add_device_faults(facts, found)
+
+
+def _list_held(task: AgentTask) -> tuple[str, ...] | None:
+    """Return the PCI addresses of the task's devices; None if one of them is not known."""
+    marks = task.saved.devices.devices if task.saved.devices is not None else {}
+    held = tuple(marks[index].pci for index in task.gpus if index in marks and marks[index].pci)
+    return held if len(held) == len(task.gpus) else None
 
 
 def _blame_hardware(found: DeviceFaults) -> str | None:

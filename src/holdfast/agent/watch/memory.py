@@ -18,7 +18,6 @@ from holdfast.agent.offload import run_aside
 from holdfast.agent.probes.tree import find_trees, read_own_bytes, read_usage
 from holdfast.agent.tasks import AgentTask, TaskTable
 from holdfast.core.ids import TaskKey
-from holdfast.core.states import AgentTaskState
 from holdfast.process.groups import read_memory_limit
 from holdfast.process.syscalls import read_boottime
 
@@ -55,7 +54,7 @@ class MemoryWatch:
             await asyncio.sleep(_NEAR_SECONDS if near else _ROUND_SECONDS)
 
     def _is_watched(self, task: AgentTask) -> bool:
-        running = task.state is AgentTaskState.RUNNING and not task.saved.over_memory_bytes
+        running = task.has_processes and not task.saved.over_memory_bytes
         if not running or task.order is None or not task.order.memory_bytes or not task.pid:
             return False
         if task.key not in self._kept:
@@ -85,7 +84,7 @@ class MemoryWatch:
         near = False
         for key, used in found.items():
             task = self.table.get(key)
-            if task is None or task.order is None or task.state is not AgentTaskState.RUNNING:
+            if task is None or task.order is None or not task.has_processes:
                 continue
             if used is None:
                 self._kept[key] = True

@@ -23,8 +23,9 @@ from holdfast.bounds import UNREADABLE
 from holdfast.core.causes import Watchdog
 from holdfast.core.facts import Trip
 from holdfast.core.ids import TaskKey
+from holdfast.core.progress.pace import StepMeter
 from holdfast.core.states import AgentTaskState
-from holdfast.core.watchdogs import LeavingSoon, Rearmed
+from holdfast.core.watchdogs import LeavingSoon, Rearmed, StandsStill
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import Excused
 from holdfast.wire.beat import MAX_DATAGRAM_BYTES, Beat, decode_beat
@@ -33,6 +34,8 @@ log = logging.getLogger("holdfast.agent.watch")
 
 SAVE_SECONDS = 2.0
 LOOK_SECONDS = 1.0
+PRINTED_SECONDS = 10.0
+"""How often the end of a task's output is read for a counter, where the output grew."""
 _BATCH = 512
 _STALLS = (Watchdog.STALL, Watchdog.GPU_HEALTH)
 _KEPT_BEATS = 20
@@ -151,6 +154,11 @@ class WatchRunner:
             timeout=beat.timeout,
             leave=beat.leave,
         )
+        if before[0]:
+            task.steps = StepMeter()  # of other work, where the task is an executor
+        if beat.step is not None:
+            task.steps.beat(now, beat.step)
+        task.note_progress(now)
         task.count_beat(now)
         task.dirty = True
         task.beats.append((now, beat))
@@ -200,6 +208,8 @@ class WatchRunner:
             self._ask(task, now)
             if self._look(task, now):
                 next_at = min(next_at, now + LOOK_SECONDS)
+            elif now - task.printed_at >= PRINTED_SECONDS:
+                task.read_printed(now)
             self._say(task, now)
             if task.watch.trip is not None:
                 continue
@@ -270,6 +280,9 @@ class WatchRunner:
                 log.info(verdict.reason, extra=task.about())
                 self._table.save(task, now)
                 self._tell(task, verdict.reason)
+            elif isinstance(verdict, StandsStill):
+                log.warning(verdict.reason, extra=task.about(**verdict.evidence))
+                self._first_beat()
             elif isinstance(verdict, Rearmed):
                 log.info(f"not stalled: {verdict.reason}", extra=task.about(**verdict.evidence))
             else:

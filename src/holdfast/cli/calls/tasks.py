@@ -464,7 +464,7 @@ def call(
     Examples:
       holdfast tasks call mytasks:double '{"x": 3}'
       holdfast tasks call mytasks:double '{"x": 3}' --workdir .
-      holdfast tasks call mytasks:render '{"prompt": "a fjord"}' --gpus 1 --model qwen-edit
+      holdfast tasks call mytasks:render '{"prompt": "a fjord"}' --gpus 1
     """
     check_arguments(arguments)
     known = not no_import and ":" in function

@@ -44,7 +44,7 @@ def code(
     \b
     Examples:
       holdfast code                       what would go of this folder
-      holdfast code --list                each path, and each that does not go, with the reason
+      holdfast code --list          each path; the reason of each that does not go
       holdfast code JOB --list            what a job has
       holdfast code JOB --diff JOB2       what is other in JOB2
       holdfast code JOB --get again       a copy of a job's code
@@ -61,12 +61,12 @@ def code(
 
 
 def _show_folder(face: Face, folder: str, listed: bool) -> None:
-    from holdfast.client.bundles.care import find_worries
+    from holdfast.client.bundles.care import find_home, find_secrets
     from holdfast.client.bundles.walk import walk
 
     found = walk(folder, explain=True)
     paths = [one.path for one in found.found]
-    worries = find_worries(found.root, os.path.expanduser("~"), paths)
+    worries = [*find_home(folder, os.path.expanduser("~")), *find_secrets(paths, whole=True)]
     if face.as_json:
         face.show_json(
             {
@@ -76,6 +76,8 @@ def _show_folder(face: Face, folder: str, listed: bool) -> None:
                 "largest": [{"folder": show_path(p), "bytes": n} for p, n in found.list_largest()],
                 "paths": [show_path(path) for path in paths],
                 "left_out": [{"path": show_path(o.path), "why": o.why} for o in found.left_out],
+                "unreadable": [{"path": show_path(o.path), "why": o.why} for o in found.unreadable],
+                "hints": found.hints,
                 "asks": worries,
             }
         )
@@ -94,6 +96,11 @@ def _sum_up(found: Walk, worries: Sequence[str], listed: bool) -> list[str]:
     lines += [f"left out: {show_path(one.path)}: {one.why}" for one in shown]
     if len(shown) < len(found.left_out):
         lines.append(f"and {len(found.left_out) - len(shown)} more are left out; --list names them")
+    lines += [
+        f"cannot be read: {show_path(one.path)}: {one.why}; nothing goes before it can, or is left out"
+        for one in found.unreadable
+    ]
+    lines += found.hints
     return [*lines, *(f"asks before it goes: {worry}" for worry in worries)]
 
 

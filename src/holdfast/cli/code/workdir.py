@@ -56,6 +56,9 @@ SETUP_OPTIONS: tuple[Callable[..., Any], ...] = (
         metavar="PATTERN",
         help="What the environment depends on. [default: requirements*.txt, pyproject.toml, uv.lock, …]",
     ),
+    click.option(
+        "--setup-timeout", metavar="TIME", help="The longest that may take. [default: 1h]"
+    ),
     click.option("--python", metavar="VERSION", help="The environment's Python, as 3.12."),
 )
 _FIELDS = {"path", "max", "send_anyway"}
@@ -133,11 +136,14 @@ def send_folder(client: Client, workdir: Workdir, project: str) -> Sent:
     """Ask the user about the folder where that is needed, and send it, showing the progress."""
     import gc
 
-    from holdfast.client.bundles.send import FolderSender
+    from holdfast.client.bundles.care import find_home
+    from holdfast.client.bundles.send import FolderSender, refuse_unreadable
     from holdfast.client.bundles.walk import walk
 
+    _ask(find_home(workdir.path, os.path.expanduser("~")), workdir)
     gc.disable()  # a command is short, and to look through a hundred thousand paths takes a while
     found = walk(workdir.path)
+    refuse_unreadable(found)
     check_folder(found, workdir)
     line = ProgressLine(found)
     address = client.place.url
@@ -149,17 +155,20 @@ def send_folder(client: Client, workdir: Workdir, project: str) -> Sent:
 
 
 def check_folder(found: Walk, workdir: Workdir) -> None:
-    """Raise ValidationError for a folder over its bound. Ask the user before a home folder, or one
-    with secrets, is sent; raise ValidationError where the user refuses, and where no terminal can
-    answer."""
-    from holdfast.client.bundles.care import MAX_BYTES, find_worries, say_too_large
+    """Raise ValidationError for a folder over its bound. Ask the user before a folder with secrets
+    is sent."""
+    from holdfast.client.bundles.care import MAX_BYTES, find_secrets, say_too_large
 
     limit = MAX_BYTES if workdir.max_bytes is None else workdir.max_bytes
     if found.size > limit:
         sentence = say_too_large(found.size, limit, found.list_largest())
         raise ValidationError(sentence, field="workdir", code="workdir_too_large")
-    paths = [one.path for one in found.found]
-    worries = find_worries(found.root, os.path.expanduser("~"), paths)
+    _ask(find_secrets(one.path for one in found.found), workdir)
+
+
+def _ask(worries: list[str], workdir: Workdir) -> None:
+    """Ask the user whether a folder is sent in spite of worries. Raises ValidationError where the
+    user refuses, and where no terminal can answer."""
     if not worries or workdir.send_anyway:
         return
     for worry in worries:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
+from holdfast.cli.data.outputs import note_missing
 from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import find_job
 from holdfast.cli.options import COUNT
@@ -92,9 +93,12 @@ def _copy(
         note("the job is over, so its kept outputs are copied")
         return _fetch_kept(face, client, job_id, asked)
     except OSError as error:
+        path = copier.progress.path
+        what = f"{path} of the task cannot be written here, to {asked.to}"
+        if not fetches:
+            what = f"{error.filename or path} cannot be read here"
         raise ValidationError(
-            f"{error.filename or asked.to} cannot be read or written: {error.strerror}; what has "
-            "arrived stays, so the same command goes on",
+            f"{what}: {error.strerror}; what has arrived stays, so the same command goes on",
             field="target",
         ) from error
     finally:
@@ -144,6 +148,7 @@ def _fetch_kept(face: Face, client: Client, job_id: str, asked: _Asked) -> int:
     )
     if not found.files:
         raise NotFound(f"no kept output of job {job_id} is named {' or '.join(names)}")
+    note_missing(client, job_id, found.attempt, asked.rank)
     for path in found.refused:
         note(f"{path} is not copied: it is a link that may lead out of {asked.to}")
     face.show(found, f"{found.files} files, {size(found.bytes)} came")

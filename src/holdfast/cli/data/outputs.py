@@ -88,9 +88,25 @@ def _fetch(
         ) from error
     if names and not found.files:
         raise ValidationError(f"no output is named {' or '.join(names)}; see --list", field="names")
+    note_missing(client, job_id, found.attempt, rank)
     for path in found.refused:
         note(f"{path} is not written: it is a link that may lead out of {to}")
     face.show(found, f"{found.files} files in {to}, {size(found.bytes)} came")
+
+
+def note_missing(client: Client, job_id: str, attempt: int, rank: int) -> None:
+    """Note what an attempt left that was not kept, because the kept outputs are not all."""
+    for one in client.outputs(job_id, attempt=attempt, rank=rank):
+        for line in list_missing(one):
+            note(line)
+
+
+def list_missing(one: OutputsRecord) -> list[str]:
+    """Return a line for each name of a rank's outputs that is not kept, and for the reason."""
+    lines = [f"the outputs are {one.state.value}: {one.reason}"] if one.reason else []
+    lines += [f"{left.path} was not kept: {left.why}" for left in one.left_out[:_SHOWN]]
+    more = max(0, len(one.left_out) - _SHOWN) + one.left_more
+    return [*lines, *([f"{more} more were not kept; see --json"] if more else [])]
 
 
 def _list_files(face: Face, client: Client, job_id: str, attempt: int | None, rank: int) -> None:
@@ -130,10 +146,5 @@ def outputs_table(rows: Sequence[OutputsRecord]) -> str:
     ]
     text = [table(("TRY", "RANK", "STATE", "FILES", "SIZE", "HOST", "AGE"), lines)]
     for o in rows:
-        where = f"attempt {o.attempt}, rank {o.rank}"
-        text += [f"{where}: {o.reason}"] if o.reason else []
-        text += [f"{where}: {one.path} is left out: {one.why}" for one in o.left_out[:_SHOWN]]
-        more = len(o.left_out) - _SHOWN
-        more = max(more, 0) + o.left_more
-        text += [f"{where}: {more} more are left out; see --json"] if more else []
+        text += [f"attempt {o.attempt}, rank {o.rank}: {line}" for line in list_missing(o)]
     return "\n".join(text)

@@ -87,7 +87,7 @@ def _under(attempt: AttemptRecord, policies: bool) -> list[str]:
     if attempt.code is not None:
         texts.append(f"code {attempt.code.describe()}")
     if attempt.next_at is not None:
-        texts.append(f"the next was due at {attempt.next_at:%Y-%m-%d %H:%M:%S} UTC")
+        texts.append(f"the next attempt was allowed from {attempt.next_at:%Y-%m-%d %H:%M:%S} UTC")
     if policies and attempt.policy is not None:
         texts.append(f"policy: {say_policy(attempt.policy)}")
     wraps = textwrap.TextWrapper(columns(), initial_indent="     ", subsequent_indent="     ")

@@ -11,7 +11,7 @@ import click
 
 from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import act_on, find_instead, find_job
-from holdfast.cli.options import add_options, read_pairs
+from holdfast.cli.options import add_options, ask, read_pairs
 from holdfast.cli.output import count_of, note, paint, print_text
 from holdfast.client.rest import error_of
 from holdfast.core.records import JobRecord
@@ -81,7 +81,7 @@ def cancel(face: Face, words: Sequence[str], reason: str, hard: bool, **chosen: 
     Examples:
       holdfast cancel 06ch2v8wq1m4kz7d9x3t --reason "wrong data"
       holdfast cancel --label sweep=7 --state queued
-      holdfast cancel my-array                      every member; one is my-array[7]
+      holdfast cancel my-array        every member; one is my-array[7]
     """
     with face.client() as client:
 
@@ -173,7 +173,7 @@ def _act(
         face.show([], "no such jobs")
         return
     if not yes:
-        _ask(f"{acts.verb.capitalize()} {count_of(len(job_ids), 'job')}?")
+        ask(f"{acts.verb.capitalize()} {count_of(len(job_ids), 'job')}?")
     _act_on_selected(face, job_ids, acts)
 
 
@@ -184,17 +184,6 @@ def _say_outcome(job: JobRecord | ArrayRecord) -> str:
     if isinstance(job, JobRecord) and state in ("succeeded", "failed"):
         reason = "it had ended before" + f": {reason}" * (reason not in ("", state))
     return f"{paint(state)}  {reason}".rstrip()
-
-
-def _ask(question: str) -> None:
-    """Ask the user on stderr. Raises ClickException unless the answer is yes."""
-    try:
-        agreed = click.confirm(question, err=True)
-    except click.Abort:
-        click.echo(err=True)
-        raise ValidationError("there was no answer; --yes goes on without the question") from None
-    if not agreed:
-        raise ValidationError("nothing was changed")
 
 
 class Results:

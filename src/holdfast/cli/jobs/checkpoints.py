@@ -40,7 +40,7 @@ def checkpoints() -> None:
     Examples:
       holdfast checkpoints 06ch2v8wq1m4kz7d9x3t
       holdfast checkpoints get 06ch2v8wq1m4kz7d9x3t --rank 0 -o weights.pt
-      holdfast checkpoints rm 06ch2v8wq1m4kz7d9x3t --rank 0 --number 12
+      holdfast checkpoints delete 06ch2v8wq1m4kz7d9x3t --rank 0 --number 12
     """
 
 
@@ -144,7 +144,7 @@ def put(face: Face, job_id: str, file: str, rank: int, step: int | None, epoch: 
     face.show(record, f"number {record.number} of rank {record.rank}: {size(record.size)}")
 
 
-@checkpoints.command("rm")
+@checkpoints.command("delete")
 @JOB
 @click.option("--rank", type=COUNT, help="Only this rank's.")
 @click.option("--number", type=POSITIVE, help="Only this one.")
@@ -154,7 +154,7 @@ def remove(face: Face, job_id: str, rank: int | None, number: int | None) -> Non
 
     \b
     Example:
-      holdfast checkpoints rm 06ch2v8wq1m4kz7d9x3t --rank 0 --number 12
+      holdfast checkpoints delete 06ch2v8wq1m4kz7d9x3t --rank 0 --number 12
     """
     with face.client() as client:
         job_id = find_job(client, job_id)

@@ -16,15 +16,13 @@ import click
 from holdfast.cli.face import Face, talks
 from holdfast.cli.find.arrays import find_array, say_counts, say_parameters, say_progress
 from holdfast.cli.find.jobs import find_job
-from holdfast.cli.options import COUNT, OWNER, POSITIVE, choose_owner, read_pairs
+from holdfast.cli.options import COUNT, OWNER, POSITIVE, choose_owner, read_pairs, read_since
 from holdfast.cli.output import age, columns, count_columns, shorten, span, table, unstyle
-from holdfast.cli.watch.progress import find_estimate, say_left, say_rate, take_beat
-from holdfast.client.specs import parse_start
+from holdfast.cli.watch.progress import find_estimate, say_left, say_rate
 from holdfast.core.arrays.records import ArrayRecord
-from holdfast.core.progress.pace import Estimate, Pace
-from holdfast.core.settings.resolve import parse_duration
+from holdfast.core.progress.pace import Estimate
 from holdfast.core.states import JobState
-from holdfast.errors import NotFound, ValidationError
+from holdfast.errors import NotFound
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -140,18 +138,13 @@ def jobs(
 
 
 def _watch(face: Face, look: Callable[[Client], list[JobRecord | ArrayRecord]], wide: bool) -> None:
-    """Draw the table anew every two seconds, with the rates that the looks so far show."""
+    """Draw the table anew every two seconds."""
     from holdfast.cli.watch.again import watch
-
-    paces: dict[str, Pace] = {}
 
     def make(client: Client) -> str:
         rows = look(client)
-        for job in rows:
-            if not isinstance(job, ArrayRecord):
-                paces[job.id] = take_beat(paces.get(job.id, Pace()), job)
         starts = _find_starts(client, rows)
-        return jobs_table(rows, wide=wide, paces=paces, starts=starts) if rows else "no jobs"
+        return jobs_table(rows, wide=wide, starts=starts) if rows else "no jobs"
 
     watch(face, make)
 
@@ -160,16 +153,14 @@ def jobs_table(
     rows: Sequence[JobRecord | ArrayRecord],
     *,
     wide: bool = False,
-    paces: Mapping[str, Pace] | None = None,
     starts: Mapping[str, str] | None = None,
 ) -> str:
     """Draw the table of `jobs`, with owners where there are several, and rates and times left where
     they are known. No reason is cut: it wraps in its column, or under a narrow table. The parameters
-    of a sweep's member stand before its reason. paces: what earlier looks saw of a job. starts: when
-    queued jobs should start, in words."""
+    of a sweep's member stand before its reason. starts: when queued jobs should start, in words."""
     wide = wide or columns() == sys.maxsize
     owned = wide or len({job.owner for job in rows}) > 1
-    estimates = {job.id: _find_estimate(job, paces or {}) for job in rows}
+    estimates = {job.id: _find_estimate(job) for job in rows}
     pace = _choose_pace_columns(estimates.values(), wide=wide)
     head, *lines = table(
         ("ID", "STATE", "QUEUE", *["OWNER"] * owned, "NAME", "TRY", "STEP", *pace, "AGE", "RAN"),
@@ -235,21 +226,6 @@ def _say_start(forecast: JobForecast) -> str:
     return text + (f", {forecast.ahead} ahead" if forecast.ahead else "")
 
 
-def read_since(text: str, now: float) -> float:
-    """Read a time that is over, as 2h ago or as a date; `now` is Unix seconds. Raises
-    ValidationError."""
-    try:
-        return now - parse_duration(text)
-    except ValueError:
-        pass
-    try:
-        return parse_start(text, now)
-    except ValueError:
-        raise ValidationError(
-            f"--since {text!r} is no time; write 2h, 7d, or 2027-01-31T18:00", field="since"
-        ) from None
-
-
 def _run_seconds(job: JobRecord | ArrayRecord) -> float | None:
     """Return how long a job has run, or ran; None where it has not begun."""
     started = getattr(job, "started_at", None)
@@ -266,10 +242,10 @@ _SORTS: dict[str, Callable[[JobRecord | ArrayRecord], Any]] = {
 }
 
 
-def _find_estimate(job: JobRecord | ArrayRecord, paces: Mapping[str, Pace]) -> Estimate | None:
+def _find_estimate(job: JobRecord | ArrayRecord) -> Estimate | None:
     if isinstance(job, ArrayRecord) or job.state is not JobState.RUNNING:
         return None
-    return find_estimate(job, paces.get(job.id, Pace()), datetime.now(UTC))
+    return find_estimate(job, datetime.now(UTC))
 
 
 def _choose_pace_columns(

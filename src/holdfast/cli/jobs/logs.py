@@ -15,9 +15,8 @@ import msgspec
 from holdfast.cli.endings import EXIT_FAILED, EXIT_INTERRUPTED
 from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import act_on, one_job
-from holdfast.cli.jobs.jobs import read_since
 from holdfast.cli.jobs.ranks_output import Excerpt, RankPrefixer, find_last_lines
-from holdfast.cli.options import COUNT, JOB, POSITIVE
+from holdfast.cli.options import COUNT, JOB, POSITIVE, read_since
 from holdfast.cli.output import count_of, note, say_state, size, table, write_stream
 from holdfast.cli.watch.progress import StepLine
 from holdfast.core.logs.likeness import say_group
@@ -131,8 +130,12 @@ def copy_output(
 @click.option("--attempt", type=POSITIVE, help="The attempt. [default: the last]")
 @click.option("--rank", type=COUNT, help="Only this rank of a gang.")
 @click.option("--stream", type=click.Choice(["stdout", "stderr", "both"]), default="both")
-@click.option("--tail", type=COUNT, metavar="BYTES", help="Only the end of each stream.")
-@click.option("--lines", "-n", type=COUNT, help="Only the last lines of each stream.")
+@click.option(
+    "--tail", "--lines", "-n", "lines", type=COUNT, help="Only the last lines of each stream."
+)
+@click.option(
+    "--tail-bytes", "tail", type=COUNT, metavar="BYTES", help="Only the last bytes of each stream."
+)
 @click.option(
     "--timestamps", "-t", is_flag=True, help="Before each line, when the controller got it, in UTC."
 )
@@ -162,8 +165,8 @@ def logs(
     A gang's output comes line by line, by time, after the rank's number; --rank shows one rank's, byte for
     byte. An array's comes member by member, each line after the member's index.
 
-    Times are not the program's: a time is that at which the controller was given a piece of output,
-    mostly less than a second after it was written, and later where it was away. --since goes by them.
+    -t and --since use the time at which the controller got a piece of output, mostly less than a second
+    after the program wrote it, and later where the controller was away.
 
     The controller keeps log_keep_mb of each stream, its head and its tail. --full fetches what is
     between them from the host that ran the job, which keeps it for an hour after the end; it exits
@@ -179,14 +182,14 @@ def logs(
     \b
     Examples:
       holdfast logs -f 06ch2v8wq1m4kz7d9x3t
-      holdfast logs 06ch2v8wq1m4kz7d9x3t --attempt 1 --stream stderr --tail 4000
+      holdfast logs 06ch2v8wq1m4kz7d9x3t --attempt 1 --stream stderr --tail 40
       holdfast logs -f 06ch2v8wq1m4kz7d9x3t --rank 3
       holdfast logs -n 20 -t @last
       holdfast logs --since 10m 06ch2v8wq1m4kz7d9x3t
       holdfast logs --errors 06ch2v8wq1m4kz7d9x3t
     """
     if lines is not None and which["tail"] is not None:
-        raise click.UsageError("give either --lines or --tail, not both")
+        raise click.UsageError("give either --tail or --tail-bytes, not both")
     cut = LinesCut(lines, None if since is None else _read_time(since), timestamps)
     with face.client() as client:
         if errors or sizes:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
+from holdfast.cli.data.outputs import list_missing
 from holdfast.cli.endings import EXIT_INTERRUPTED
 from holdfast.cli.face import Face, talks
 from holdfast.cli.jobs.logs import copy_output, exit_code_of_job, tell_end
@@ -31,6 +32,11 @@ if TYPE_CHECKING:
     from holdfast.core.records import JobRecord
 
 
+_NAMES: dict[int | None, str] = {
+    signal.SIGINT: "Ctrl-C",
+    signal.SIGTERM: "a TERM signal",
+    None: "an interrupt",
+}
 _LOOK_SECONDS = 0.25
 _LOOKS = 8
 
@@ -70,13 +76,13 @@ class Interrupts:
             self._cancel(self._job_id)
 
     def _cancel(self, job_id: str) -> None:
-        note(f"cancelling {job_id}; Ctrl-C again leaves at once")
+        note(f"{_NAMES[self.signal]}: cancelling {job_id}; a second one leaves at once")
         threading.Thread(target=self._send_cancel, args=(job_id,), daemon=True).start()
 
     def _send_cancel(self, job_id: str) -> None:
         try:
             with self._face.client(retry_seconds=60.0) as client:
-                client.cancel(job_id, "Ctrl-C in `holdfast run`")
+                client.cancel(job_id, f"{_NAMES[self.signal]} in `holdfast run`")
         except HoldfastError as error:
             note(f"the job could not be cancelled: {error}")
 
@@ -168,11 +174,10 @@ def wait_outputs(client: Client, job: JobRecord) -> None:
     """Wait until the outputs of a job that ended are collected, and say where they are."""
     found = client.wait_outputs(job.id)
     for one in found:
-        left = len(one.left_out) + one.left_more
-        out = f", {left} left out" if left else ""
-        why = f" ({one.reason})" if one.reason else ""
         rank = f" of rank {one.rank}" if len(found) > 1 else ""
-        note(f"outputs{rank} {one.state}: {one.files} files, {size(one.bytes)}{out}{why}")
+        note(f"outputs{rank} {one.state}: {one.files} files, {size(one.bytes)}")
+        for line in list_missing(one):
+            note(line + rank)
     if any(one.digest for one in found):
         note(f"fetch them: holdfast outputs {job.id} --get DIR")
 

@@ -30,7 +30,7 @@ from holdfast.cli.output import (
     span,
 )
 from holdfast.core.placement.ranks import name_ranks, say_names
-from holdfast.core.progress.pace import say_unbeaten
+from holdfast.core.progress.pace import find_still, say_unbeaten
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState
 from holdfast.errors import NotFound
@@ -210,6 +210,8 @@ def _job_text(
     steps = ended = ""
     if job.step is not None:
         steps = f"{job.step}{f'/{job.total}' if job.total else ''}, beat {age(job.beat_at)} ago"
+        if still := find_still(job.beat_at, job.moved_at):
+            steps += f", the step has stood for {span(still)}"
     elif job.state is JobState.RUNNING and job.started_at is not None and not spec.executor:
         waited = age(job.started_at)
         steps = say_unbeaten(waited, beats=job.best_step is not None)
@@ -230,6 +232,7 @@ def _job_text(
         ("its jobs", _name_children(job)),
         ("command", shorten(command, 400)),
         ("folder", spec.cwd or ("a fresh one each attempt" if spec.fresh_workdir else "")),
+        ("fails on", spec.fail_on or ""),
         ("code", spec.code.describe() if spec.code else ""),
         ("wants", ", ".join(filter(None, wants))),
         ("only on hosts", " ".join(f"{k}={v}" for k, v in spec.host_labels.items())),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import fcntl
 import os
 import stat
@@ -54,7 +55,26 @@ ABOUT_OPTIONS: tuple[Callable[..., Any], ...] = (
     click.option("--project", help="The project that pays. [default: default]"),
     click.option("--priority", type=int, help="0 to 100, higher first. [default: 50]"),
 )
-_GPUS = click.option("--gpus", type=int, help="Whole GPUs.")
+
+
+class GpuCount(click.ParamType[int]):
+    """A number of GPUs; "all", as docker has it, is no number, because hosts have different ones."""
+
+    name = "integer"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Return the number. Raises click.BadParameter."""
+        try:
+            return int(value)
+        except ValueError:
+            self.fail(
+                f"{value!r} is no number of GPUs; `holdfast hosts` shows how many each host has",
+                param,
+                ctx,
+            )
+
+
+_GPUS = click.option("--gpus", type=GpuCount(), help="Whole GPUs.")
 NEED_OPTIONS: tuple[Callable[..., Any], ...] = (
     click.option("--cpus", type=int, help="CPU slots; 1 for a job without GPUs."),
     click.option("--memory", metavar="SIZE", help="Memory, as 512M or 4G."),
@@ -86,6 +106,11 @@ NEED_OPTIONS: tuple[Callable[..., Any], ...] = (
         "--fresh-workdir", is_flag=True, default=None, help="Start each attempt in an empty folder."
     ),
     click.option(
+        "--fail-on",
+        metavar="PATTERN",
+        help="Fail at exit code 0, too, if a line of output matches.",
+    ),
+    click.option(
         "--time-limit",
         metavar="TIME",
         help="Stop it after 90s, 2h, …; off: never. [default: its queue's or project's, or none]",
@@ -100,6 +125,11 @@ NEED_OPTIONS: tuple[Callable[..., Any], ...] = (
         "--silence-limit", metavar="TIME", help="Silence that stops it without evidence, or off."
     ),
     click.option(
+        "--on-standstill",
+        type=click.Choice(["ignore", "tell", "stop"]),
+        help="When a step or printed bar stands beside idle hardware. [default: tell]",
+    ),
+    click.option(
         "--first-beat-timeout",
         metavar="TIME",
         help="Time to its first beat, or off. [default: off]",
@@ -110,6 +140,11 @@ NEED_OPTIONS: tuple[Callable[..., Any], ...] = (
         help="With -it: end after so long without a key, traffic and GPU work, or off.",
     ),
     click.option("--grace", metavar="TIME", help="Time between TERM and KILL."),
+    click.option(
+        "--stop-tells",
+        type=click.Choice(["main", "tree"]),
+        help="Which processes hear a stop first. [default: main]",
+    ),
     click.option(
         "--watchdog-cap", type=int, help="Watchdog trips after which it is still requeued."
     ),
@@ -155,7 +190,7 @@ _SHELL_VARIABLES = (
 )  # fmt: skip
 _PLAIN = (
     "name", "queue", "project", "priority", "gpus", "cpus", "watchdog_cap", "idempotency_key", "cwd",
-    "fresh_workdir",
+    "fresh_workdir", "stop_tells", "on_standstill", "fail_on",
 )  # fmt: skip
 _LIMITS = (
     "memory", "time_limit", "expected", "stall_timeout", "silence_limit", "first_beat_timeout", "grace", "lease_ttl",
@@ -219,6 +254,9 @@ def read_spec(
     for name in ("setup", "python"):
         if options.get(name) is not None:
             fields[name] = options[name]
+    if options.get("setup_timeout") is not None:
+        fields.pop("setup_seconds", None)
+        fields["setup_timeout"] = options["setup_timeout"]
     if options.get("setup_files"):
         fields["setup_files"] = list(options["setup_files"])
     read_gang(fields, options)
@@ -297,17 +335,27 @@ def _read_env(pairs: Sequence[str], environ: Mapping[str, str]) -> dict[str, str
         if not equals and name not in environ:
             message = f"--env {name}: no such variable here; write {name}=VALUE"
             raise ValidationError(message, field=f"env.{name}")
-        values[name] = value if equals else environ[name]
+        values[_as_utf8(name)] = _as_utf8(value if equals else environ[name])
     return values
 
 
+def _as_utf8(word: str) -> str:
+    """Return a word of the command line as UTF-8 text, in whichever locale Python read it."""
+    try:
+        return os.fsencode(word).decode()
+    except ValueError:  # other text, or none: the submission judges it
+        return word
+
+
 def _read_env_files(paths: Sequence[str]) -> dict[str, str]:
-    """Read files of lines K=V; lines that are empty or begin with # say nothing. Raises
+    """Read files of lines K=V in UTF-8; lines that are empty or begin with # say nothing. Raises
     ValidationError with the line."""
     values = {}
     for path in paths:
         try:
-            lines = Path(path).read_text().splitlines()
+            # As bytes, because a text also has line ends inside of values, such as U+2028.
+            data = Path(path).read_bytes().removeprefix(codecs.BOM_UTF8)
+            lines = [line.decode() for line in data.splitlines()]
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
             raise ValidationError(
@@ -450,11 +498,11 @@ def submit(
       holdfast submit --tasks 4 --gpus 8 --placement spread -- python train_ddp.py
       holdfast submit --shell "python prepare.py | gzip > out.gz"
       holdfast submit --file job.toml --priority 80
-      holdfast submit --max-retries 3 --retry-backoff exponential -- python fetch.py
+      holdfast submit --max-retries 3 --retry-delay 5m -- python fetch.py
       holdfast submit --image docker.io/library/python:3.12 -- python -V
       holdfast submit --secret HF_TOKEN --env SEED=7 -- ./run.sh
       holdfast submit --after prepare --after fetch:any -- python train.py
-      holdfast submit --array 0-999%50 -- ./one.sh         which reads $HOLDFAST_ARRAY_INDEX
+      holdfast submit --array 0-999%50 -- ./one.sh   reads $HOLDFAST_ARRAY_INDEX
       holdfast submit --sweep grid.toml -- python train.py --lr {lr} --seed {seed}
     """
     if array is not None and sweep is not None:
@@ -485,8 +533,5 @@ def say_limits(limits: JobLimits) -> str:
     """Say which limits will stop a job, and how it may start sooner."""
     text = limits.sentence
     if not limits.backfills:
-        text += (
-            ". Name how long it should take (--expected TIME, which stops nothing), and it may start "
-            "sooner, in room that is held back for larger jobs"
-        )
+        text += "; --expected TIME, how long it should take, lets it start sooner"
     return text

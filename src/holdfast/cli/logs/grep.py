@@ -12,8 +12,7 @@ import click
 from holdfast.cli.endings import EXIT_FAILED
 from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import act_on
-from holdfast.cli.jobs.jobs import read_since
-from holdfast.cli.options import COUNT, POSITIVE
+from holdfast.cli.options import COUNT, POSITIVE, read_since
 from holdfast.cli.output import count_of, note, print_text, size, style
 from holdfast.errors import ValidationError
 from holdfast.wire.logs.search import LogFound, LogSearchEnd

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,12 +10,16 @@ import click
 
 from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import find_job
+from holdfast.cli.options import ask, read_since
 from holdfast.cli.output import table
 from holdfast.core.settings.resolve import SETTINGS, parse_value
 from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
+    from holdfast.core.report.money import PriceEffect
     from holdfast.core.settings.resolve import Effective, Value
+
+PRICE = "gpu_hour_usd"
 
 
 @click.group(invoke_without_command=True)
@@ -81,11 +86,25 @@ def read_changes(pairs: Sequence[str]) -> dict[str, Value]:
 @click.argument("words", nargs=-1, required=True, metavar="NAME VALUE | NAME=VALUE...")
 @click.option("--queue", help="For this queue only.")
 @click.option("--project", help="For this project only.")
+@click.option(
+    "--from", "since", metavar="TIME", help="A price holds from then on: 2h (ago), or a date."
+)
+@click.option("--host", help="The price of this host alone.")
+@click.option("--yes", is_flag=True, help="Re-price hours on record without a question.")
 @talks
-def set_value(face: Face, words: tuple[str, ...], queue: str | None, project: str | None) -> None:
+def set_value(
+    face: Face,
+    words: tuple[str, ...],
+    queue: str | None,
+    project: str | None,
+    since: str | None,
+    host: str | None,
+    yes: bool,
+) -> None:
     """Change settings for the cluster, a queue or a project. `off` switches a limit off.
 
-    It takes effect for running work too.
+    It takes effect for running work too. A price (gpu_hour_usd) holds from now on, or --from an
+    earlier time; it then says first what that does to costs and budgets, and asks.
 
     \b
     Examples:
@@ -93,10 +112,16 @@ def set_value(face: Face, words: tuple[str, ...], queue: str | None, project: st
       holdfast config set time_limit_seconds 4h --queue gpu
       holdfast config set history_days=90 log_keep_mb=32
       holdfast config set max_retries 2 --project vision
+      holdfast config set gpu_hour_usd 2.50 --from 2027-01-01
     """
     one = len(words) == 2 and "=" not in words[0]
     changes = read_changes(["=".join(words)] if one else words)
-    _change(face, queue, project, changes, [])
+    if since is None and host is None:
+        _change(face, queue, project, changes, [])
+        return
+    if set(changes) != {PRICE} or queue or project:
+        raise click.UsageError("--from and --host go with gpu_hour_usd alone, as gpu_hour_usd 2.50")
+    _set_price(face, changes[PRICE], since, host or "", yes=yes)
 
 
 @config.command("unset")
@@ -105,13 +130,41 @@ def set_value(face: Face, words: tuple[str, ...], queue: str | None, project: st
 @click.option("--project", help="For this project only.")
 @talks
 def unset_value(face: Face, name: str, queue: str | None, project: str | None) -> None:
-    """Remove a setting from its layer, so that the layer below applies.
+    """Remove a setting from its layer, so that the layer below applies. Hours that had a price keep it.
 
     \b
     Example:
       holdfast config unset watchdog_cap
     """
     _change(face, queue, project, {}, [name])
+
+
+def _set_price(face: Face, usd: Value, since: str | None, host: str, *, yes: bool) -> None:
+    """Set a price; first say what it does to hours on record, and ask where it does something."""
+    at = None if since is None else read_since(since, time.time(), "--from")
+    price = usd if isinstance(usd, (int, float)) else None
+    with face.client() as client:
+        effect = client.set_price(price, host=host, since=at, dry_run=True)
+        if abs(effect.after_usd - effect.before_usd) >= 0.005:
+            click.echo(_say_effect(effect), err=True)
+            if not yes:
+                ask("holdfast: set this price?")
+        effect = client.set_price(price, host=host, since=at)
+    face.show(effect, _say_effect(effect))
+
+
+def _say_effect(effect: PriceEffect) -> str:
+    more = effect.after_usd - effect.before_usd
+    lines = [
+        f"since {effect.since.astimezone():%Y-%m-%d %H:%M}, jobs cost ${effect.after_usd:,.2f} "
+        f"with this price, and ${effect.before_usd:,.2f} without it: "
+        f"${abs(more):,.2f} {'less' if more < 0 else 'more'}",
+        *(
+            f"with it, {sentence} this month, which is all of its budget"
+            for sentence in effect.crossed
+        ),
+    ]
+    return "\n".join(lines)
 
 
 def _change(

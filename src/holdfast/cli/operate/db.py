@@ -55,8 +55,9 @@ def migrate(dsn: str | None, as_json: bool) -> None:
 @_DSN
 @_JSON
 def status(dsn: str | None, as_json: bool) -> None:
-    """Show the schema's version, the pending migrations, and settings of the server that cost
-    Holdfast speed, room or safety, each with its mend. Exit 1 if a migration is pending.
+    """Show the schema's version, the pending migrations, where the blobs are, and settings of the
+    server that cost Holdfast speed, room or safety, each with its mend. Exit 1 if a migration is
+    pending.
 
     \b
     Example:
@@ -68,11 +69,14 @@ def status(dsn: str | None, as_json: bool) -> None:
     found = read_status(_dsn(dsn))
     findings = read_findings(_dsn(dsn))
     lines = [f"version {found.version}", *(f"pending {name}" for name in found.pending)]
+    place, store = found.blobs
+    lines += [f"blobs in {place} (store {store})"] if store else []
     lines += [str(finding) for finding in findings] or ["the server's settings suit Holdfast"]
     value = {
         "version": found.version,
         "applied": found.applied,
         "pending": found.pending,
+        "blobs": {"place": place or None, "store": store or None},
         "findings": [asdict(finding) for finding in findings],
     }
     Face(as_json).show(value, "\n".join(lines))

@@ -30,7 +30,6 @@ COLUMNS: Columns[NoticeTarget] = {
     "TARGET",
     lambda rows: draw_columns(COLUMNS, rows),
     nothing="no notice targets. Make one with `holdfast notify set NAME --from-stdin`",
-    words={"add": "set", "remove": "delete"},
 )
 def notify(client: Client) -> Sequence[NoticeTarget]:
     """List the targets through which people are told of jobs: mail, Slack, Teams, Discord, ntfy, …
@@ -94,7 +93,7 @@ def set_target(
     \b
     Examples:
       holdfast notify set ops --from-stdin < slack-url
-      holdfast notify set me 'mailtos://robot:PASSWORD@mail.example.org?to=me@example.org'
+      holdfast notify set me 'mailtos://robot:PASSWORD@mail.example?to=a@b.org'
       holdfast notify set phone ntfys://ntfy.example.org/my-topic --project vision
     """
     if from_stdin == (target is not None):

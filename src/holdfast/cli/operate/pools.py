@@ -71,10 +71,7 @@ def _say_state(pool: PoolStatus) -> str:
 
 
 @resource(
-    "NAME",
-    pools_table,
-    nothing="no pools. Make one with `holdfast pools create -f pool.toml`",
-    words={"ls": "list"},
+    "NAME", pools_table, nothing="no pools. Make one with `holdfast pools create -f pool.toml`"
 )
 def pools(client: Client) -> Sequence[PoolStatus]:
     """List pools of hosts: sizes, cost per hour, today's spend and forecast.
@@ -146,7 +143,7 @@ def create(face: Face, path: str) -> None:
       holdfast pools create -f pool.toml
     """
     try:
-        text = Path(path).read_text()
+        text = Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise ValidationError(f"the pool file {path} cannot be read: {error}") from error
     read = read_pools(text, os.environ)
@@ -216,7 +213,7 @@ def pause(client: Client, name: str, reason: str) -> PoolStatus:
 
 @pools.add("resume", pool_table)
 def resume(client: Client, name: str) -> PoolStatus:
-    """Have a pool scale again.
+    """Have a pool scale again. One whose spawns failed rents at once, as if none had.
 
     \b
     Example:

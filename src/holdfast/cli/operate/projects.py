@@ -8,7 +8,7 @@ import click
 
 from holdfast.cli.operate.config import read_changes, value_text
 from holdfast.cli.operate.resource import Columns, draw_columns, resource
-from holdfast.cli.output import count_of, facts
+from holdfast.cli.output import count_of, facts, note
 from holdfast.client.synchronous import Client
 from holdfast.core.records import ProjectRecord
 
@@ -128,7 +128,11 @@ def create_project(client: Client, name: str) -> ProjectRecord:
 
 @projects.add("set", _project_text)
 @click.argument("changes", metavar="[SETTING=VALUE]...", nargs=-1)
-@click.option("--budget-usd", metavar="N", help="Short for budget_usd_per_month=N; `off` for none.")
+@click.option(
+    "--budget-usd",
+    metavar="N",
+    help="Short for budget_usd_per_month=N; `off` for none; 0 is spent at once.",
+)
 @click.option(
     "--at-budget",
     type=click.Choice(("notice", "hold", "preempt")),
@@ -157,7 +161,12 @@ def set_project(
     said = [f"{name}={value}" for name, value in given.items() if value is not None]
     if not (changes or said):
         raise click.UsageError("name a setting, as quota_gpus=8 or --budget-usd 500")
-    return client.put_project(name, read_changes([*changes, *said]))
+    project = client.put_project(name, read_changes([*changes, *said]))
+    if project.settings.get("budget_usd_per_month") == 0:
+        from holdfast.core.report.budgets import say_nothing_to_spend
+
+        note(say_nothing_to_spend(name, str(project.settings.get("at_budget", "notice"))))
+    return project
 
 
 @projects.add("unset", _project_text)

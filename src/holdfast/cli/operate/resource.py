@@ -1,8 +1,8 @@
 """Build the commands that all kinds of things have in common: list, show, set, delete.
 
 The module of a kind gives its columns, its options, and the commands that it alone has. The name of
-a kind by itself lists, as its `list` does. Where a kind has a word of its own, as `revoke` for a
-token's `delete`, both words are taken.
+a kind by itself lists, as its `list` does. Another word for an act is answered with its own word
+(`cli.foreign`).
 """
 
 from __future__ import annotations
@@ -38,10 +38,6 @@ class Resource(click.Group):
     find: Callable[[Client, str], str]  # from the word that a person gives to the id
     opens: Opens  # what the commands' functions get: a client, if nothing else is said
     wraps: Wraps  # adds the options that all of the commands have
-    words: Mapping[str, str]  # other words for commands of this group
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        return super().get_command(ctx, self.words.get(cmd_name, cmd_name))
 
     def add(self, name: str, says: Callable[[Any], str]) -> Callable[[Ask], Ask]:
         """Add a command on one thing, which prints what its function returns."""
@@ -78,7 +74,6 @@ def resource(
     *,
     nothing: str = "",
     find: Callable[[Client, str], str] = lambda _, word: word,
-    words: Mapping[str, str] | None = None,
     opens: Opens = lambda face: face.client(),
     options: Wraps = talks,
 ) -> Callable[[Ask], Resource]:
@@ -104,7 +99,7 @@ def resource(
         alone = _as_command(function, run_alone, own, options)
         made = click.group(cls=Resource, invoke_without_command=True)(click.pass_context(alone))
         made.subject = click.argument("subject", metavar=metavar)
-        made.find, made.words, made.opens, made.wraps = find, words or {}, opens, options
+        made.find, made.opens, made.wraps = find, opens, options
         each, name = _as_command(function, run, own, options), function.__name__
         kind = name.removesuffix("s") if metavar in ("NAME", "ID") else metavar.lower()
         text = f"List {kind}s.\n\n\b\nExample:\n  holdfast {name} list --json"

@@ -68,9 +68,9 @@ def rules(client: Client, as_text: bool) -> RulesView | str:
     \b
       [[rule]]
       name = "object-store-away"
-      pattern = 'EndpointConnectionError'    # looked for in each line of the log's tail
+      pattern = 'EndpointConnectionError'  # in each line of the log's tail
       exit_codes = [1]                       # and/or signals = ["SIGSEGV"]
-      cause = "agent_transient"              # or never_retry = true, avoid_host = true
+      cause = "agent_transient"            # or never_retry, avoid_host = true
       message = "the object store could not be reached"
 
     \b

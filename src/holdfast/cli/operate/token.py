@@ -29,7 +29,7 @@ def _state(token: TokenRecord) -> str:
     return "spent" if token.role == "join" and token.used_at else "good"
 
 
-@resource("ID", lambda rows: draw_columns(COLUMNS, rows, elastic=3), words={"delete": "revoke"})
+@resource("ID", lambda rows: draw_columns(COLUMNS, rows, elastic=3))
 def token(client: Client) -> Sequence[TokenRecord]:
     """List tokens, without their secrets; make and revoke them.
 
@@ -62,7 +62,7 @@ def create(
     Examples:
       holdfast token create --role submit --name ci --expires 90d
       holdfast token create --role submit --user alice --name "alice's laptop"
-      holdfast token create --role submit --name oncall --reach vision --reach speech
+      holdfast token create --role submit --name oncall --reach vision
       holdfast agent --join URL --token "$(holdfast token create --role join)"
     """
     seconds = None

@@ -62,9 +62,8 @@ def find_webhook(client: Client, word: str) -> str:
 @resource(
     "WEBHOOK",
     lambda rows: draw_columns(COLUMNS, rows, elastic=3),
-    nothing="no webhooks. Make one with `holdfast webhooks add URL`",
+    nothing="no webhooks. Make one with `holdfast webhooks create URL`",
     find=find_webhook,
-    words={"create": "add", "delete": "remove"},
 )
 def webhooks(client: Client) -> Sequence[WebhookRecord]:
     """List webhooks: their URLs, and the number of pending and dead deliveries.
@@ -75,7 +74,7 @@ def webhooks(client: Client) -> Sequence[WebhookRecord]:
     \b
     Examples:
       holdfast webhooks
-      holdfast webhooks add https://hooks.example/holdfast --event "job.*" --project vision
+      holdfast webhooks create https://hooks.example/h --event "job.*"
       holdfast webhooks test WEBHOOK
       holdfast webhooks deliveries WEBHOOK --state dead
       holdfast webhooks redeliver WEBHOOK --dead
@@ -135,7 +134,7 @@ def _read_secret(secret_file: str | None) -> str | None:
 @click.option("--name", default="", help="Its purpose.")
 @SECRET
 @talks
-def add(
+def create(
     face: Face,
     target: str,
     events: Sequence[str],
@@ -150,8 +149,8 @@ def add(
 
     \b
     Examples:
-      holdfast webhooks add https://hooks.example/holdfast
-      holdfast webhooks add https://hooks.example/h --event job.failed --event "host.*" --name pager
+      holdfast webhooks create https://hooks.example/holdfast
+      holdfast webhooks create https://hooks.example/h --name pager
     """
     with face.client() as client:
         made = client.create_webhook(
@@ -201,13 +200,13 @@ def set_webhook(
     return client.change_webhook(webhook_id, **changes)
 
 
-@webhooks.deletes("remove", "removed")
-def remove(client: Client, webhook_id: str) -> None:
+@webhooks.deletes()
+def delete(client: Client, webhook_id: str) -> None:
     """Forget a webhook and its deliveries.
 
     \b
     Example:
-      holdfast webhooks remove 06ch2v8wq1m4kz7d9x3t
+      holdfast webhooks delete 06ch2v8wq1m4kz7d9x3t
     """
     client.delete_webhook(webhook_id)
 

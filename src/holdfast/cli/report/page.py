@@ -58,12 +58,12 @@ _HEADS = ("hours", "goodput", "$", "useful $", "lost $", "free h", "most not kep
 
 
 def draw_page(report: HoursReport, made_at: datetime) -> str:
-    """Return the page. made_at: the time that it names as its own."""
+    """Return the page. made_at: the time that it names as its own, in the report's zone."""
     unit = "GPU-hours" if report.unit == "gpu" else "CPU-slot-hours"
     body = [
         f"<h1>Where the {unit} went</h1>",
         f'<p class="soft">{escape(say_span(report))} · by {escape(", ".join(report.by))} · '
-        f"made {made_at:%d %b %Y %H:%M} UTC</p>",
+        f"made {made_at:%d %b %Y %H:%M} {escape(report.zone)}</p>",
         _draw_cards(report.total, unit),
     ]
     if not report.rows:

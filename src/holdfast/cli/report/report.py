@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +14,7 @@ from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import find_job
 from holdfast.cli.options import LABEL, OWNER, POSITIVE, choose_owner, read_pairs, read_seconds
 from holdfast.cli.output import print_line
+from holdfast.cli.zones import find_local_zone
 from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
@@ -72,7 +73,8 @@ def report(
 
     GOODPUT is the part of the hours that moved the work forward and was never done again. FREE hours
     are those that no job held. A GPU-hour costs what its pool pays for it; on hosts of your own, what
-    `holdfast config set gpu_hour_usd N` says.
+    `holdfast config set gpu_hour_usd N` says. Days and times are those of your time zone (TZ), which the
+    first line names.
 
     \b
     Examples:
@@ -96,6 +98,7 @@ def report(
             until=end,
             by=fields,
             step=step,
+            zone=find_local_zone(),
             unit="cpu" if cpu else "gpu",
             job=None if job is None else find_job(client, job),
             owner=owner,
@@ -116,8 +119,9 @@ def _show(face: Face, found: HoursReport, *, as_csv: bool, page: str | None) -> 
         print_line(write_csv(found).rstrip("\n"))
     elif page is not None:
         from holdfast.cli.report.page import draw_page
+        from holdfast.core.schedules import read_zone
 
-        _write_page(page, draw_page(found, datetime.now(UTC)))
+        _write_page(page, draw_page(found, datetime.now(read_zone(found.zone))))
     else:
         from holdfast.cli.report.tables import draw_report
 
@@ -176,11 +180,11 @@ def _read_span(
     last: str | None, since: str | None, until: str | None, now: float
 ) -> tuple[float, float | None]:
     """Return the begin and the end of the span, in Unix seconds; None for now."""
-    from holdfast.cli.jobs.jobs import read_since
+    from holdfast.cli.options import read_since
 
     if last is not None and since is not None:
         raise click.UsageError("give either --last or --since")
-    end = None if until is None else read_since(until, now)
+    end = None if until is None else read_since(until, now, "--until")
     if since is not None:
         begin = read_since(since, now)
     else:

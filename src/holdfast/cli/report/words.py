@@ -7,6 +7,7 @@ from datetime import datetime
 
 from holdfast.core.ledger.values import LedgerName
 from holdfast.core.report.rows import HoursReport, ReportRow
+from holdfast.core.schedules import read_zone
 
 NAMES: Mapping[str, str] = {
     "kept": "kept: steps that count",
@@ -52,8 +53,10 @@ def say_moment(text: str) -> str:
 
 
 def say_span(report: HoursReport) -> str:
-    """Write the span of a report."""
-    return f"{report.since:%d %b %Y %H:%M} - {report.until:%d %b %Y %H:%M} UTC"
+    """Write the span that a report counted, in its time zone."""
+    zone = read_zone(report.zone)
+    since, until = (at.astimezone(zone) for at in (report.since, report.until))
+    return f"{since:%d %b %Y %H:%M} - {until:%d %b %Y %H:%M} {report.zone}"
 
 
 def say_count(hours: float) -> str:
@@ -110,7 +113,7 @@ def list_remarks(report: HoursReport) -> list[str]:
     if total.unpriced_hours >= 0.05 and report.unit == "gpu":
         hours = say_count(total.unpriced_hours)
         remarks.append(
-            f"{hours} h have no price, and are in no dollars: holdfast config set gpu_hour_usd N"
+            f"{hours} h are without a price: holdfast config set gpu_hour_usd N --from TIME"
         )
     if total.provisional:
         remarks.append("Some jobs still run, so some hours may get another name.")

@@ -33,26 +33,21 @@ COLUMNS: Columns[ScheduleRecord] = {
 }
 
 
-@resource(
-    "SCHEDULE",
-    lambda rows: draw_columns(COLUMNS, rows, elastic=1),
-    nothing="no schedules",
-    words={"ls": "list", "set": "create"},
-)
+@resource("SCHEDULE", lambda rows: draw_columns(COLUMNS, rows, elastic=1), nothing="no schedules")
 @OWNER
 def schedules(client: Client, owner: str | None, mine: bool) -> Sequence[ScheduleRecord]:
     """List schedules, which submit jobs at set times: their next time and their newest run.
 
     \b
     Examples:
-      holdfast schedules create nightly --cron "0 3 * * *" --time-zone Europe/Berlin -- ./nightly.sh
-      holdfast schedules create poll --every 15m --overlap queue -- python poll.py
+      holdfast schedules set n --cron "0 3 * * *" --time-zone UTC -- ./n.sh
+      holdfast schedules set poll --every 15m --overlap queue -- python poll.py
       holdfast schedules next nightly 3
     """
     return client.schedules(owner=choose_owner(owner, mine))
 
 
-@schedules.command()
+@schedules.command("set")
 @click.argument("schedule", metavar="SCHEDULE")
 @click.option("--cron", metavar="LINE", help="Minute, hour, day of month, month, day of week.")
 @click.option("--every", metavar="TIME", help="An interval, as 15m or 6h.")
@@ -71,7 +66,7 @@ def schedules(client: Client, owner: str | None, mine: bool) -> Sequence[Schedul
 )
 @takes_spec
 @talks
-def create(
+def set_schedule(
     face: Face,
     schedule: str,
     cron: str | None,
@@ -87,8 +82,8 @@ def create(
 
     \b
     Examples:
-      holdfast schedules create nightly --cron "0 3 * * *" --gpus 1 -- python train.py
-      holdfast schedules create poll --every 15m --overlap queue -- python poll.py
+      holdfast schedules set nightly --cron "0 3 * * *" -- python train.py
+      holdfast schedules set poll --every 15m --overlap queue -- python poll.py
     """
     if (cron is None) == (every is None):
         raise click.UsageError("give either --cron or --every")

@@ -75,3 +75,5 @@ def port_forward(face: Face, job_id: str, ports: tuple[str, ...], rank: int, add
         for one in forwards:
             if one.error is not None:
                 raise one.error
+            if one.over:
+                note(one.over)

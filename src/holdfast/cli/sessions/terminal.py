@@ -84,6 +84,9 @@ def _copy_output(session: TaskSession, left: threading.Event) -> None:
     except HoldfastError:
         if not left.is_set():
             raise
+    except OSError:  # its reader left, or its disk is full
+        session.close()
+        raise
     if left.is_set():
         raise Detached
 

@@ -71,8 +71,8 @@ def agent(
     \b
     Examples:
       holdfast agent --join https://holdfast.example --token hfj_… --queues gpu
-      holdfast agent --join http://10.0.0.5:7878 --state /var/lib/holdfast --slots 8
-      holdfast agent --join http://10.0.0.5:7878 --app mytasks --app-path /srv/pipeline
+      holdfast agent --join http://10.0.0.5:7878 --state /var/lib/holdfast
+      holdfast agent --join http://10.0.0.5:7878 --app mytasks --app-path /srv/app
     """
     options = agent_options(**options)
     urls = ",".join(split_urls(url))

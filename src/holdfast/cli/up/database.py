@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.cli.up.folder import DataFolder
+from holdfast.process.loop import write_instant
 
 if TYPE_CHECKING:
     from holdfast.store.embedded.postgres import EmbeddedPostgres
@@ -57,6 +58,6 @@ class Database:
     def _log(self, sentence: str) -> None:
         try:
             with self._folder.log_file("database").open("a") as file:
-                file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {sentence}\n")
+                file.write(f"{write_instant(time.time())} {sentence}\n")
         except OSError:
             pass

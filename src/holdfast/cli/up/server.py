@@ -48,9 +48,9 @@ def server(**options: Any) -> int:
 
     \b
     Examples:
-      holdfast server --dsn postgresql://holdfast@db/holdfast --token-file ./admin-token
-      holdfast server --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem   # HOLDFAST_DSN is set
-      holdfast server --blobs s3://team/holdfast      # credentials: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, …
+      holdfast server --dsn postgresql://holdfast@db/holdfast --token-file ./admin
+      holdfast server --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem
+      holdfast server --blobs s3://team/holdfast   with AWS_ACCESS_KEY_ID, …
     """
     need_server()
     if not options["dsn"]:

@@ -300,6 +300,8 @@ class PartsSupervisor:
             self._say(f"{why}{self._folder.tail(name)}\nIt is started again in {delay:.0f} s")
             self._due[name] = time.monotonic() + delay
         else:
+            if name == "agent":
+                why += ", and as the host's guardian it took all tasks and shells with it"
             if code == _FOLDER_GONE:
                 why = (
                     f"the host's folder {self._folder.host_folder} was removed, so its agent ended"

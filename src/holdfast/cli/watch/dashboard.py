@@ -25,7 +25,7 @@ def dashboard(face: Face, no_open: bool, listed: bool, end: str | None) -> None:
     \b
     Examples:
       holdfast dashboard
-      holdfast dashboard --no-open       # over ssh: open the link where the browser is
+      holdfast dashboard --no-open   over ssh: open the link in your own browser
       holdfast dashboard --list
       holdfast dashboard --end 06ch2v8wq1m4kz7d9x3t
     """

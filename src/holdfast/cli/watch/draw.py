@@ -12,7 +12,6 @@ import msgspec
 
 from holdfast.cli.output import count_columns, count_of, paint, printable, shorten, span
 from holdfast.cli.watch.progress import find_estimate, say_left
-from holdfast.core.progress.pace import Pace
 
 if TYPE_CHECKING:
     from holdfast.core.gpus import GpuTelemetry
@@ -26,14 +25,13 @@ _ID_COLUMNS, _STATE_COLUMNS = 20, 9
 
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """The results of one look at the cluster. gpus: host's id → its devices' newest readings.
-    paces: steps of each job in earlier looks. error: why the last look failed."""
+    error: why the last look failed."""
 
     at: datetime
     place: str
     hosts: tuple[HostView, ...] = ()
     jobs: tuple[JobRecord, ...] = ()
     gpus: Mapping[str, Sequence[GpuTelemetry]] = {}
-    paces: Mapping[str, Pace] = {}
     error: str = ""
 
 
@@ -162,7 +160,7 @@ def draw_jobs(view: View, chosen: str, columns: int, lines: int) -> list[str]:
     )
     found = [_cut(head, columns)]
     for job in jobs[first : first + room]:
-        estimate = find_estimate(job, view.paces.get(job.id, Pace()), view.at)
+        estimate = find_estimate(job, view.at)
         running = job.state.value == "running"
         left = say_left(estimate) if estimate is not None and running else ""
         step = "" if job.step is None else f"{job.step}/{job.total}" if job.total else str(job.step)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from holdfast.cli.face import Face
 from holdfast.cli.output import span
 from holdfast.cli.watch.live_line import LiveLine
-from holdfast.core.progress.pace import Estimate, Pace, SeenStep, add_step, estimate
+from holdfast.core.progress.pace import Estimate, estimate
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
@@ -21,21 +21,10 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 2.0
 
 
-def take_beat(pace: Pace, job: JobRecord) -> Pace:
-    """Return the pace with the job's newest beat. A first attempt began with step 0 when it
-    started. Where a later attempt began is known only once a second beat was seen."""
-    if not pace.seen and job.attempts == 1 and job.started_at is not None:
-        pace = add_step(pace, SeenStep(job.started_at.timestamp(), 0))
-    if job.step is None or job.beat_at is None:
-        return pace
-    return add_step(pace, SeenStep(job.beat_at.timestamp(), job.step))
-
-
-def find_estimate(job: JobRecord, pace: Pace, now: datetime) -> Estimate | None:
+def find_estimate(job: JobRecord, now: datetime) -> Estimate | None:
     """Return the progress of a job; None before its first step."""
-    if job.step is None:
-        return None
-    return estimate(take_beat(pace, job), job.total, now.timestamp())
+    age = 0.0 if job.beat_at is None else (now - job.beat_at).total_seconds()
+    return estimate(job.step, job.total, job.rate, age)
 
 
 def say_rate(found: Estimate) -> str:
@@ -75,7 +64,7 @@ class StepLine:
         self._line = LiveLine(wanted=wanted and not face.as_json)
         self._lock = threading.Lock()
         self._over = threading.Event()
-        self._whole, self._pace = True, Pace()
+        self._whole = True
 
     def __enter__(self) -> StepLine:
         if self._line.is_shown:
@@ -97,8 +86,7 @@ class StepLine:
 
     def take(self, job: JobRecord) -> None:
         """Show the job as it is now."""
-        self._pace = take_beat(self._pace, job)
-        found = find_estimate(job, self._pace, datetime.now(UTC))
+        found = find_estimate(job, datetime.now(UTC))
         with self._lock:
             if found is None or job.state.value != "running":
                 self._line.clear()

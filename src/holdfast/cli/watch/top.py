@@ -29,9 +29,7 @@ from holdfast.cli.watch.draw import (
     settle,
     sort_jobs,
 )
-from holdfast.cli.watch.progress import take_beat
 from holdfast.cli.watch.screen import Screen, ScreenEnded
-from holdfast.core.progress.pace import Pace
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
@@ -64,7 +62,7 @@ def top(face: Face, queue: str | None, project: str | None) -> None:
     chosen = {"queue": queue, "project": project}
     if face.as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):
         with face.client() as client:
-            view = look(client, {}, chosen)
+            view = look(client, chosen)
         found = {"hosts": view.hosts, "jobs": sort_jobs(view.jobs)}
         width = min(columns(), 1000)
         lines = [*draw_hosts(view, width), "", *draw_jobs(view, "", width, len(view.jobs) + 1)]
@@ -77,17 +75,14 @@ def top(face: Face, queue: str | None, project: str | None) -> None:
         sys.exit(128 + end.number)
 
 
-def look(client: Client, paces: dict[str, Pace], only: dict[str, Any]) -> View:
-    """Look at the cluster once. paces: the steps of each job in earlier looks; this function brings
-    it up to date."""
+def look(client: Client, only: dict[str, Any]) -> View:
+    """Look at the cluster once."""
     hosts = tuple(client.hosts())
     jobs = []
     for job in client.jobs(states=_STATES, page_size=MAX_JOBS, **only):
         jobs.append(job)
         if len(jobs) == MAX_JOBS:
             break
-    for job in jobs:
-        paces[job.id] = take_beat(paces.get(job.id, Pace()), job)
     gpus = {}
     for host in [host for host in hosts if host.gpus and not host.dead][:MAX_HOSTS_READ]:
         with contextlib.suppress(HoldfastError):
@@ -100,7 +95,6 @@ def look(client: Client, paces: dict[str, Pace], only: dict[str, Any]) -> View:
         hosts=hosts,
         jobs=tuple(sort_jobs(jobs)),
         gpus=gpus,
-        paces={job.id: paces[job.id] for job in jobs},
     )
 
 
@@ -126,12 +120,11 @@ class LookThread:
         self._soon.set()
 
     def _look(self) -> None:
-        paces: dict[str, Pace] = {}
         while not self._over.is_set():
             try:
                 with self._face.client() as client:
                     while not self._over.is_set():
-                        self.view = look(client, paces, self._only)
+                        self.view = look(client, self._only)
                         self._screen.wake()
                         self._pause()
             except (HoldfastError, OSError) as error:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from holdfast.cli.data.outputs import list_missing
 from holdfast.cli.endings import EXIT_FAILED, EXIT_OK, EXIT_TIMEOUT
 from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import act_on
@@ -85,7 +86,9 @@ def _wait_outputs(client: Client, works: Sequence[Work], seconds: float | None) 
         spec = getattr(work, "spec", None)
         if work.state.terminal and getattr(spec, "outputs", None):
             left = None if until is None else max(0.0, until - time.monotonic())
-            client.wait_outputs(work.id, timeout_seconds=left)
+            for one in client.wait_outputs(work.id, timeout_seconds=left):
+                for line in list_missing(one):
+                    note(f"rank {one.rank} of {work.id}: {line}")
 
 
 def _find(client: Client, word: str) -> RestCall[Work]:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from holdfast.client.locate import ControllerPlace, NoController, locate
 from holdfast.client.synchronous import Client
-from holdfast.core.doctor.facts import ControllerFacts
+from holdfast.core.doctor.facts import ControllerFacts, ControllerProblem
 from holdfast.errors import Forbidden, HoldfastError, NotFound, Unauthorized, Unavailable
 from holdfast.http.addresses import read_address
 from holdfast.version import VERSION
@@ -79,6 +79,10 @@ def _ask(place: ControllerPlace, url: str) -> ControllerFacts:
         token_name=token.name,
         expires_at=token.expires_at,
         version=server.version if server else "",
+        problems=[
+            ControllerProblem(said.part, said.sentence, said.mend)
+            for said in (server.problems if server else [])
+        ],
         clock_seconds=ahead,
         clock_error_seconds=took / 2,
     )

@@ -52,7 +52,7 @@ def login(
     Examples:
       holdfast login https://holdfast.example
       holdfast login https://holdfast.example --context prod --token-stdin < token
-      holdfast login https://a.example:7878,https://b.example:7878 --ca-file ca.pem
+      holdfast login https://a.example,https://b.example --ca-file ca.pem
     """
     if token_stdin and token_file:
         raise click.UsageError("--token-stdin and --token-file are two ways to say one thing")

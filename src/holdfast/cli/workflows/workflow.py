@@ -171,14 +171,14 @@ def _node_text(node: NodeView) -> str:
     )
 
 
-@workflow.command()
+@workflow.command("list")
 @click.option("--state", "states", multiple=True, help="Only runs in this state; repeatable.")
 @click.option("--name", help="Only runs of this workflow.")
 @click.option("--project", help="Only runs of this project.")
 @OWNER
 @click.option("--limit", type=click.IntRange(1, 1000), default=20)
 @talks
-def ls(
+def list_runs(
     face: Face,
     states: Sequence[str],
     name: str | None,
@@ -190,7 +190,7 @@ def ls(
 
     \b
     Example:
-      holdfast workflow ls --state running
+      holdfast workflow list --state running
     """
     with face.client() as client:
         about = {"name": name, "project": project, "owner": choose_owner(**whose)}
@@ -377,5 +377,5 @@ def find_run(client: Client, word: str) -> str:
             return ids[0]
     if newest is None:
         what = "no run yet" if word == LAST else f"no run of a workflow {word!r}"
-        raise NotFound(f"there is {what}; `holdfast workflow ls` lists them")
+        raise NotFound(f"there is {what}; `holdfast workflow list` lists them")
     return newest.id

@@ -14,7 +14,10 @@ TELL_BYTES = 100 << 20
 """From this size on, the folders with the most bytes are named before these are read and sent."""
 _SECRET_NAMES = (
     ".env", ".env.*", "*.pem", "id_*", ".netrc", ".pgpass", ".pypirc", "*.p12", "*.pfx", "*.kdbx",
-    "application_default_credentials.json",
+    "application_default_credentials.json", ".git-credentials", ".npmrc", ".yarnrc.yml", ".htpasswd", ".my.cnf",
+    ".s3cfg", ".boto", "*.key", "*.ppk", "*.jks", "*.keystore", "token", ".token", "*.token", "*_token", "*-token",
+    "token.txt", "*_token.txt", "token.json", ".vault-token", "kaggle.json", "credentials", "credentials.json",
+    "secrets.json", "secrets.toml", "secrets.yaml", "secrets.yml", "service-account*.json", "service_account*.json",
 )  # fmt: skip
 _NO_SECRETS = ("*.pub", ".env.example", ".env.sample", ".env.template", "id_*.py")
 _SECRET_PATHS = (
@@ -41,20 +44,25 @@ def is_secret(path: bytes) -> bool:
     return found is not None and _HARMLESS.search(path) is None
 
 
-def find_worries(root: bytes, home: str, paths: Iterable[bytes]) -> list[str]:
-    """Return a sentence for each thing that a person should know before a folder is sent."""
-    worries = []
-    above = os.path.realpath(os.fsencode(home))
-    real = os.path.realpath(root)
-    if above == real or above.startswith(real.rstrip(b"/") + b"/"):
-        worries.append(f"{os.fsdecode(root)} is the home folder, or has it inside")
+def find_home(folder: str, home: str) -> list[str]:
+    """Return a sentence where a folder is the home folder or has it inside, which a person should
+    know before anything walks through it."""
+    above, real = os.path.realpath(home), os.path.realpath(os.path.expanduser(folder))
+    if above == real or above.startswith(real.rstrip("/") + "/"):
+        return [f"{real} is the home folder, or has it inside"]
+    return []
+
+
+def find_secrets(paths: Iterable[bytes], *, whole: bool = False) -> list[str]:
+    """Return a sentence on the files that may hold secrets, if there are any. whole: name all of
+    them."""
     secrets = [path for path in paths if is_secret(path)]
-    if secrets:
-        shown = ", ".join(map(show_path, secrets[:_SHOWN])) + (
-            ", …" if len(secrets) > _SHOWN else ""
-        )
-        worries.append(f"{len(secrets)} of its files may hold secrets: {shown}")
-    return worries
+    if not secrets:
+        return []
+    shown = secrets if whole else secrets[:_SHOWN]
+    more = "" if len(shown) == len(secrets) else ", … (`holdfast code` names all)"
+    said = ", ".join(map(show_path, shown))
+    return [f"{len(secrets)} of its files may hold secrets: {said}{more}"]
 
 
 def say_large(size: int, largest: Iterable[tuple[bytes, int]]) -> str:

@@ -1,12 +1,19 @@
 """Decide which paths of a folder are left out: by one function for every path, and by git's
-patterns."""
+patterns, which match bytes as git's own do."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
+
+from holdfast.errors import ValidationError
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec
 
 GIT_RULES, OWN_RULES = b".gitignore", b".holdfastignore"
 _VERSIONED = (b".git", b".hg", b".svn")
@@ -23,22 +30,62 @@ class _RuleFile:
     """The patterns of one file, which hold for the paths below its folder."""
 
     def __init__(self, folder: bytes, name: bytes, text: bytes) -> None:
+        self._lines = text.splitlines()
+        self._name = os.fsdecode(os.path.join(folder, name))
+        try:
+            self._spec = self._compile(self._lines)
+        except Exception:  # each of the libraries has its own
+            raise self._find_bad_line() from None
+        self._skip = len(folder) + 1 if folder else 0
+
+    def _compile(self, lines: Sequence[bytes]) -> GitIgnoreSpec:
         from pathspec import GitIgnoreSpec  # late, because most folders have no such file
 
-        self._lines = text.decode("utf-8", "surrogateescape").splitlines()
-        self._spec = GitIgnoreSpec.from_lines(self._lines)
-        self._name = os.fsdecode(os.path.join(folder, name))
-        self._skip = len(folder) + 1 if folder else 0
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # of `re`, about brackets in brackets
+            spec = GitIgnoreSpec.from_lines(map(_as_text, lines))
+        spec.check_file("x")  # some patterns are read only now
+        return spec
+
+    def _find_bad_line(self) -> ValidationError:
+        for number, line in enumerate(self._lines, 1):
+            try:
+                self._compile([line])
+            except Exception:
+                said = os.fsdecode(line.strip())
+                return ValidationError(
+                    f"{self._name}, line {number}: {said!r} is no pattern", field="workdir"
+                )
+        return ValidationError(f"{self._name} cannot be read as patterns", field="workdir")
 
     def judge(self, path: bytes, *, is_folder: bool) -> tuple[bool, str] | None:
         """Return whether a path is left out, and by which line of the file; None where no line
         matches the path."""
-        words = os.fsdecode(path[self._skip :]) + ("/" if is_folder else "")
+        words = _as_text(path[self._skip :]) + ("/" if is_folder else "")
         found = self._spec.check_file(words)
         if found.include is None:
             return None
-        line = self._lines[found.index] if found.index is not None else ""
-        return found.include, f"{self._name} says {line.strip()}"
+        line = self._lines[found.index] if found.index is not None else b""
+        return found.include, f"{self._name} says {os.fsdecode(line.strip())}"
+
+    @property
+    def negated(self) -> list[str]:
+        """Return the lines that begin with `!`."""
+        return [os.fsdecode(line.strip()) for line in self._lines if line.startswith(b"!")]
+
+    def brings_back(self, path: bytes) -> str:
+        """Return the line with `!` that matches a path, or one below it; "" where none does."""
+        found = self.judge(path.rstrip(b"/"), is_folder=path.endswith(b"/"))
+        if found is not None and not found[0]:
+            return found[1]
+        inside = os.fsdecode(path[self._skip :])
+        lines = (line for line in self.negated if line[1:].lstrip("/").startswith(inside))
+        return next((f"{self._name} says {line}" for line in lines if path.endswith(b"/")), "")
+
+
+def _as_text(path: bytes) -> str:
+    """Return a character for each byte, because a name need not be UTF-8."""
+    return path.decode("latin-1")
 
 
 class IgnoreRules:
@@ -69,6 +116,24 @@ class IgnoreRules:
                     break
         return None
 
+    @property
+    def negated(self) -> bool:
+        """Return whether a rule file that was read has a line with `!`."""
+        return any(one.negated for one in self._list_files())
+
+    def list_idle(self, ignored: Iterable[bytes]) -> list[str]:
+        """Return a sentence for each line with `!` that names what git leaves out, because no line
+        brings that back. ignored: the paths that git leaves out."""
+        paths = list(ignored)
+        idle = (one.brings_back(path) for one in self._list_files() for path in paths)
+        return [
+            f"{said}, but git leaves that out, and no rule brings it back; `git add -f` takes it along"
+            for said in dict.fromkeys(filter(None, idle))
+        ]
+
+    def _list_files(self) -> set[_RuleFile]:
+        return {one for sets in self._files.values() for files in sets for one in files}
+
     def _of_folder(self, folder: bytes) -> str | None:
         if folder not in self._folders:
             self._folders[folder] = self.find_reason(folder, is_folder=True)
@@ -87,8 +152,17 @@ class IgnoreRules:
         return self._files[folder]
 
     def _read(self, folder: bytes, name: bytes) -> tuple[_RuleFile, ...]:
+        path = os.path.join(self._root, folder, name)
         try:
-            with open(os.path.join(self._root, folder, name), "rb") as file:
+            with open(path, "rb") as file:
                 return (_RuleFile(folder, name, file.read()),)
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return ()
+        except OSError as error:
+            if not os.path.lexists(path):
+                return ()  # nothing below this folder can be read, and the walk says so
+            raise ValidationError(
+                f"{os.fsdecode(path)} cannot be read: {error.strerror}; so what it leaves out is not "
+                "known, and nothing was sent",
+                field="workdir",
+            ) from None

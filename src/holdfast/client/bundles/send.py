@@ -110,6 +110,9 @@ class FolderSender:
                 self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _send(self) -> Sent:
+        refuse_unreadable(self._walk)
+        for hint in self._walk.hints:
+            self._note(hint)
         began = time.time_ns()
         known = self._find_known()
         unread = [f for f in self._walk.found if _is_file(f.status) and f.path not in known]
@@ -351,6 +354,19 @@ class FolderSender:
         request = MissingRequest(project=self._project, digests=names)
         call = send("POST", "/v1/bundles/missing", MissingAnswer, request)
         return {bytes.fromhex(name) for name in self._caller.call(call).missing}
+
+
+def refuse_unreadable(walk: Walk) -> None:
+    """Raise ValidationError where a path of a folder cannot be read, because the job would begin
+    without it in silence."""
+    if walk.unreadable:
+        first = walk.unreadable[0]
+        more = f", and {len(walk.unreadable) - 1} others" if len(walk.unreadable) > 1 else ""
+        raise ValidationError(
+            f"{show_path(first.path)} cannot be read: {first.why}{more}; nothing was sent. Leave it "
+            "out in .holdfastignore, or change its permissions",
+            field="workdir",
+        )
 
 
 def make_pool() -> ThreadPoolExecutor:

@@ -5,16 +5,24 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
 from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from holdfast.client.bundles.checkout import (
+    explain_ignored,
+    list_checkout,
+    read_status,
+    start_status,
+)
 from holdfast.client.bundles.rules import GIT_RULES, OWN_RULES, IgnoreRules, PathLeftOut
 from holdfast.core.bundles.code import CodeRef
+from holdfast.core.bundles.manifest import show_path
 from holdfast.errors import ValidationError
 
-_GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.quotepath=false")
+_NO_FILE = "it is no file, link or folder"
+_POINTER = b"version https://git-lfs.github.com/spec/"
+_POINTER_BYTES = range(100, 1024)
 
 
 class Found(msgspec.Struct, frozen=True, gc=False):
@@ -27,12 +35,16 @@ class Found(msgspec.Struct, frozen=True, gc=False):
 class Walk(msgspec.Struct, frozen=True):
     """The findings of a walk through a folder. found: files, links and folders, sorted. left_out:
     paths that are not sent, folders as a whole; of a git checkout only those that `--list` asks
-    for. checkout: commit, branch and whether there are changes; None outside of git."""
+    for. checkout: commit, branch and whether there are changes; None outside of git. unreadable:
+    paths that should be sent and cannot be read, with the reason. hints: sentences on what goes
+    otherwise than a person may think."""
 
     root: bytes
     found: list[Found]
     left_out: list[PathLeftOut]
     checkout: CodeRef | None = None
+    unreadable: list[PathLeftOut] = []
+    hints: list[str] = []
 
     @property
     def size(self) -> int:
@@ -65,25 +77,42 @@ def walk(folder: str, *, explain: bool = False) -> Walk:
     out, and why.
 
     Raises:
-        ValidationError: the path is no folder, or cannot be read.
+        ValidationError: the path is no folder, or git refuses the checkout, so that the files that
+            it names are not known.
     """
     root = os.fsencode(os.path.abspath(os.path.expanduser(folder)))
     if not os.path.isdir(root):
         raise ValidationError(f"--workdir {folder}: there is no such folder", field="workdir")
-    looked = _start_status(root)
-    listed = _list_git(root) or None  # a folder that git ignores goes by its own rules
-    left_out = list[PathLeftOut]()
-    if listed is None:
+    seen = list_checkout(root)
+    left_out, unreadable = list[PathLeftOut](), list[PathLeftOut]()
+    if seen is None or not seen.paths:  # a folder that git ignores goes by its own rules
         rules = IgnoreRules(root, (GIT_RULES, OWN_RULES))
-        paths = _walk_plain(root, b"", rules, left_out)
-    else:
+        paths = _walk_plain(root, b"", rules, left_out, unreadable)
+        found = _stat_all(root, paths, left_out, unreadable)
+        hints = [] if seen is None else seen.hints
+        return Walk(root, found, _sort(left_out), None, _sort(unreadable), hints)
+    looked = start_status(root)
+    try:
         rules = IgnoreRules(root, (OWN_RULES,))
-        paths = _choose(listed, rules, left_out)
-    found = _stat_all(root, paths, left_out)
-    if explain and listed is not None:
-        left_out += _explain_git(root)
-    checkout = _read_status(looked) if listed is not None else None
-    return Walk(root, found, sorted(left_out, key=lambda one: one.path), checkout)
+        found = _stat_all(root, _choose(seen.paths, rules, left_out), left_out, unreadable)
+    finally:
+        checkout = read_status(looked)
+    for one in seen.unreadable:
+        why = rules.find_reason(one.path, is_folder=True)
+        (unreadable if why is None else left_out).append(
+            one if why is None else PathLeftOut(one.path + b"/", why)
+        )
+    ignored = list(explain_ignored(root)) if explain or rules.negated else []
+    hints = [*seen.hints, *rules.list_idle(one.path for one in ignored)]
+    hints += _find_pointers(root, found)
+    if explain:
+        left_out += ignored
+        left_out += _explain_rest(root, found, [*left_out, *unreadable])
+    return Walk(root, found, _sort(left_out), checkout, _sort(unreadable), hints)
+
+
+def _sort(paths: list[PathLeftOut]) -> list[PathLeftOut]:
+    return sorted(paths, key=lambda one: one.path)
 
 
 def _choose(
@@ -98,7 +127,11 @@ def _choose(
 
 
 def _walk_plain(
-    root: bytes, below: bytes, rules: IgnoreRules, left_out: list[PathLeftOut]
+    root: bytes,
+    below: bytes,
+    rules: IgnoreRules,
+    left_out: list[PathLeftOut],
+    unreadable: list[PathLeftOut],
 ) -> Iterator[bytes]:
     """Yield all paths below a folder that no rule leaves out; a folder comes before the paths in
     it."""
@@ -107,7 +140,7 @@ def _walk_plain(
             os.scandir(os.path.join(root, below) if below else root), key=lambda e: e.name
         )
     except OSError as error:
-        left_out.append(PathLeftOut(below or b".", f"it cannot be read: {error.strerror}"))
+        unreadable.append(PathLeftOut(below or b".", str(error.strerror)))
         return
     for entry in entries:
         path = below + b"/" + entry.name if below else entry.name
@@ -118,10 +151,12 @@ def _walk_plain(
             continue
         yield path
         if is_folder:
-            yield from _walk_plain(root, path, rules, left_out)
+            yield from _walk_plain(root, path, rules, left_out, unreadable)
 
 
-def _stat_all(root: bytes, paths: Iterable[bytes], left_out: list[PathLeftOut]) -> list[Found]:
+def _stat_all(
+    root: bytes, paths: Iterable[bytes], left_out: list[PathLeftOut], unreadable: list[PathLeftOut]
+) -> list[Found]:
     """Return the status of each path and of the folders above it, sorted by path."""
     statuses: dict[bytes, os.stat_result] = {}
     top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -131,11 +166,11 @@ def _stat_all(root: bytes, paths: Iterable[bytes], left_out: list[PathLeftOut]) 
                 status = os.stat(path, dir_fd=top, follow_symlinks=False)
             except OSError as error:
                 if not isinstance(error, FileNotFoundError):  # git names what was deleted, too
-                    left_out.append(PathLeftOut(path, f"it cannot be read: {error.strerror}"))
+                    unreadable.append(PathLeftOut(path, str(error.strerror)))
                 continue
             mode = status.st_mode
             if not (stat.S_ISREG(mode) or stat.S_ISLNK(mode) or stat.S_ISDIR(mode)):
-                left_out.append(PathLeftOut(path, "it is no file, link or folder"))
+                left_out.append(PathLeftOut(path, _NO_FILE))
                 continue
             statuses[path] = status
             above = path.rpartition(b"/")[0]
@@ -147,80 +182,52 @@ def _stat_all(root: bytes, paths: Iterable[bytes], left_out: list[PathLeftOut]) 
     return [Found(path, statuses[path]) for path in sorted(statuses)]
 
 
-# ---- git
+def _find_pointers(root: bytes, found: Iterable[Found]) -> Iterator[str]:
+    """Yield a sentence where files of a checkout are pointers of Git LFS, because their bytes were
+    not fetched."""
+    pointers = [
+        one.path
+        for one in found
+        if stat.S_ISREG(one.status.st_mode)
+        and one.status.st_size in _POINTER_BYTES
+        and _is_pointer(os.path.join(root, one.path))
+    ]
+    if pointers:
+        yield (
+            f"{len(pointers)} files are pointers of Git LFS and go without their bytes, as "
+            f"{show_path(pointers[0])}; `git lfs pull` fetches them"
+        )
 
 
-def _list_git(root: bytes) -> list[bytes] | None:
-    """Return the paths that git names below a folder, also of checkouts inside of it; None where
-    the folder is no checkout, or git is not installed."""
-    done = _run_git(root, "ls-files", "-z", "-c", "-o", "--exclude-standard")
-    if done is None:
-        return None
-    paths = list[bytes]()
-    for path in dict.fromkeys(done.split(b"\0")):
-        if not path:
+def _is_pointer(path: bytes) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(_POINTER)) == _POINTER
+    except OSError:  # the sending says so
+        return False
+
+
+def _explain_rest(
+    root: bytes, found: Iterable[Found], told: Iterable[PathLeftOut]
+) -> Iterator[PathLeftOut]:
+    """Yield the paths of a checkout that neither go nor were told: git names no empty folders,
+    pipes, sockets and devices."""
+    known, left = {one.path for one in found}, {one.path.rstrip(b"/") for one in told}
+    folders = [b""]
+    while folders:
+        below = folders.pop()
+        try:
+            entries = list(os.scandir(os.path.join(root, below) if below else root))
+        except OSError:  # it was told
             continue
-        inner = path.rstrip(b"/")
-        whole = os.path.join(root, inner)
-        if path != inner or (os.path.isdir(whole) and not os.path.islink(whole)):
-            paths.append(inner)  # a submodule, or a checkout of its own
-            below = _list_git(whole) if os.path.exists(os.path.join(whole, b".git")) else None
-            paths += [inner + b"/" + name for name in below or ()]
-        else:
-            paths.append(path)
-    return paths
-
-
-def _start_status(root: bytes) -> subprocess.Popen[bytes] | None:
-    """Begin to ask git for the state of a checkout, which takes as long as the walk."""
-    words = ("status", "--porcelain=v2", "--branch", "-z", "--untracked-files=normal", "--", ".")
-    try:
-        return subprocess.Popen(
-            (*_GIT, "--no-optional-locks", *words), cwd=root, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-    except OSError:
-        return None
-
-
-def _read_status(looked: subprocess.Popen[bytes] | None) -> CodeRef:
-    commit, branch, dirty = "", "", False
-    if looked is not None:
-        text, _ = looked.communicate()
-        for line in text.split(b"\0"):
-            words = line.split(b" ", 2)
-            if words[0] != b"#":
-                dirty = dirty or bool(line)
-            elif words[1] == b"branch.oid" and words[2] != b"(initial)":
-                commit = words[2].decode()
-            elif words[1] == b"branch.head" and words[2] != b"(detached)":
-                branch = words[2].decode(errors="replace")[:256]
-    return CodeRef(commit=commit, branch=branch, dirty=dirty)
-
-
-def _run_git(root: bytes, *words: str, given: bytes | None = None) -> bytes | None:
-    try:
-        done = subprocess.run(
-            (*_GIT, *words), cwd=root, input=given, stdin=subprocess.DEVNULL if given is None else None,
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-    except OSError:
-        return None
-    return done.stdout if done.returncode == 0 else None
-
-
-def _explain_git(root: bytes) -> Iterator[PathLeftOut]:
-    """Yield the paths that git ignores, folders as a whole, with the line of the rule that ignores
-    them."""
-    ignored = _run_git(root, "ls-files", "-z", "-o", "-i", "--exclude-standard", "--directory")
-    if not ignored:
-        return
-    said = _run_git(root, "check-ignore", "-z", "-v", "--no-index", "--stdin", given=ignored) or b""
-    words = said.split(b"\0")
-    reasons = {
-        words[n + 3]: f"{os.fsdecode(words[n])} says {os.fsdecode(words[n + 2])}"
-        for n in range(0, len(words) - 3, 4)
-    }
-    for path in ignored.split(b"\0"):
-        if path:
-            yield PathLeftOut(path, reasons.get(path, "git ignores it"))
+        if below and not entries:
+            yield PathLeftOut(below + b"/", "git names no empty folders")
+        for entry in entries:
+            path = below + b"/" + entry.name if below else entry.name
+            is_folder = entry.is_dir(follow_symlinks=False)
+            if entry.name == b".git" or path in left:
+                continue
+            if is_folder:
+                folders.append(path)
+            elif path not in known:
+                yield PathLeftOut(path, _NO_FILE)

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -30,7 +30,15 @@ WINDOW_BYTES = 2 << 20
 MAX_FILES = 1_000_000
 _TRIES = 3
 _AGAIN_SECONDS = (0.1, 5.0)
-_MAGIC = re.compile(r"[*?\[]")
+MAGIC = re.compile(r"[*?\[]")
+
+
+class _Chosen(NamedTuple):
+    """The entries that a name stands for. base: the folder in front of the names that arrive."""
+
+    base: str
+    entries: list[dict[str, Any]]
+    by_pattern: bool
 
 
 class CopyProgress(msgspec.Struct, kw_only=True):
@@ -110,20 +118,27 @@ class Copier:
 
     def fetch(self, paths: Sequence[str], to: str) -> CopyProgress:
         """Copy files and folders of the task to `to`. Raises HoldfastError, OSError."""
-        found: list[tuple[str, list[dict[str, Any]]]] = []
+        found: list[_Chosen] = []
         self._keep_trying(lambda: found.extend(self._list(path) for path in paths[len(found) :]))
-        many = len(found) > 1 or any(_MAGIC.search(path) for path in paths)
+        many = len(found) > 1 or any(one.by_pattern for one in found)
         into = os.path.isdir(to) or to.endswith("/") or many
-        self.progress.whole = sum(e.get("size", 0) for _, entries in found for e in entries)
-        for base, entries in found:
-            self._fetch_one(base, entries, to, into=into)
+        self.progress.whole = sum(e.get("size", 0) for one in found for e in one.entries)
+        for one in found:
+            self._fetch_one(one.base, one.entries, to, into=into)
         self.close()
         return self.progress
 
-    def _list(self, path: str) -> tuple[str, list[dict[str, Any]]]:
-        """Return the folder in front of the names that arrive, and the entries that a name stands
-        for."""
-        match = _MAGIC.search(path)
+    def _is_there(self, path: str) -> bool:
+        try:
+            self.channel.ask({"do": "stat", "path": path})
+        except FilesRefused:
+            return False
+        return True
+
+    def _list(self, path: str) -> _Chosen:
+        """Return the entries that a name stands for. A name that is there is no pattern."""
+        match = MAGIC.search(path)
+        match = None if match and self._is_there(path) else match
         start = path[: path.rfind("/", 0, match.start()) + 1] if match else path
         entries: list[dict[str, Any]] = []
         for answer in self.channel.walk([start or "."], MAX_FILES):
@@ -133,12 +148,17 @@ class Copier:
             if not entries:
                 why = self.progress.left.pop()[1] if self.progress.left else "it is not there"
                 raise NotFound(f"{path} cannot be copied: {why}", code="no_file")
-            return os.path.dirname(path.rstrip("/")), entries
-        pattern = re.compile(_write_pattern(path.removeprefix("./")))
+            return _Chosen(os.path.dirname(path.rstrip("/")), entries, by_pattern=False)
+        try:
+            pattern = re.compile(_write_pattern(path.removeprefix("./")))
+        except re.error as error:
+            raise ValidationError(
+                f"{path} is not there, and it is no pattern: {error.msg}", field="path"
+            ) from None
         chosen = [e for e in entries if pattern.fullmatch(e["path"].removeprefix("./"))]
         if not chosen:
             raise NotFound(f"no file of the task is named {path}", code="no_file")
-        return start.rstrip("/"), chosen
+        return _Chosen(start.rstrip("/"), chosen, by_pattern=True)
 
     def _fetch_one(self, base: str, entries: list[dict[str, Any]], to: str, *, into: bool) -> None:
         """Write the entries that one name stands for."""
@@ -243,11 +263,16 @@ class Copier:
         self.progress.whole = sum(s.st_size for _, _, s in jobs if stat.S_ISREG(s.st_mode))
         for path, target, status in jobs:
             self.progress.path = path
-            if stat.S_ISDIR(status.st_mode):
-                bits = stat.S_IMODE(status.st_mode) & 0o777
-                self._make_folder(target, bits)
-            else:
-                self._send_file(path, target)
+            try:
+                if stat.S_ISDIR(status.st_mode):
+                    self._make_folder(target, stat.S_IMODE(status.st_mode) & 0o777)
+                else:
+                    self._send_file(path, target)
+            except FilesRefused as error:
+                raise FilesRefused(
+                    f"{path} cannot be written in the task, to {target}: {error}; what has arrived "
+                    "stays there, so the same copy goes on"
+                ) from error
         self.close()
         return self.progress
 

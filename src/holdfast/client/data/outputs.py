@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 
 import msgspec
 
 from holdfast.client.data.arrive import Arrival
+from holdfast.client.data.copy import MAGIC
 from holdfast.client.rest import RestCall, path_of
 from holdfast.client.scripts import Script, take_answer
 from holdfast.core.bundles.manifest import FILE, FOLDER, LINK, Entry, decode_manifest, list_digests
@@ -20,10 +21,11 @@ _KEPT_PACKS = 4
 
 
 class Fetched(msgspec.Struct, kw_only=True):
-    """The outcome of a fetch. files: number of files that were written; kept: number of files that
-    were here already. bytes: the bytes that were fetched. refused: links that are not made, because
-    they may lead out."""
+    """The outcome of a fetch. attempt: the attempt whose outputs these are. files: number of files
+    that were written; kept: number of files that were here already. bytes: the bytes that were
+    fetched. refused: links that are not made, because they may lead out."""
 
+    attempt: int = 0
     files: int = 0
     kept: int = 0
     bytes: int = 0
@@ -41,7 +43,8 @@ def fetch_outputs(
 ) -> Script[Fetched]:
     """Write the outputs of one rank below the folder `to` (ARRIVE-1…3).
 
-    names: fetch only these files, and the files below these folders; `*` stands for any letters.
+    names: fetch only these files, and the files below these folders; `*` stands for any letters in
+    a name that is not there itself.
     strip: write the files without the folders in front of their names, and a single file under the
     name `to`, where `to` is no folder.
     """
@@ -50,10 +53,12 @@ def fetch_outputs(
     plan = decode_plan(data)
     _, entries = decode_manifest(plan.manifest)
     packs = _Packs(where, plan, entries)
-    wanted = [entry for entry in entries if _is_wanted(entry.path, names)]
+    there = {os.fsdecode(entry.path) for entry in entries}
+    patterns = {name for name in names if MAGIC.search(name) and name.rstrip("/") not in there}
+    wanted = [entry for entry in entries if _is_wanted(entry.path, names, patterns)]
     if strip:
-        to, wanted = _strip_names(os.fspath(to), wanted, names)
-    found = Fetched()
+        to, wanted = _strip_names(os.fspath(to), wanted, names, patterns)
+    found = Fetched(attempt=attempt)
     with Arrival(to) as arrival:
         for entry in wanted:
             if entry.kind == FOLDER:
@@ -69,20 +74,23 @@ def fetch_outputs(
     return found
 
 
-def _is_wanted(path: bytes, names: Sequence[str]) -> bool:
+def _is_wanted(path: bytes, names: Sequence[str], patterns: Collection[str]) -> bool:
     text = os.fsdecode(path)
     return not names or any(
         text == name
         or text.startswith(f"{name.rstrip('/')}/")
         or f"{name}".startswith(f"{text}/")
-        or fnmatchcase(text, name)
+        or (name in patterns and fnmatchcase(text, name))
         for name in names
     )
 
 
-def _strip_names(to: str, wanted: Sequence[Entry], names: Sequence[str]) -> tuple[str, list[Entry]]:
+def _strip_names(
+    to: str, wanted: Sequence[Entry], names: Sequence[str], patterns: Collection[str]
+) -> tuple[str, list[Entry]]:
     """Return the folder to write to and the entries, named as `cp` names them."""
-    bases = [os.fsencode(os.path.dirname(name)) for name in names if name]
+    plain = [MAGIC.split(name)[0] if name in patterns else name for name in names if name]
+    bases = [os.fsencode(os.path.dirname(name)) for name in plain]
     base = os.path.commonpath(bases) + b"/" if bases and all(bases) else b""
     stripped = [
         msgspec.structs.replace(entry, path=entry.path.removeprefix(base))

@@ -42,6 +42,7 @@ class SubmitFields(TypedDict, total=False):
     workdir: str | os.PathLike[str] | None
     cwd: str | None
     fresh_workdir: bool
+    fail_on: str | None
     time_limit: Duration | None
     time_limit_seconds: Duration | None
     expected: Duration | None
@@ -54,6 +55,7 @@ class SubmitFields(TypedDict, total=False):
     first_beat_timeout_seconds: Duration | None
     grace: Duration | None
     grace_seconds: Duration | None
+    stop_tells: Literal["main", "tree"] | None
     lease_ttl: Duration | None
     lease_ttl_seconds: Duration | None
     watchdog_cap: int | None
@@ -72,6 +74,8 @@ class SubmitFields(TypedDict, total=False):
     volumes: Sequence[str]
     pull_timeout: Duration | None
     image_pull_seconds: Duration | None
+    setup_timeout: Duration | None
+    setup_seconds: Duration | None
     caches: Sequence[str]
     mounts: Sequence[str]
     outputs: Sequence[str]
@@ -82,6 +86,8 @@ class SubmitFields(TypedDict, total=False):
     on_straggler: Literal["ignore", "tell", "blame", "replace", "restart"] | None
     straggler_seconds: Duration | None
     on_corruption: Literal["ignore", "tell", "restart"] | None
+    on_standstill: Literal["ignore", "tell", "stop"] | None
+    standstill_seconds: Duration | None
     preemptible: bool
     min_runtime: Duration | None
     preempt_min_run_seconds: Duration | None

@@ -51,8 +51,7 @@ def wait_for_ends(
     each round.
 
     Raises:
-        TimeoutError: the ends have not come after `timeout_seconds`. Its second argument has the
-            works as they were last seen.
+        TimeoutError: the ends have not come after `timeout_seconds`.
     """
     until = None if timeout_seconds is None else time.monotonic() + timeout_seconds
     pause, found = _FIRST_PAUSE_SECONDS, dict[int, W]()
@@ -69,7 +68,7 @@ def wait_for_ends(
         if left <= 0:
             states = ", ".join(f"{work.id} is still {work.state.value}" for work in open_[:3])
             more = f", and {len(open_) - 3} more" if len(open_) > 3 else ""
-            raise TimeoutError(f"after {timeout_seconds:g} s {states}{more}", works)
+            raise TimeoutError(f"after {timeout_seconds:g} s {states}{more}")
         yield Sleep(min(pause, left))
         longest = max(_LONGEST_PAUSE_SECONDS, _PAUSE_OF_EACH_SECONDS * len(open_))
         pause = min(pause * 1.5, longest)

@@ -65,20 +65,11 @@ def send_code_once(
     send_anyway: bool = False,
 ) -> Script[CodeRef]:
     """Send a folder without a question to a person. Raises ValidationError."""
-    from holdfast.client.bundles.care import find_worries, say_too_large
+    from holdfast.client.bundles.care import find_home, find_secrets, say_too_large
     from holdfast.client.bundles.send import FolderSender
     from holdfast.client.bundles.walk import walk
 
-    def work(caller: Caller) -> CodeRef:
-        found = walk(os.fspath(folder))
-        if found.size > max_bytes:
-            raise ValidationError(
-                say_too_large(found.size, max_bytes, found.list_largest()),
-                field="workdir",
-                code="workdir_too_large",
-            )
-        paths = [one.path for one in found.found]
-        worries = find_worries(found.root, os.path.expanduser("~"), paths)
+    def refuse(worries: list[str]) -> None:
         if worries and not send_anyway:
             raise ValidationError(
                 f"the folder is not sent: {'; '.join(worries)}. Name them in .holdfastignore, or say "
@@ -86,6 +77,17 @@ def send_code_once(
                 field="workdir",
                 code="workdir_refused",
             )
+
+    def work(caller: Caller) -> CodeRef:
+        refuse(find_home(os.fspath(folder), os.path.expanduser("~")))
+        found = walk(os.fspath(folder))
+        if found.size > max_bytes:
+            raise ValidationError(
+                say_too_large(found.size, max_bytes, found.list_largest()),
+                field="workdir",
+                code="workdir_too_large",
+            )
+        refuse(find_secrets(one.path for one in found.found))
         return FolderSender(caller, found, project, caller.place.url).send().code
 
     code: CodeRef = yield UseCaller(work)

@@ -7,13 +7,15 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from holdfast.client.late import LateModule
-from holdfast.client.rest import PageCall, RestCall, get, get_pages, path_of
+from holdfast.client.rest import PageCall, RestCall, get, get_pages, path_of, send
 from holdfast.client.scripts import gives_list, gives_one
 
 if TYPE_CHECKING:
-    from holdfast.core.report import idle, rows
+    from holdfast.core.report import idle, money, rows
+    from holdfast.wire import api
 else:
     idle, rows = LateModule("holdfast.core.report.idle"), LateModule("holdfast.core.report.rows")
+    money, api = LateModule("holdfast.core.report.money"), LateModule("holdfast.wire.api")
 
 
 class ReportMethods:
@@ -27,6 +29,7 @@ class ReportMethods:
         until: datetime | float | None = None,
         by: Sequence[str] = ("project",),
         step: str = "day",
+        zone: str = "UTC",
         unit: str = "gpu",
         job: str | None = None,
         owner: str | None = None,
@@ -42,7 +45,8 @@ class ReportMethods:
 
         since, until: times, or Unix seconds; without them, the last 7 days. by: what its lines are
         told by: job, owner, project, queue, pool, host, label:KEY, or time in stretches of `step`
-        (minute, hour, day). unit: gpu or cpu. The others choose the jobs.
+        (minute, hour, day). zone: the time zone whose days these are. unit: gpu or cpu. The others choose
+        the jobs.
         """
         return get(
             path_of("report"),
@@ -51,6 +55,7 @@ class ReportMethods:
             until=_read_moment(until),
             by=tuple(by),
             step=step,
+            zone=zone,
             unit=unit,
             job=job,
             owner=owner,
@@ -61,6 +66,26 @@ class ReportMethods:
             label=tuple(f"{name}={value}" for name, value in (labels or {}).items()),
             limit=limit,
         )
+
+    @gives_one
+    def set_price(
+        self,
+        gpu_hour_usd: float | None,
+        *,
+        host: str = "",
+        since: datetime | float | None = None,
+        dry_run: bool = False,
+    ) -> RestCall[money.PriceEffect]:
+        """Set the price of a GPU-hour on a host, or on all hosts that name none themselves, and return
+        what it does to hours on record. Needs an admin token.
+
+        gpu_hour_usd: None takes the price away. since: the time, or Unix seconds, from which it holds; None
+        for now. dry_run: write nothing.
+        """
+        body = api.PriceRequest(
+            host=host, gpu_hour_usd=gpu_hour_usd, since=_read_moment(since), dry_run=dry_run
+        )
+        return send("PUT", path_of("prices"), money.PriceEffect, body)
 
     @gives_list
     def idle_jobs(

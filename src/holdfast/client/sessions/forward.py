@@ -18,16 +18,20 @@ from typing import Self
 
 import msgspec
 
+from holdfast.bounds import UNREADABLE
 from holdfast.client.locate import ControllerPlace
-from holdfast.client.rest import path_of
-from holdfast.client.sessions.websocket import LinkLost, WebSocket, open_websocket
-from holdfast.client.transport import http_options
-from holdfast.errors import Conflict, HoldfastError, Unavailable
+from holdfast.client.rest import get, path_of
+from holdfast.client.sessions.websocket import LinkLost, WebSocket, is_ready, open_websocket
+from holdfast.client.transport import http_options, refuse, request_of
+from holdfast.core.records import JobRecord
+from holdfast.errors import Conflict, HoldfastError, NotFound, Unavailable
 from holdfast.http.blocking import BlockingHttp
 from holdfast.http.courier import CONNECT_SECONDS
+from holdfast.http.sockets import reset_on_close
 from holdfast.wire.sessions.frames import (
     BEGUN,
     CLOSE,
+    DAMAGED,
     NOTICE,
     PIECE_BYTES,
     STATUS,
@@ -43,15 +47,18 @@ _AGAIN_SECONDS = 0.5
 _BEGIN_SECONDS = 30.0
 _BACKLOG = 256
 _STEP_SECONDS = 0.2
+_LOOK_SECONDS = 2.0
 _SAME_SECONDS = 5.0
 _decode_status = msgspec.json.Decoder(SessionStatus).decode
+_decode_job = msgspec.json.Decoder(JobRecord).decode
 
 
 class PortForward:
     """A port of this machine whose connections go to a port of a running task.
 
     on_refused: called with a sentence for each connection that could not be made. on_notice: called
-    with a sentence for the user, once, also where several connections bring it.
+    with a sentence for the user, once, also where several connections bring it. Once the forward is
+    closed, `over` is the sentence that says how the job ended, and `error` why it cannot go on.
     """
 
     def __init__(
@@ -68,6 +75,7 @@ class PortForward:
     ) -> None:
         self._place = place
         self._path = path_of("jobs", job_id, "sessions", "open")
+        self._job = request_of(get(path_of("jobs", job_id), JobRecord), CONNECT_SECONDS)
         self._asked = SessionRequest(kind="forward", port=port, rank=rank)
         self._http = BlockingHttp(**http_options(place, CONNECT_SECONDS))
         self._on_refused = on_refused
@@ -76,6 +84,7 @@ class PortForward:
         self._closed = threading.Event()
         self._open: set[WebSocket] = set()
         self.error: HoldfastError | None = None
+        self.over = ""
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         self._listener = socket.create_server(
             (address, port if local_port is None else local_port), family=family, backlog=_BACKLOG
@@ -83,6 +92,7 @@ class PortForward:
         self.address = address
         self.port: int = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True, name="forward").start()
+        threading.Thread(target=self._watch, daemon=True, name="job").start()
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until the forward is closed, by the end of its job or by `close`. Return whether it
@@ -109,6 +119,25 @@ class PortForward:
     ) -> None:
         self.close()
 
+    def _watch(self) -> None:
+        """Close the forward once its job has ended."""
+        while not self._closed.wait(_LOOK_SECONDS):
+            try:
+                with self._http.send(self._job) as answer:
+                    data = answer.read()
+                if answer.status >= 400:
+                    raise refuse(self._place, answer.status, data)
+                job = _decode_job(data)
+            except NotFound as error:
+                self.error = error
+            except (HoldfastError, *UNREADABLE):
+                continue  # the port stays, and goes on once the controller answers
+            else:
+                if not job.state.terminal:
+                    continue
+                self.over = f"job {job.id} ended as {job.state}; port {self.port} here is closed"
+            self.close()
+
     def _accept(self) -> None:
         while not self._closed.is_set():
             try:
@@ -121,15 +150,12 @@ class PortForward:
         try:
             wire = self._link()
         except HoldfastError as error:
-            if error.code in ("job_ended", "not_found"):
-                self.error = error
-                self._closed.set()
             self._on_refused(error.message)
             local.close()
             return
         self._open.add(wire)
         try:
-            carry(local, wire, self._notice)
+            carry(local, wire, f"a connection to port {self._asked.port}", self._notice)
         finally:
             self._open.discard(wire)
 
@@ -158,7 +184,7 @@ def open_forward(
     """Open the link of one connection. Raises HoldfastError."""
     wire = open_websocket(http, place, path)
     try:
-        wire.send(msgspec.json.encode(asked))
+        wire.ask(msgspec.json.encode(asked))
         (first, *more) = wire.read(_BEGIN_SECONDS) or (b"",)
     except LinkLost as error:
         wire.abort()
@@ -174,28 +200,35 @@ def open_forward(
     raise kind(status.detail or status.code, code=status.code)
 
 
-def carry(
-    local: socket.socket, wire: WebSocket, notice: Callable[[str], None] = lambda sentence: None
-) -> None:
-    """Carry bytes between a connection here and its link, until both directions have ended."""
+def carry(local: socket.socket, wire: WebSocket, name: str, notice: Callable[[str], None]) -> None:
+    """Carry bytes between a connection here and its link, until both directions have ended. A
+    connection that ended otherwise, there or on its way, is reset here.
+
+    name: the connection, as its user is told of it by `notice`.
+    """
     local.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    over = threading.Event()
+    over, is_whole = threading.Event(), False
     sender = threading.Thread(target=_send_all, args=(local, wire, over), daemon=True)
     sender.start()
     try:
-        _receive_all(local, wire, notice)
-    except (LinkLost, OSError):
+        is_whole = not _receive_all(local, wire, notice).code
+    except LinkLost as error:
+        if error.code == DAMAGED:
+            notice(f"{name} was ended, because {error}; it is to be made anew")
+    except OSError:
         pass
     finally:
         over.set()
         wire.close()
+        if not is_whole:
+            reset_on_close(local)
         local.close()
 
 
 def _send_all(local: socket.socket, wire: WebSocket, over: threading.Event) -> None:
     try:
         while not over.is_set():
-            if not select.select([local], [], [], _STEP_SECONDS)[0]:
+            if not is_ready(local, select.POLLIN, _STEP_SECONDS):
                 continue
             data = local.recv(PIECE_BYTES)
             if not data:
@@ -206,7 +239,9 @@ def _send_all(local: socket.socket, wire: WebSocket, over: threading.Event) -> N
         wire.shut()
 
 
-def _receive_all(local: socket.socket, wire: WebSocket, notice: Callable[[str], None]) -> None:
+def _receive_all(
+    local: socket.socket, wire: WebSocket, notice: Callable[[str], None]
+) -> SessionStatus:
     while True:
         for message in wire.read():
             channel = message[0] if message else -1
@@ -217,4 +252,4 @@ def _receive_all(local: socket.socket, wire: WebSocket, notice: Callable[[str], 
             elif channel == NOTICE:
                 notice(message[1:].decode(errors="replace"))
             elif channel == STATUS:
-                return
+                return _decode_status(message[1:])

@@ -25,8 +25,10 @@ from holdfast.http.courier import CONNECT_SECONDS
 from holdfast.wire.sessions.frames import (
     BEGUN,
     CLOSE,
+    DAMAGED,
     NOTICE,
     PIECE_BYTES,
+    REPLACED,
     RESIZE,
     SIGNAL,
     STATUS,
@@ -51,7 +53,7 @@ _ACK_BYTES = 64 << 10
 _AGAIN_SECONDS = (0.1, 2.0)
 _BEGIN_SECONDS = 40.0
 _TURN_SECONDS = 0.2
-_REPLACED = 4002  # the code of a link whose place another one took
+_MOST_DAMAGES = 5
 _KINDS: dict[int, type[HoldfastError]] = {
     401: Unauthorized,
     403: Forbidden,
@@ -104,7 +106,8 @@ class TaskSession:
         self._found: deque[Printed] = deque()
         self._ended = False
         self._life = ""
-        self._seen = self._seen_told = 0
+        self._got = self._seen = self._seen_told = 0  # what came, what the caller has of that
+        self._damaged: tuple[tuple[int, int], int] = (0, 0), 0  # where, and how often there
         self._sent = self._taken = 0
         self._unsent: deque[tuple[int, bytes]] = deque()  # offset, bytes not acknowledged yet
         self._input_over = False
@@ -243,9 +246,9 @@ class TaskSession:
         self._wire = open_websocket(self._http, self._place, self._path)
         try:
             asked = msgspec.structs.replace(
-                self._request, session=self.id, seen=self._seen, watch=self.watches
+                self._request, session=self.id, seen=self._got, watch=self.watches
             )  # a user that reads along does so over the next link, too
-            self._wire.send(msgspec.json.encode(asked))
+            self._wire.ask(msgspec.json.encode(asked))
             until = time.monotonic() + _BEGIN_SECONDS
             begun = None
             while begun is None:
@@ -271,11 +274,14 @@ class TaskSession:
         self.id, self.tty, self.watches = begun.session, begun.tty, begun.watch
         if begun.life != self._life:
             self._life = begun.life
-            self._seen = self._seen_told = begun.start
+            self._seen = self._seen_told = begun.start - self._got + self._seen
+            self._got = begun.start
             self._sent = self._taken = begun.taken
             self._unsent.clear()
             return
-        self._seen = self._seen_told = max(self._seen, begun.start)
+        self._seen += max(0, begun.start - self._got)  # what a terminal printed and nothing kept
+        self._seen_told = self._seen
+        self._got = max(self._got, begun.start)
         self._note_taken(begun.taken)
         for offset, piece in list(self._unsent):
             skipped = max(0, self._taken - offset)
@@ -297,8 +303,16 @@ class TaskSession:
     def _link_anew(self, lost: LinkLost) -> None:
         if self._ended:
             raise Unavailable("the session was closed here") from lost
-        if lost.code == _REPLACED:
+        if lost.code == REPLACED:
             raise Conflict(f"session {self.id} goes on at another place", code="session_replaced")
+        if lost.code == DAMAGED:
+            here, (at, times) = (self._got, self._taken), self._damaged
+            self._damaged = here, times + 1 if at == here else 1
+            if self._damaged[1] == _MOST_DAMAGES:
+                raise Unavailable(
+                    f"session {self.id} cannot go on, because {lost} each time; look at the proxies "
+                    "and relays between here and the controller"
+                ) from lost
         until = time.monotonic() + self._linger_seconds
         pause, most = _AGAIN_SECONDS
         if not self._linger_seconds or not self.id:
@@ -320,6 +334,7 @@ class TaskSession:
     def _hear(self, message: bytes) -> None:
         channel, payload = message[0] if message else -1, message[1:]
         if channel in (STDOUT, STDERR):
+            self._got += len(payload)
             self._found.append(Printed("stdout" if channel == STDOUT else "stderr", payload))
         elif channel == STATUS:
             self.status = _decode_status(payload)

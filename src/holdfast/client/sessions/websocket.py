@@ -7,13 +7,25 @@ import os
 import select
 import socket
 import threading
+import time
+import weakref
 
 from holdfast.client.locate import ControllerPlace
 from holdfast.client.transport import common_headers, explain_loss, refuse
 from holdfast.errors import ConnectionLost, HoldfastError, Unavailable, ValidationError
 from holdfast.http.answers import AnswerReader, BadAnswer, write_head
 from holdfast.http.blocking import BlockingHttp
-from holdfast.wire.sessions.frames import MAX_MESSAGE_BYTES, PROTOCOL
+from holdfast.http.sockets import count_acked
+from holdfast.wire.sessions.frames import (
+    BEAT_SECONDS,
+    DAMAGED,
+    LEFT,
+    MAX_MESSAGE_BYTES,
+    PROTOCOL,
+    REFUSAL,
+    STATUS,
+    RunningSum,
+)
 from holdfast.wire.sessions.websocket import (
     BINARY,
     CLOSE,
@@ -27,7 +39,9 @@ from holdfast.wire.sessions.websocket import (
 
 _READ_BYTES = 256 << 10
 _SILENCE_SECONDS = 60.0  # the controller pings every 20 s
-_SEND_SECONDS = 60.0
+_LEAVE_SECONDS = 2.0
+_DAMAGE = "bytes were changed on their way"
+_BEAT = write_message(b"", bytes(4), PONG)
 
 
 class LinkLost(Exception):
@@ -46,36 +60,60 @@ class WebSocket:
         self._wire = wire
         self._reader = MessageReader(MAX_MESSAGE_BYTES)
         self._waiting = self._reader.feed(rest) if rest else []
+        self._again: list[bytes] = []
         self._lock = threading.Lock()
-        self._closed = False
+        self._said, self._heard = RunningSum(), RunningSum()
+        self._heard_at = time.monotonic()
+        self._lost: LinkLost | None = None
+        self._torn: LinkLost | None = None  # a message was sent in part: nothing may follow
+        self._closed = threading.Event()
+        given = (weakref.ref(self), self._closed)
+        threading.Thread(target=_beat, args=given, daemon=True, name="beat").start()
 
     def fileno(self) -> int:
         """Return the socket's descriptor."""
         return self._wire.fileno()
 
     def read(self, seconds: float | None = None) -> list[bytes]:
-        """Return the next messages; no messages once `seconds` have passed. Raises LinkLost."""
-        found: list[bytes] = []
+        """Return the next frames; no frames once `seconds` have passed. Raises LinkLost."""
+        found, self._again = self._again, []
         while not found:
             if not self._waiting and not self._fill(seconds):
                 return []
-            waiting, self._waiting = self._waiting, []
-            for opcode, payload in waiting:
+            while self._waiting:
+                opcode, payload = self._waiting[0]
+                if opcode == CLOSE and found:
+                    break
+                del self._waiting[0]
                 if opcode == BINARY:
-                    found.append(payload)
+                    found.append(self._open(payload))
                 elif opcode == PING:
-                    self._write(write_message(payload, os.urandom(4), PONG))
+                    with contextlib.suppress(LinkLost):  # what came before the loss is read
+                        self.ask(payload, PONG)
                 elif opcode == CLOSE:
-                    if found:
-                        self._waiting = [(CLOSE, payload)]
-                        break
                     code = int.from_bytes(payload[:2], "big") if len(payload) > 1 else 1005
-                    raise LinkLost("the controller closed the link", code)
+                    why = _DAMAGE if code == DAMAGED else "the controller closed the link"
+                    raise self._lose(why, code)
         return found
 
-    def put_back(self, messages: list[bytes]) -> None:
-        """Have `read` return these messages first."""
-        self._waiting = [*((BINARY, message) for message in messages), *self._waiting]
+    def _open(self, message: bytes) -> bytes:
+        """Return the frame of a message; a refusal is the status of the controller itself."""
+        if message[:1] == bytes((REFUSAL,)):
+            return bytes((STATUS,)) + message[1:]
+        try:
+            return self._heard.open(message)
+        except ValidationError:
+            self.close(DAMAGED)
+            raise self._lose(_DAMAGE, DAMAGED) from None
+
+    def _lose(self, why: str, code: int = 0) -> LinkLost:
+        self._lost = self._torn = self._lost or LinkLost(why, code)
+        self.shut()
+        return self._lost
+
+    def put_back(self, found: list[bytes]) -> None:
+        """Have `read` return these frames first."""
+        self._again = found
 
     def shut(self) -> None:
         """End a read that waits, because the other side of the carried connection is gone."""
@@ -83,55 +121,118 @@ class WebSocket:
             self._wire.shutdown(socket.SHUT_RDWR)
 
     def _fill(self, seconds: float | None) -> bool:
+        if self._lost is not None:
+            raise self._lost
         wait = _SILENCE_SECONDS if seconds is None else seconds
         try:
-            if not self._pending() and not select.select([self._wire], [], [], wait)[0]:
+            if not self._pending() and not is_ready(self._wire, select.POLLIN, wait):
                 if seconds is None:
-                    raise LinkLost(f"the controller was silent for {wait:.0f} s")
+                    raise self._lose(f"the controller was silent for {wait:.0f} s")
                 return False
             data = self._wire.recv(_READ_BYTES)
         except (OSError, ValueError) as error:
-            raise LinkLost(str(error) or type(error).__name__) from error
+            raise self._lose(str(error) or type(error).__name__) from error
         if not data:
-            raise LinkLost("the controller hung up")
+            raise self._lose("the controller hung up")
+        self._heard_at = time.monotonic()
         try:
             self._waiting += self._reader.feed(data)
         except ValidationError as error:
-            raise LinkLost(str(error)) from error
+            raise self._lose(str(error)) from error
         return True
 
     def _pending(self) -> bool:
         pending = getattr(self._wire, "pending", None)  # of TLS: bytes that were read already
         return bool(pending is not None and pending())
 
+    def ask(self, data: bytes, opcode: int = BINARY) -> None:
+        """Send a message that is for the controller itself. Raises LinkLost."""
+        with self._lock:
+            self._put(write_message(data, os.urandom(4), opcode))
+
     def send(self, data: bytes) -> None:
-        """Send a message to the controller. Raises LinkLost."""
-        self._write(write_message(data, os.urandom(4)))
+        """Send a frame to the other end. Raises LinkLost."""
+        with self._lock:
+            self._put(write_message(self._said.seal(data), os.urandom(4)))
 
-    def _write(self, data: bytes) -> None:
-        try:
-            with self._lock:
-                self._wire.sendall(data)
-        except OSError as error:
-            raise LinkLost(str(error) or type(error).__name__) from error
+    def _put(self, data: bytes) -> None:
+        """Write all of a message. A line that is slow, or held up by its other end, has time; a line
+        that is silent and takes nothing is lost."""
+        if self._torn is not None:
+            raise self._torn
+        left, acked = memoryview(data), 0
+        while left:
+            try:
+                left = left[self._wire.send(left) :]
+            except TimeoutError:
+                before, acked = acked, count_acked(self._wire)
+                silent = time.monotonic() - self._heard_at
+                if acked == before and silent > _SILENCE_SECONDS:
+                    raise self._lose(f"the controller was silent for {silent:.0f} s") from None
+            except OSError as error:
+                self._torn = LinkLost(str(error) or type(error).__name__)
+                with contextlib.suppress(OSError):
+                    self._wire.shutdown(socket.SHUT_WR)
+                raise self._torn from error
 
-    def close(self, code: int = 1000) -> None:
-        """Close the WebSocket, and tell the controller so."""
-        if self._closed:
+    def beat(self) -> bool:
+        """Give the controller a sign of life, unless other bytes are on their way to it; return
+        whether the link is still there."""
+        if self._torn is None and self._lock.acquire(blocking=False):
+            try:
+                if is_ready(self._wire, select.POLLOUT, 0.0):
+                    self._put(_BEAT)
+            except (LinkLost, OSError, ValueError):
+                pass  # the next read tells of it
+            finally:
+                self._lock.release()
+        return self._torn is None
+
+    def close(self, code: int = LEFT) -> None:
+        """Close the WebSocket, and tell the controller so: what it still sends is read and dropped,
+        because a close before that is a reset, which can overtake the word."""
+        if self._closed.is_set():
             return
-        self._closed = True
-        try:
-            self._write(write_message(code.to_bytes(2, "big"), os.urandom(4), CLOSE))
-            self._wire.shutdown(socket.SHUT_WR)
-        except (LinkLost, OSError):
+        self._closed.set()
+        if self._torn is None and self._lock.acquire(timeout=_LEAVE_SECONDS):
+            try:
+                self._wire.settimeout(_LEAVE_SECONDS)
+                self._put(write_message(code.to_bytes(2, "big"), os.urandom(4), CLOSE))
+                self._wire.shutdown(socket.SHUT_WR)
+                self._drain()
+            except (LinkLost, OSError, ValueError):
+                pass
+            finally:
+                self._lock.release()
+        self.abort()
+
+    def _drain(self) -> None:
+        until = time.monotonic() + _LEAVE_SECONDS
+        while time.monotonic() < until and self._wire.recv(_READ_BYTES):
             pass
-        self._wire.close()
 
     def abort(self) -> None:
         """Break the connection off without telling the controller."""
-        self._closed = True
+        self._closed.set()
         self.shut()  # a thread that reads would keep the connection open
         self._wire.close()
+
+
+def is_ready(wire: socket.socket, event: int, seconds: float) -> bool:
+    """Wait until a socket can be read or written; select() fails for descriptors from 1024 on."""
+    look = select.poll()
+    look.register(wire, event)
+    return bool(look.poll(seconds * 1000))
+
+
+def _beat(ref: weakref.ref[WebSocket], closed: threading.Event) -> None:
+    """Give a sign of life for as long as the link is used, because a program that does not read
+    answers no ping."""
+    while not closed.wait(BEAT_SECONDS):
+        wire = ref()
+        if wire is None or not wire.beat():
+            return
+        del wire
 
 
 def open_websocket(http: BlockingHttp, place: ControllerPlace, path: str) -> WebSocket:
@@ -176,7 +277,7 @@ def _shake_hands(
         raise _read_refusal(place, wire, head)
     if accept_of(key).encode() not in first:
         raise BadAnswer("the server's answer is of no WebSocket")
-    wire.settimeout(_SEND_SECONDS)
+    wire.settimeout(_SILENCE_SECONDS)
     return WebSocket(wire, rest)
 
 

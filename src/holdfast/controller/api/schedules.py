@@ -40,7 +40,8 @@ async def put_schedule(call: ApiCall) -> Response:
         queue=checked.queue,
         next_at=next_after(spec, now, now),
     )
-    made = await call.store.schedules.put_schedule(schedule)
+    # Its anchor is the very moment from which its first time was counted, or that would come twice.
+    made = await call.store.schedules.put_schedule(schedule, now=now)
     call.controller.poke("schedules", "events")
     return answer_json(made, 200, await find_notes(call.controller, [spec.job]))
 

@@ -76,8 +76,10 @@ async def get_readiness(call: ApiCall) -> Response:
 
 
 async def get_server(call: ApiCall) -> Response:
-    """Return the version and the clock of the controller that answers."""
-    return answer_json(ServerView(version=VERSION, clock=datetime.now(UTC)))
+    """Return the version and the clock of the controller that answers, and what is wrong with it."""
+    problem = await call.controller.blob_place.find_problem()
+    problems = [] if problem is None else [problem]
+    return answer_json(ServerView(version=VERSION, clock=datetime.now(UTC), problems=problems))
 
 
 async def get_metrics(call: ApiCall) -> Response:

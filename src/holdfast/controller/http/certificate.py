@@ -1,9 +1,12 @@
-"""The validity of the certificate that this server shows."""
+"""The certificate that this server shows: its validity, and its renewal."""
 
+import os
 import ssl
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+
+from holdfast.errors import HoldfastError
 
 SOON = timedelta(days=14)
 _UTC_TIME, _GENERALIZED_TIME, _VERSION = 0x17, 0x18, 0xA0
@@ -66,3 +69,44 @@ def say_validity(path: str, now: datetime) -> str | None:
     if until - now < SOON:
         return f"the certificate in {path} expires at {until:%Y-%m-%d %H:%M} UTC; renew it"
     return None
+
+
+class CertificateFiles:
+    """The files of a server's certificate and its key, which a renewal replaces while the server runs."""
+
+    def __init__(self, certificate: str, key: str) -> None:
+        self._paths = (certificate, key)
+        self._seen = self._look()
+
+    def reload(self, context: ssl.SSLContext, *, unchanged: bool = False) -> str | None:
+        """Have new connections served with the files, where they changed since they were read, or with
+        `unchanged` in any case. Return a sentence for the log, None where nothing was read. Files that
+        cannot be used, as while one of the two is written, leave what is served as it is.
+
+        Raises:
+            HoldfastError: the files cannot be used; they are read again once they change.
+        """
+        found = self._look()
+        if found == self._seen and not unchanged:
+            return None
+        self._seen = found
+        try:
+            # On trial first, because a certificate without its key would break the one in use.
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(*self._paths)
+            context.load_cert_chain(*self._paths)
+        except OSError as error:  # among these is SSLError
+            raise HoldfastError(
+                f"the certificate in {self._paths[0]} and its key in {self._paths[1]} cannot be used, so "
+                f"the one that was read before is served on: {error}"
+            ) from error
+        return f"new connections get the certificate that is in {self._paths[0]} now"
+
+    def _look(self) -> list[tuple[int, int, int] | None]:
+        found: list[tuple[int, int, int] | None] = []
+        for path in self._paths:
+            try:
+                stat = os.stat(path)
+                found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
+            except OSError:
+                found.append(None)
+        return found

@@ -224,7 +224,7 @@ class EventsQuery(Query, frozen=True, kw_only=True):
 class LedgerQuery(Query, frozen=True, kw_only=True):
     """The sums of the ledger. since, until: Unix seconds; by default the last day. by: what to sum
     by, may be repeated: job, owner, project, queue, pool, host, time or `label:KEY`. where:
-    `field=value`, may be repeated. step: the length of the stretches of `time`."""
+    `field=value`, may be repeated. step: the length of the stretches of `time`. zone: whose days they are."""
 
     since: Annotated[int, Meta(ge=0, le=32_503_680_000)] | None = None
     until: Annotated[int, Meta(ge=0, le=32_503_680_000)] | None = None
@@ -234,6 +234,7 @@ class LedgerQuery(Query, frozen=True, kw_only=True):
     ] = ()
     unit: Literal["gpu", "cpu"] = "gpu"
     step: Literal["minute", "hour", "day"] = "hour"
+    zone: Text = "UTC"
 
 
 def is_on(flag: str) -> bool:

@@ -10,11 +10,9 @@ from starlette.types import Receive, Scope, Send
 
 from holdfast.controller.http.problems import answer_problem
 from holdfast.errors import HoldfastError
+from holdfast.wire.sessions.frames import REFUSED
 
 _HEAD_SECONDS = 10.0
-LEFT, LOST, REPLACED, REFUSED = 1000, 4001, 4002, 4003
-"""Why a session's link is closed: its user left, the line to the other end was lost, another link of
-the session took its place, its user may not stay any more."""
 
 
 class SocketClosed(Exception):

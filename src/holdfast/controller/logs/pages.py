@@ -86,6 +86,7 @@ class PageReader:
         self.left = limit
         self.read_bytes = self.read_chunks = 0
         self._scanners: dict[tuple[str, int, int, str], Scanner] = {}
+        self._counted: set[tuple[LogStreamRecord, int]] = set()
         self._now: tuple[LogStreamRecord, Scanner] | None = None
 
     async def read(self, pages: Sequence[Page]) -> tuple[int, FoundLines]:
@@ -116,12 +117,18 @@ class PageReader:
         """Return what stands in lines that have not ended; begin with other streams afterwards."""
         found = await self._complete()
         self._scanners.clear()
+        self._counted.clear()
         return found
 
     async def _fetch(self, page: Sequence[PageSpan]) -> list[list[LogPiece]]:
         pieces = await self._store.read_spans([LogSpan(s.stream, s.low, s.end) for s in page])
-        self.read_chunks += sum(map(len, pieces))
-        self.read_bytes += sum(len(piece.data) for of_span in pieces for piece in of_span)
+        for span, of_span in zip(page, pieces, strict=True):
+            for piece in of_span:
+                # A chunk that is read again, for the beginning or the end of a line, counts once.
+                if (span.stream, piece.offset) not in self._counted:
+                    self._counted.add((span.stream, piece.offset))
+                    self.read_chunks += 1
+                    self.read_bytes += len(piece.data)
         return pieces
 
     async def _look(self, page: Page, pieces: list[list[LogPiece]]) -> FoundLines:

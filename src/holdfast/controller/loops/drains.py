@@ -126,17 +126,19 @@ class DrainsLoop(Loop):
     async def _plan(self, drain: DrainSnapshot, settings: Settings) -> Completion | None:
         """Return how the drain ends; None where a task still holds its lease. The plan reads more
         than the drain after a start that failed (the other hosts), and after a time limit or an
-        error of the program (the checkpoints that the attempt left, BUDGET-8, BUDGET-9)."""
+        error of the program (the checkpoints that the attempt left, and the other hosts where one
+        of them may mend it: BUDGET-8, BUDGET-9)."""
         job, store, chance = drain.job, self._controller.store, self._controller.chance()
         policy = settings.policy(job.queue, job.spec)
         found = plan_completion(job, drain.tasks, policy, settings.rules, chance=chance)
         if found is None or not _needs_more(found.decision):
             return found
         known = dict[str, bool]()
-        if found.decision.cause in _MAY_HAVE_SAVED:
+        may_have_saved = found.decision.cause in _MAY_HAVE_SAVED
+        if may_have_saved:
             checkpoints = await store.checkpoints.list_checkpoints(job.id)
             known["saved"] = any(each.attempt == job.attempts for each in checkpoints)
-        else:
+        if found.decision.avoid_host or not may_have_saved:
             hosts = await store.hosts.list_hosts()
             known["elsewhere"] = may_start_elsewhere(job, drain.tasks, hosts)
             known["others_serve"] = do_others_serve(job, drain.tasks, hosts)

@@ -72,12 +72,11 @@ class MembersLoop(Loop):
         """Stop a replacement that does not start, so that it gets another host, because its present
         host may be the cause."""
         job, task = member.job, member.task
-        limit = settings.number("recovery_timeout_seconds", job.queue, job.spec)
+        limit = settings.start_limit("recovery_timeout_seconds", job.queue, job.spec)
         if member.seconds <= limit or task.offered_at is None:
             return False
-        reason = (
-            f"it did not start within {limit:g} s of its reservation (recovery_timeout_seconds)"
-        )
+        name = "recovery_timeout_seconds" + " with setup_seconds" * job.spec.makes_environment
+        reason = f"it did not start within {limit:g} s of its reservation ({name})"
         stopped = await self._controller.store.members.stop_member(
             task.key, Cause.START_TIMEOUT, reason
         )

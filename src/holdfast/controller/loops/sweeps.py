@@ -85,9 +85,10 @@ class ReservationsLoop(Loop):
         late = 0
         for found in reserved:
             job, name = found.job, found.start_limit
-            limit = settings.number(name, job.queue, job.spec)
+            limit = settings.start_limit(name, job.queue, job.spec)
             if found.seconds <= limit:
                 continue
+            name += " with setup_seconds" * job.spec.makes_environment
             reason = f"not every task ran within {limit:g} s of the reservation ({name})"
             reason += await self._name_late(job.id)
             member = f"it did not start within {limit:g} s ({name})"

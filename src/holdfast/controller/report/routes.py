@@ -11,9 +11,12 @@ from holdfast.controller.http.owners import name_caller
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.http.queries import Limit, Owner, Query, Text
-from holdfast.controller.report.sums import find_idle_policy, read_prices, read_report
+from holdfast.controller.report.sums import find_effect, find_idle_policy, read_prices, read_report
 from holdfast.core.report.idle import IdleJob, find_drain
+from holdfast.core.report.money import HostPrice
+from holdfast.core.schedules import read_zone
 from holdfast.errors import ValidationError
+from holdfast.wire.api import PriceRequest
 
 LEAST_IDLE_SECONDS = 300.0
 """A job is listed once its GPUs were idle for so long, or once people were told, whichever is first."""
@@ -24,14 +27,16 @@ class ReportQuery(Query, frozen=True, kw_only=True):
     """The span and the lines of a report.
 
     since, until: Unix seconds; without them, the last 7 days. by: job, owner, project, queue, pool,
-    host, label:KEY or time; may be repeated. step: with `time`, the length of its stretches. unit:
-    whose hours. The others choose the jobs; label is `name=value`. limit: the most lines.
+    host, label:KEY or time; may be repeated. step: with `time`, the length of its stretches. zone: the
+    time zone whose days these are, as Europe/Berlin. unit: whose hours. The others choose the jobs;
+    label is `name=value`. limit: the most lines.
     """
 
     since: Moment | None = None
     until: Moment | None = None
     by: Annotated[tuple[Text, ...], Meta(max_length=3)] = ()
     step: Literal["minute", "hour", "day"] = "day"
+    zone: Text = "UTC"
     unit: Literal["gpu", "cpu"] = "gpu"
     job: Text | None = None
     owner: Owner | None = None
@@ -69,7 +74,7 @@ async def get_report(call: ApiCall) -> Response:
         filters[f"label:{name}"] = value
     report = await read_report(
         call.store,
-        await read_prices(call.store, await call.controller.settings.current()),
+        await read_prices(call.store),
         since,
         until,
         by=query.by or ("project",),
@@ -77,8 +82,26 @@ async def get_report(call: ApiCall) -> Response:
         unit=query.unit,
         filters=filters,
         limit=query.limit,
+        zone=None if query.zone == "UTC" else read_zone(query.zone, "zone"),
     )
     return answer_json(report)
+
+
+async def put_price(call: ApiCall) -> Response:
+    """Set a price of GPU-hours, and say what it does to hours on record (PRICE-4)."""
+    asked = await call.body(PriceRequest)
+    now = await call.store.now()
+    since = now if asked.since is None else _read_moment(asked.since)
+    if since > now:
+        raise ValidationError("a price holds from now or from an earlier time on", field="since")
+    price = HostPrice(host=asked.host, gpu_hour_usd=asked.gpu_hour_usd, since=since)
+    settings = await call.controller.settings.refresh()
+    effect = await find_effect(call.store, settings, price, since, now)
+    if not asked.dry_run:
+        await call.store.money.set_price(price)
+        await call.controller.settings.refresh()
+        call.controller.poke("budgets", "events")
+    return answer_json(effect)
 
 
 async def list_idle_jobs(call: ApiCall) -> Response:

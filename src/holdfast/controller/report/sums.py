@@ -2,13 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from zoneinfo import ZoneInfo
+
+import msgspec
 
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.ledger.values import Step, Unit
 from holdfast.core.records import JobRecord
+from holdfast.core.report.budgets import MonthBudget, begin_month
 from holdfast.core.report.idle import IdlePolicy
 from holdfast.core.report.losses import MAX_LINES, LossLine, list_losses
-from holdfast.core.report.money import HOUR_MS, Prices
+from holdfast.core.report.money import HOUR_MS, HostPrice, PricedSpan, PriceEffect, Prices
 from holdfast.core.report.rows import (
     HoursReport,
     ReportRow,
@@ -20,11 +24,9 @@ from holdfast.core.report.rows import (
 from holdfast.store.postgres.store import PostgresStore
 
 
-async def read_prices(store: PostgresStore, settings: Settings) -> Prices:
+async def read_prices(store: PostgresStore) -> Prices:
     """Return the prices of all hosts."""
-    usd = settings.value("gpu_hour_usd")
-    own = float(usd) if isinstance(usd, (int, float)) else None
-    return Prices(await store.money.read_prices(), own)
+    return Prices(await store.money.read_prices())
 
 
 async def read_spent(
@@ -33,13 +35,47 @@ async def read_spent(
     """Return the dollars that each project's jobs have cost; hours without a price are left out."""
     spent: dict[str, float] = {}
     units: tuple[Unit, ...] = ("gpu", "cpu") if prices.has_slots else ("gpu",)
+    priced = PricedSpan(prices, since, until)
     for unit in units:
-        for each in await store.ledger.read_sums(since, until, by=("project", "host"), unit=unit):
-            project, host = each.key
-            usd = prices.find_usd(host, unit, each.total_ms)
+        for each in await store.ledger.read_sums(
+            since, until, by=("project", "host"), unit=unit, cuts=priced.cuts
+        ):
+            project, host = each.key[:2]
+            usd = priced.find_usd(host, unit, each)
             if project and usd:
                 spent[project] = spent.get(project, 0.0) + usd
     return spent
+
+
+async def find_effect(
+    store: PostgresStore, settings: Settings, price: HostPrice, since: datetime, now: datetime
+) -> PriceEffect:
+    """Return what a price would do to hours on record, from `since` until now."""
+    before = await read_prices(store)
+    after = before.add(msgspec.structs.replace(price, since=since))
+    costs = [sum((await read_spent(store, each, since, now)).values()) for each in (before, after)]
+    month = begin_month(now)
+    spent = [await read_spent(store, each, month, now) for each in (before, after)]
+    crossed = []
+    for project, usd in sorted(spent[1].items()):
+        budget = find_budget(settings, project)
+        if budget is not None and spent[0].get(project, 0.0) < budget.usd <= usd:
+            crossed.append(f"project {project} has spent ${usd:,.2f} of ${budget.usd:,.2f}")
+    return PriceEffect(
+        host=price.host,
+        since=since,
+        before_usd=costs[0],
+        after_usd=costs[1],
+        crossed=tuple(crossed),
+    )
+
+
+def find_budget(settings: Settings, project: str) -> MonthBudget | None:
+    """Return a project's budget in force, None without one."""
+    usd = settings.value("budget_usd_per_month", project=project)
+    if not isinstance(usd, (int, float)):
+        return None
+    return MonthBudget(usd=float(usd), at=str(settings.value("at_budget", project=project)))
 
 
 async def read_report(
@@ -53,14 +89,25 @@ async def read_report(
     unit: Unit,
     filters: Mapping[str, str],
     limit: int,
+    zone: ZoneInfo | None = None,
 ) -> HoursReport:
-    """Return the report of `[since, until)`. Raises ValidationError for a field that there is not."""
+    """Return the report of `[since, until)`, with times and days of `zone`, or of UTC. Raises
+    ValidationError for a field that there is not."""
     only = dict(filters)
+    since, until = await store.ledger.read_counted(since, until)
+    priced = PricedSpan(prices, since, until)
     sums = await store.ledger.read_sums(
-        since, until, by=list_asked(by), filters=only, unit=unit, step=step
+        since,
+        until,
+        by=list_asked(by),
+        filters=only,
+        unit=unit,
+        step=step,
+        zone=zone,
+        cuts=priced.cuts,
     )
-    rows, total = make_rows(sums, by, prices, unit)
-    losses = await _read_losses(store, prices, since, until, unit=unit, filters=only, total=total)
+    rows, total = make_rows(sums, by, priced, unit)
+    losses = await _read_losses(store, priced, since, until, unit=unit, filters=only, total=total)
     shown = rows[:limit]
     if "job" in by:
         place = by.index("job")
@@ -71,6 +118,7 @@ async def read_report(
         until=until,
         unit=unit,
         by=tuple(by),
+        zone="UTC" if zone is None else zone.key,
         rows=tuple(shown),
         total=total,
         losses=losses,
@@ -80,7 +128,7 @@ async def read_report(
 
 async def _read_losses(
     store: PostgresStore,
-    prices: Prices,
+    priced: PricedSpan,
     since: datetime,
     until: datetime,
     *,
@@ -89,17 +137,17 @@ async def _read_losses(
     total: ReportRow,
 ) -> tuple[LossLine, ...]:
     """Return the largest losses. The dollars of a job's loss are at the price of its own hosts."""
-    found = await store.ledger.read_losses(since, until, filters=filters)
+    found = await store.ledger.read_losses(since, until, filters=filters, unit=unit)
     leased: dict[str, int] = {}
     rates: dict[str, float] = {}
     for job in found[:MAX_LINES]:
         only = {**filters, "job": job.job_id}
         ms, usd = 0, 0.0
         for each in await store.ledger.read_sums(
-            since, until, by=("host",), filters=only, unit=unit
+            since, until, by=("host",), filters=only, unit=unit, cuts=priced.cuts
         ):
             ms += each.total_ms
-            usd += prices.find_usd(each.key[0], unit, each.total_ms) or 0.0
+            usd += priced.find_usd(each.key[0], unit, each) or 0.0
         leased[job.job_id] = ms
         if ms and usd:
             rates[job.job_id] = usd * HOUR_MS / ms

@@ -14,6 +14,7 @@ from holdfast.controller.notices.sender import NoticeSender
 from holdfast.controller.runtime.auth import REVOKED, Guard
 from holdfast.controller.runtime.background import Background
 from holdfast.controller.runtime.bundles.kept import BundleBlobs
+from holdfast.controller.runtime.bundles.place import BlobPlace
 from holdfast.controller.runtime.bundles.room import RoomMeter
 from holdfast.controller.runtime.calls.reported import ReportedCalls
 from holdfast.controller.runtime.gangs.acts import Acting
@@ -78,6 +79,7 @@ class Controller:
         self.url = ""  # how this server is reached, as far as it knows
         self.origins: tuple[str, ...] = ()  # at which the dashboard's pages are served
         self.blobs = blobs if blobs is not None else MemoryBlobs()
+        self.blob_place = BlobPlace(store, self.blobs, clock)
         self.bundles = BundleBlobs(self.blobs)
         self.room = RoomMeter(clock)
         self.clock = clock

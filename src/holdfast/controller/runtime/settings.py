@@ -56,6 +56,7 @@ class Settings:
             # still end.
             self.rules_problem = error.message
         self.without_effect = tuple(_find_renamed(layers))
+        self._environment = environment
         self._below = [("cluster", layers.cluster), ("environment", environment)]
         self._watches: dict[_WatchKey, WatchSettings] = {}
         self._values: dict[tuple[str, str | None, str], Value] = {}
@@ -84,6 +85,11 @@ class Settings:
             self._values[key] = resolve(name, self._layers(queue, None, project)).value
         return self._values[key]
 
+    def environment_number(self, name: str) -> float | None:
+        """Return the number that the environment, or else the default, gives a setting."""
+        value = resolve(name, [("environment", self._environment)]).value
+        return float(value) if isinstance(value, (int, float)) else None
+
     def time_limit(self, queue: str, spec: JobSpec) -> Effective:
         """Return a job's time limit, and the layer that names it: "default" where none does."""
         return resolve(TIME_LIMIT, self._layers(queue, spec))
@@ -95,6 +101,12 @@ class Settings:
         if found.source != "default":
             return found
         return Effective(TIME_LIMIT, find_call_limit(queue, spec.gpus), "calls")
+
+    def start_limit(self, name: str, queue: str, spec: JobSpec) -> float:
+        """Return how long a start may take, by the setting `name`, and longer by the limit of an
+        environment's making where the job has one made."""
+        making = self.number("setup_seconds", queue, spec) if spec.makes_environment else 0.0
+        return self.number(name, queue, spec) + making
 
     def number(self, name: str, queue: str | None = None, spec: JobSpec | None = None) -> float:
         """Return the value in force of a setting that is a number and cannot be off."""

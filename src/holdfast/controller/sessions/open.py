@@ -25,7 +25,7 @@ from starlette.responses import Response
 from holdfast.bounds import UNREADABLE
 from holdfast.controller.http.callers import SPENT
 from holdfast.controller.http.endpoints import ApiCall
-from holdfast.controller.http.sockets import LEFT, LOST, REFUSED, REPLACED, Socket, SocketClosed
+from holdfast.controller.http.sockets import Socket, SocketClosed
 from holdfast.controller.http.splice import join
 from holdfast.controller.http.sse import CHECK_SECONDS, LET_IN
 from holdfast.controller.runtime.auth import make_new_id
@@ -44,7 +44,16 @@ from holdfast.errors import (
 )
 from holdfast.store.postgres.jobs.sessions import Visitor
 from holdfast.store.postgres.sign_ins import BrowserTicket
-from holdfast.wire.sessions.frames import PROTOCOL, STATUS, frame_json
+from holdfast.wire.sessions.frames import (
+    DAMAGED,
+    LEFT,
+    LOST,
+    PROTOCOL,
+    REFUSAL,
+    REFUSED,
+    REPLACED,
+    frame_json,
+)
 from holdfast.wire.sessions.messages import (
     MAX_ARGV_BYTES,
     Kind,
@@ -79,7 +88,8 @@ async def open_session(call: ApiCall) -> Response:
     except SocketClosed:
         pass
     except HoldfastError as error:
-        await _tell(socket, error)
+        await _say(socket, error)
+        await socket.close(REFUSED)
     return _NOTHING
 
 
@@ -179,9 +189,12 @@ async def _serve(call: ApiCall, socket: Socket, job: JobRecord) -> None:
         if new:
             controller.background.start(call.store.sessions.note_begun(record.id))
         how = await relay(socket, host_end, lambda: _stay(call, job, record.id))
-        if record.kind == "attach" and how != LOST:  # the terminal goes on
+        if record.kind == "attach" and how not in (LOST, DAMAGED):  # the terminal goes on
             await end_session(call, record, SessionEnd(reason="its user left"))
-        if record.kind == "forward" and how == LOST:  # an agent that was killed reports no end
+        if record.kind == "forward" and how in (
+            LOST,
+            DAMAGED,
+        ):  # an agent that was killed reports no end
             await end_session(call, record, SessionEnd(reason="its connection broke"))
 
 
@@ -258,7 +271,7 @@ async def _stay(call: ApiCall, job: JobRecord, session_id: str) -> HoldfastError
 
 async def relay(user: Socket, host: Socket, stay: Callable[[], Awaitable[HoldfastError]]) -> int:
     """Pass messages on both ways until one end is gone, or the user may not stay. Return how the
-    link ended: LEFT, LOST, REPLACED or REFUSED."""
+    link ended: LEFT, LOST, REPLACED, REFUSED or DAMAGED."""
     join(user.scope, host.scope)  # from here on the tasks below see the ends alone
     refused = asyncio.ensure_future(stay())
     down = asyncio.ensure_future(_pass_on(host, user))
@@ -270,15 +283,16 @@ async def relay(user: Socket, host: Socket, stay: Callable[[], Awaitable[Holdfas
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         if _has_ended(refused):
+            await _say(user, refused.result())  # while the host can still end what it began to say
             await host.close(REFUSED)
-            await _tell(user, refused.result())
+            await user.close(REFUSED)
             return REFUSED
         if _has_ended(up):
-            code = LEFT if up.result() == LEFT else LOST
+            code = up.result() if up.result() in (LEFT, DAMAGED) else LOST
             await host.close(code)
         else:
             code = down.result() if _has_ended(down) else LOST
-            code = code if code in (LEFT, REPLACED) else LOST
+            code = code if code in (LEFT, REPLACED, DAMAGED) else LOST
             await user.close(code)
             await host.close(LOST)
         return code
@@ -314,8 +328,7 @@ async def _hear_out(source: Socket) -> int:
     return LOST
 
 
-async def _tell(socket: Socket, error: HoldfastError) -> None:
+async def _say(socket: Socket, error: HoldfastError) -> None:
     status = SessionStatus(code=error.code, detail=error.message, status=error.status)
     with contextlib.suppress(SocketClosed):
-        await socket.write(frame_json(STATUS, status))
-    await socket.close(REFUSED)
+        await socket.write(frame_json(REFUSAL, status))

@@ -130,6 +130,7 @@ async def _poll(
         newest = line.is_newest(request.incarnation, request.seq)
         return Moment(clock(), newest, controller.wakes.closing)
 
+    await controller.gangs.settle(host.id, request.tasks)
     seen = line.wake.version
     found = await _ask_store(controller, host, poll.report)
     _act_on(controller, request, found)
@@ -201,6 +202,8 @@ def _read_report(host: HostRecord, request: wire.SyncRequest, *, newest: bool) -
                 total=t.beat.total,
                 age_seconds=t.beat.age_seconds,
                 section=t.beat.section,
+                rate=t.beat.rate,
+                still_seconds=t.beat.still_seconds,
             )
             for t in request.tasks
             if t.beat is not None

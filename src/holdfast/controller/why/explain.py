@@ -10,7 +10,7 @@ from holdfast.core.arrays.arrays import IN_LINE
 from holdfast.core.causes import Cause
 from holdfast.core.placement.preemption import find_winner
 from holdfast.core.placement.ranks import name_ranks, say_names
-from holdfast.core.progress.pace import say_unbeaten
+from holdfast.core.progress.pace import find_still, say_unbeaten
 from holdfast.core.states import JobState
 from holdfast.core.watchdogs.watch import ends_hangs
 from holdfast.wire.api import Why, WhyLine
@@ -141,6 +141,8 @@ def _explain_running(found: Circumstances) -> Iterator[WhyLine]:
         beat = f"its last known beat was {say_span((found.now - job.beat_at).total_seconds())} ago"
         if job.step is not None:
             beat += f" at step {job.step}" + (f" of {job.total}" if job.total else "")
+        if still := find_still(job.beat_at, job.moved_at):
+            beat += f", and its step has stood for {say_span(still)}"
     steps = gangs.say_steps(found.tasks)
     yield line("running", f"attempt {job.attempts} runs on {where}; {beat}{steps}")
     yield from gangs.explain_members(found)

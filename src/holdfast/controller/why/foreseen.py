@@ -14,7 +14,7 @@ from holdfast.core.forecast.changes import find_changes
 from holdfast.core.forecast.forecast import Foretold, find_forecast, foretell_line
 from holdfast.core.forecast.line import MAX_AHEAD, count_ahead, list_rivals, order_line
 from holdfast.core.forecast.outlook import Change, Forecast, Outlook
-from holdfast.core.forecast.replay import count_worth
+from holdfast.core.forecast.replay import count_ranks
 from holdfast.core.placement.candidates import as_candidate
 from holdfast.core.placement.types import Candidate
 from holdfast.core.records import JobRecord, QueueRecord
@@ -41,7 +41,7 @@ async def foresee_start(controller: Controller, job: JobRecord) -> Foreseen | No
     forecast, changes = await asyncio.to_thread(
         _plan, outlook, job, ahead, more, others[:MAX_QUEUES], paused
     )
-    pools = [pool for pool in outlook.pools if count_worth(as_candidate(job), pool)]
+    pools = [pool for pool in outlook.pools if count_ranks(as_candidate(job), pool)]
     return Foreseen(
         view=show_forecast(job.id, ahead, more, forecast, now),
         forecast=forecast,

@@ -136,6 +136,15 @@ def _explain_starting(found: Circumstances, tasks: Sequence[TaskRecord]) -> Iter
                 f"holdfast logs {job.id} --stream stderr shows how far the pull is",
             )
             continue
+        if told and job.spec.makes_environment:
+            yield line(
+                "making_environment",
+                f"{ranks} {has} on host {host}, which lays the code and makes the environment of "
+                "--setup there, or waits until another job has made the same one",
+                f"holdfast logs {job.id} shows how far the making is; --setup-timeout (setup_seconds) "
+                "limits it, and no watchdog counts it",
+            )
+            continue
         what = "got the order and has not reported a start yet" if told else "has not asked yet"
         message = f"{ranks} {has} on host {host}, which {what}"
         yield line("starting", message, say_heartbeat(found, some[0]))
@@ -149,10 +158,11 @@ def _explain_start_limit(found: Circumstances, *, outstanding: bool) -> Iterator
     if last is None or found.start_limit is None:
         return
     name, limit = found.start_limit
+    job_makes = found.job.spec.makes_environment
     flag = "--start-timeout" if name.startswith("start") else "--recovery-timeout"
     what = "every task runs"
     hint = (
-        "counted from the reservation, image pulls included; submit with "
+        "counted from the reservation, image pulls and environments included; submit with "
         f"{flag} TIME, or holdfast config set {name} N"
     )
     if outstanding and found.reservation_seconds is not None and found.reservation_seconds < limit:
@@ -160,7 +170,10 @@ def _explain_start_limit(found: Circumstances, *, outstanding: bool) -> Iterator
         what = "every host has answered"
     left = limit - (found.now - last.reserved_at).total_seconds()
     when = f"in {say_span(left)}" if left > 0 else "any moment now"
-    message = f"its places are given back {when}, unless {what} by then ({name} is {limit:g} s)"
+    also = " with setup_seconds" * (job_makes and name != "reservation_seconds")
+    message = (
+        f"its places are given back {when}, unless {what} by then ({name}{also} is {limit:g} s)"
+    )
     yield line("start_timeout", message, hint)
 
 
@@ -186,7 +199,16 @@ def explain_members(found: Circumstances) -> Iterator[WhyLine]:
         yield line("member_starts", message, say_heartbeat(found, some[0]))
 
 
-_SUSPECT_CODES = {"slow": "straggler", "slowed": "gang_slowed", "corrupt": "silent_corruption"}
+_SUSPECT_CODES = {
+    "slow": "straggler",
+    "slowed": "gang_slowed",
+    "corrupt": "silent_corruption",
+    "still": "standstill",
+}
+_HINTS = {
+    "slow": "on_straggler says what follows",
+    "still": "`--on-standstill stop` ends such an attempt; `holdfast shell` looks into it",
+}
 _DONE = {
     "blame": "its host gets no other work for now",
     "replace": "the rank is being replaced",
@@ -195,10 +217,11 @@ _DONE = {
 
 
 def explain_suspects(found: Circumstances) -> Iterator[WhyLine]:
-    """Say which ranks are slow by themselves or computed wrongly, and what is done about it."""
+    """Say which ranks are slow by themselves, computed wrongly or stand still, and what is done about
+    it."""
     for suspect in found.suspects:
         done = _DONE.get(suspect.act, "")
-        hint = done or ("on_straggler says what follows" if suspect.kind == "slow" else "")
+        hint = done or _HINTS.get(suspect.kind, "")
         yield line(_SUSPECT_CODES[suspect.kind], suspect.message, hint)
 
 

@@ -13,9 +13,7 @@ from holdfast.core.states import JobState
 from holdfast.core.watchdogs.gpu_health import watches_health
 from holdfast.wire.api import JobLimits, WhyLine
 
-SOONER = (
-    "name how long it should take (--expected TIME, which stops nothing), and it may start sooner"
-)
+SOONER = "--expected TIME names how long it should take, which lets it start sooner"
 
 
 def make_limits(
@@ -49,25 +47,25 @@ def _add(began: datetime | None, seconds: float | None) -> datetime | None:
 def _say_stops(job: JobRecord, seconds: float | None, source: str, watch: WatchSettings) -> str:
     if job.spec.executor:
         return "each of its calls is stopped by the limits of its own function"
+    first = watch.first_beat_timeout_seconds
     beats = watch.stall_watch and (watch.stall_timeout_seconds or watch.silence_limit_seconds)
     # Where a GPU cannot be read, the shorter limit never decides.
     silence = watch.silence_limit_seconds if watch.stall_timeout_seconds else None
-    unread = f" ({say_span(silence)}, where nothing tells what it does)" if silence else ""
+    unread = f" (after {say_span(silence)} where its host cannot see its work)" if silence else ""
+    health = watches_health(watch, job.gpus)
     hangs = [
-        f"no beat comes within {say_span(watch.first_beat_timeout_seconds)} of its start"
-        if watch.first_beat_timeout_seconds is not None
-        else "",
-        f"its beats stop for {say_span(float(beats))} and it does nothing{unread}" if beats else "",
-        f"its GPUs stand idle for {say_span(watch.health_window_seconds)}"
-        if watches_health(watch, job.gpus)
-        else "",
+        f"{say_span(first)} after its start without a beat" if first is not None else "",
+        f"{say_span(watch.health_window_seconds)} after its GPUs fell idle" if health else "",
+        f"{say_span(float(beats))} after its last beat if it does nothing{unread}" if beats else "",
     ]
     ends = [each for each in hangs if each]
     if not ends and seconds is None:
         return "nothing stops it: it has no time limit, and no watchdog looks for a hang"
-    hang = f"it is stopped as hung where {', or where '.join(ends)}" if ends else ""
+    hang = f"it is stopped as hung {', or '.join(ends)}" if ends else ""
+    if beats and first is None and not health:
+        hang += "; before its first beat nothing stops a hang"
     if seconds is None:
-        clock = "it has no time limit, because neither its submission nor its queue or project names one"
+        clock = "it has no time limit"
     else:
         clock = f"it is stopped after {say_span(seconds)}, the time limit that {_say_source(job, source)}"
     return "; ".join(filter(None, (clock, hang)))

@@ -176,6 +176,7 @@ def find_pool(rented: RentedPool, line: Sequence[Candidate]) -> PoolOutlook:
         resumes_seconds=find_pause_seconds(rented),
         cycle_seconds=spec.poll_seconds,
         jobs_per_host=spec.jobs_per_host,
+        rent_after_seconds=spec.rent_after_seconds,
         spawn=spread_of(rented.spawn_seconds) or guess,
         failing=failed / len(view.outcomes) if view.outcomes else 0.0,
         raises=find_raises(view, offer, rented.at),

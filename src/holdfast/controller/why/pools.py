@@ -84,4 +84,19 @@ def _explain_next(found: Circumstances) -> Iterator[WhyLine]:
         hosts = "1 host" if count == 1 else f"{count} hosts"
         jobs = f"{count * pool.spec.jobs_per_host:g}"
         said = f"pool {name} has {hosts}, and rents more when over {jobs} jobs wait"
+        said += _say_alone(found, pool)
         yield line("pool_decides", said, f"holdfast pools plan {name}")
+
+
+def _say_alone(found: Circumstances, pool: PoolRecord) -> str:
+    """Return when the pool rents a host for the job, however few wait (DEMAND-5)."""
+    after, queued_at = pool.spec.rent_after_seconds, found.job.queued_at
+    if after is None or queued_at is None:
+        return ""
+    left = after - (found.now - queued_at).total_seconds()
+    if left > 0:
+        return (
+            f", or in {say_span(left)} for this job, because it has then waited {say_span(after)}"
+        )
+    soon = say_span(pool.spec.poll_seconds)
+    return f", or within {soon} for this job, because it has waited {say_span(after)}"

@@ -100,7 +100,7 @@ async def find_circumstances(
 def _find_start_limit(
     settings: Settings, job: JobRecord, name: str | None
 ) -> tuple[str, float] | None:
-    return None if name is None else (name, settings.number(name, job.queue, job.spec))
+    return None if name is None else (name, settings.start_limit(name, job.queue, job.spec))
 
 
 async def _find_idle(controller: Controller, jobs: Sequence[JobRecord]) -> dict[str, IdleGpus]:
@@ -113,7 +113,7 @@ async def _find_idle(controller: Controller, jobs: Sequence[JobRecord]) -> dict[
 async def find_environment(controller: Controller, job: JobRecord) -> str | None:
     """Return what the begin of the newest attempt's log says of an environment that was made long
     before; None for a job without an environment of its own."""
-    if job.attempts == 0 or (job.spec.setup is None and job.spec.python is None):
+    if job.attempts == 0 or not job.spec.makes_environment:
         return None
     chunks = await controller.store.logs.read_log(
         job.id, job.attempts, 0, "stdout", 0, limit_bytes=_BEGIN_BYTES
@@ -155,11 +155,11 @@ def _list_pools(job: JobRecord, pools: Iterable[PoolRecord]) -> tuple[PoolRecord
 async def _read_suspects(
     controller: Controller, jobs: Sequence[JobRecord]
 ) -> dict[str, list[SuspectRecord]]:
-    """Return the suspects of the present attempts of running gangs, by job id."""
-    gangs = {job.id: job.attempts for job in jobs if job.tasks > 1 and job.state in _RUNS}
+    """Return the suspects of the present attempts of running jobs, by job id."""
+    runs = {job.id: job.attempts for job in jobs if job.state in _RUNS}
     found: dict[str, list[SuspectRecord]] = {}
-    for one in await controller.store.suspects.list_suspects(gangs) if gangs else ():
-        if one.attempt == gangs[one.job_id] and one.ended_at is None:
+    for one in await controller.store.suspects.list_suspects(runs) if runs else ():
+        if one.attempt == runs[one.job_id] and one.ended_at is None:
             found.setdefault(one.job_id, []).append(one)
     return found
 

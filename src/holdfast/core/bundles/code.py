@@ -17,11 +17,13 @@ _URL = re.compile(
 )
 
 
-_OLD = re.compile(r"(?m:^holdfast: (the environment [0-9a-f]{32} was made \d{1,6} days ago)$)")
+_OLD = re.compile(
+    r"(?m:^holdfast: (the environment [0-9a-f]{24}-\d{1,9} was made \d{1,6} days ago)$)"
+)
 
 
 def find_old_environment(log: str) -> str | None:
-    """Return what `work.setup` says at the begin of a log of an environment that was made long
+    """Return what `work.making` says at the begin of a log of an environment that was made long
     before; None where it says nothing."""
     found = _OLD.search(log)
     return None if found is None else found[1]

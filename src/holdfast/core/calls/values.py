@@ -17,7 +17,7 @@ MAX_INLINE_BYTES = 256 * 1024
 """Arguments or a result above this are kept in the blob store, and a reference stands in their place."""
 
 FunctionName = Annotated[
-    str, Meta(max_length=256, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$(?!\n)")
+    str, Meta(max_length=256, pattern=r"^[A-Za-z_][\w.-]*:[A-Za-z_][\w.]*$(?!\n)")
 ]
 
 

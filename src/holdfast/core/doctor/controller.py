@@ -48,6 +48,8 @@ def judge_controller(
         yield problem("controller", sentence, _AUTHORITY if tls else _START)
         return
     yield ok("controller", f"{facts.url} answers, from {facts.source}")
+    for said in facts.problems:
+        yield problem(said.part, said.sentence, said.mend)
     yield from _judge_token(facts, now)
     yield from judge_clock_difference(facts)
     yield from _judge_versions(facts)

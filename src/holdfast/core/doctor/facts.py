@@ -9,6 +9,14 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The root of the doctor's facts."""
 
 
+class ControllerProblem(Facts, frozen=True):
+    """What a controller says is wrong with it. part: what it is about."""
+
+    part: str
+    sentence: str
+    mend: str
+
+
 class ControllerFacts(Facts, frozen=True, kw_only=True):
     """Facts that a client found at the controller's address.
 
@@ -17,7 +25,7 @@ class ControllerFacts(Facts, frozen=True, kw_only=True):
     error_kind: "unreachable", "refused" (the token), "no_address" or "other". role, user, token_id:
     of the token. clock_seconds: how far this machine's clock is ahead of the controller's;
     clock_error_seconds: how far that may be off, half of the answer's time. dead_urls: further
-    addresses that do not answer, each with its sentence.
+    addresses that do not answer, each with its sentence. problems: what it says is wrong with it.
     """
 
     url: str = ""
@@ -37,6 +45,7 @@ class ControllerFacts(Facts, frozen=True, kw_only=True):
     clock_seconds: float | None = None
     clock_error_seconds: float = 0.0
     dead_urls: dict[str, str] = {}
+    problems: list[ControllerProblem] = []
 
 
 class DiskFacts(Facts, frozen=True, kw_only=True):

@@ -23,40 +23,35 @@ CLASSIFY-1  Facts alone decide: the same facts and rules give the same answer, a
 CLASSIFY-2  An operator's rule stands before everything that reads words or exit codes, and behind
             everything that was measured, tripped or asked for: it can give an end another cause,
             but it cannot hide a broken device or bring back a job whose cause is never retried.
-CLASSIFY-3  Words never make a failure of an exit 0.
+CLASSIFY-3  Words never make a failure of an exit 0, except by a pattern that the job itself names.
 CLASSIFY-4  A fallen task's facts become a cause and a sentence in one place,
             `fallen.classify_fallen`, with the operators' rules in force: when the drain begins, on
             what shows the drain, and on the attempt that has ended.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.core.causes import CAUSE_OF_TRIP, Cause, Watchdog
-from holdfast.core.endings.patterns import (
-    CASCADE,
-    OTHER_NCCL,
-    PORT_IN_USE,
-    PULL,
-    TEXT,
-    LogPart,
-    Pattern,
-    find_ports,
-)
+from holdfast.core.endings.patterns import CASCADE, OTHER_NCCL, PORT_IN_USE, PULL, TEXT, find_ports
 from holdfast.core.endings.raised import (
-    Raised,
-    find_bare,
+    SAID,
+    began_with_passing,
     find_exception,
-    find_last_words,
-    list_raised,
+    find_last_line,
+    find_raised,
+    tells_of_a_peer,
 )
 from holdfast.core.endings.rules import SIGNALS, OperatorRule, find_match
-from holdfast.core.endings.xids import Blame, find_xid, find_xid_lines
+from holdfast.core.endings.wording import LogPart, Pattern
+from holdfast.core.endings.xids import Blame, find_xid, find_xid_lines, leave_out_others
 from holdfast.core.facts import Classified, TaskFacts, is_preempted, say_lost
 from holdfast.core.logs.lines import MAX_LINE_CHARS, cut_line, say_bytes
 from holdfast.core.watchdogs.lost_lease import TOLD
 
 SIGKILL = 9
+LEAST_PEAK_BYTES = 1 << 20
 NEAR_LIMIT = 0.95
 """A SIGKILL that Holdfast did not send, this near to the memory limit, counts as the OOM killer's."""
 OPERATOR = "operator:"
@@ -193,7 +188,9 @@ OUTSIDE: tuple[Rule, ...] = (
 def _find_kill_at_limit(facts: TaskFacts) -> Evidence | None:
     killed = facts.signal == SIGKILL or facts.exit_code == 128 + SIGKILL
     limit, most = facts.memory_limit_bytes, facts.max_memory_bytes
-    near = killed and not facts.stopped and limit > 0 and most >= NEAR_LIMIT * limit
+    # A peak counts the file cache too, so another's kill may find it near the limit.
+    known = facts.stopped or facts.oom_counted
+    near = killed and not known and limit > 0 and most >= NEAR_LIMIT * limit
     return _when(near, max_memory_bytes=most, memory_limit_bytes=limit)
 
 
@@ -212,15 +209,28 @@ def _say_memory(facts: TaskFacts) -> str:
     """Return the task's memory peak and limit, as far as they are known, to append to a
     sentence."""
     peak, limit = facts.max_memory_bytes, facts.memory_limit_bytes
-    parts = [f"its memory peaked at {say_bytes(peak)}"] if peak else []
+    # Less than this is the peak of the process that started the program, where nothing counts more.
+    parts = [f"its memory peaked at {say_bytes(peak)}"] if peak >= LEAST_PEAK_BYTES else []
     parts += [f"its limit is {say_bytes(limit)}"] if limit else []
     return f"; {' and '.join(parts)}" if parts else ""
+
+
+_OF_KILLS = re.compile(r"[Kk]ill|memory|Memory|abruptly|unexpectedly|EOFError|-9\b|\b137\b")
+
+
+def _ended_otherwise(facts: TaskFacts) -> bool:
+    """Return whether the program outlived the kernel's kill of one of its processes: an exception
+    ended it that tells of no killed process, peer or memory."""
+    raised = find_raised(facts.log_tail) if facts.exit_code == 1 else None
+    if raised is None or tells_of_a_peer(raised):
+        return False
+    return not any(map(_OF_KILLS.search, (*raised.before, raised.block)))
 
 
 MEMORY_COUNTERS: tuple[Rule, ...] = (
     Rule("memory-watch", lambda f: _when(f.over_memory_bytes > 0 and not f.stopped, used_bytes=f.over_memory_bytes,
                                          memory_limit_bytes=f.memory_limit_bytes), Cause.OOM_KILLED, _say_watched),
-    Rule("oom-counter", lambda f: _when(f.oom, max_memory_bytes=f.max_memory_bytes,
+    Rule("oom-counter", lambda f: _when(f.oom and not _ended_otherwise(f), max_memory_bytes=f.max_memory_bytes,
                                         memory_limit_bytes=f.memory_limit_bytes), Cause.OOM_KILLED,
          lambda f, e: f"the kernel killed it for memory, as its own control group shows{_say_memory(f)}"),
     Rule("oom-sigkill", _find_kill_at_limit, Cause.OOM_KILLED, _say_kill_at_limit),
@@ -240,7 +250,8 @@ def _find_taken_port(facts: TaskFacts) -> Evidence | None:
     """Find that the port chosen for the rendezvous was taken before the task listened on it. A line
     that does not name that port, or a program that ran for long, is the program's own affair."""
     early = facts.runtime_seconds <= RENDEZVOUS_SECONDS and _may_read(facts)
-    for line in facts.log_tail.splitlines() if early and facts.rendezvous_port else ():
+    end = SAID[LogPart.END](facts.log_tail) if early and facts.rendezvous_port else ""
+    for line in end.splitlines():
         if facts.rendezvous_port in find_ports(line) and PORT_IN_USE.search(line) is not None:
             return {"line": cut_line(line, 0, len(line)), "port": facts.rendezvous_port}
     return None
@@ -252,11 +263,15 @@ def _may_read(facts: TaskFacts) -> bool:
 
 def _in_words(pattern: Pattern) -> Rule:
     def find(facts: TaskFacts) -> Evidence | None:
-        killed = pattern.part is not LogPart.LOG and _is_killed(facts)
+        killed = pattern.part in (LogPart.LAST, LogPart.RAISED) and _is_killed(facts)
         if killed or not _may_read(facts) or not _ended_with(facts, pattern.code):
             return None
-        for source, text in (("log", facts.log_tail), ("runtime", facts.runtime_error or "")):
-            said = _SAID[pattern.part](text) if text else ""
+        if pattern.cause is Cause.PROGRAM_ERROR and began_with_passing(facts.log_tail):
+            return None
+        log = SAID[pattern.part](facts.log_tail)
+        if pattern.cause is Cause.GPU_FAULT:
+            log = leave_out_others(log, facts.devices)
+        for source, said in (("log", log), ("runtime", facts.runtime_error or "")):
             found = pattern.search(said) if said else None
             if found is not None:
                 return {"line": cut_line(said, found.start(), found.end()), "in": source}
@@ -278,38 +293,12 @@ def _ended_with(facts: TaskFacts, code: int) -> bool:
     return code in (0, facts.exit_code) or f"exitcode  : {code} " in facts.log_tail
 
 
-def _find_raised(text: str) -> Raised | None:
-    """Return the exception that ended the program: the last one, or, where that one tells of a peer,
-    the first one of a neighbour whose own exceptions tell of none."""
-    own = [each for each in list_raised(text) if not each.launcher]
-    if not own or not _tells_of_a_peer(own[-1]):
-        return own[-1] if own else None
-    victims = {each.rank for each in own if _tells_of_a_peer(each)}
-    return next((each for each in own if each.rank not in victims), own[-1])
-
-
-def _tells_of_a_peer(raised: Raised) -> bool:
-    return any(pattern.search(raised.block) is not None for pattern in CASCADE + OTHER_NCCL)
-
-
-def _say_raised(text: str) -> str:
-    raised = _find_raised(text)
-    return find_bare(text) if raised is None else raised.block
-
-
 def _find_neighbour(facts: TaskFacts) -> Evidence | None:
     """Find the exception of a rank in a log that also holds what its neighbours tell of its end."""
-    raised = _find_raised(facts.log_tail) if _may_read(facts) else None
-    if raised is None or not raised.rank or _tells_of_a_peer(raised):
+    raised = find_raised(facts.log_tail) if _may_read(facts) else None
+    if raised is None or not raised.rank or tells_of_a_peer(raised):
         return None
     return {"line": raised.line, "in": "log"}
-
-
-_SAID: Mapping[LogPart, Callable[[str], str]] = {
-    LogPart.LOG: lambda text: text,
-    LogPart.LAST: find_last_words,
-    LogPart.RAISED: _say_raised,
-}
 
 
 def _in_pull(pattern: Pattern) -> Rule:
@@ -328,9 +317,11 @@ def _in_pull(pattern: Pattern) -> Rule:
 
 def _find_xid_words(blame: Blame) -> Callable[[TaskFacts], Evidence | None]:
     def find(facts: TaskFacts) -> Evidence | None:
-        text = facts.log_tail
-        if "NVRM: Xid" not in text or not _may_read(facts):
+        if "NVRM: Xid" not in facts.log_tail or not _may_read(facts):
             return None
+        end = SAID[LogPart.END](facts.log_tail)
+        near = SAID[LogPart.NEAR](facts.log_tail) if _OF_DEVICES.search(end) else end
+        text = leave_out_others(near, facts.devices)
         for at, line in find_xid_lines(text):
             xid = find_xid([line.code], blame)
             if xid is not None:
@@ -339,6 +330,9 @@ def _find_xid_words(blame: Blame) -> Callable[[TaskFacts], Evidence | None]:
         return None
 
     return find
+
+
+_OF_DEVICES = re.compile(r"CUDA|cuda|NCCL|HIP|GPU")
 
 
 def _find_own_xid(facts: TaskFacts) -> Evidence | None:
@@ -386,13 +380,15 @@ def _say_exit(code: int) -> str:
 def _find_exit(facts: TaskFacts) -> Evidence | None:
     if facts.exit_code in (None, 0):
         return None
-    line = find_exception(facts.log_tail)
-    told = {} if line is None else {"line": line}
-    return {"exit_code": facts.exit_code, **told}
+    line, last = find_exception(facts.log_tail), find_last_line(facts.log_tail)
+    said = {"line": line} if line is not None else {"last_line": last} if last is not None else {}
+    return {"exit_code": facts.exit_code, **said}
 
 
 def _say_exit_with_words(facts: TaskFacts, evidence: Evidence) -> str:
     said = _say_exit(facts.exit_code or 0)
+    if "last_line" in evidence:
+        return f"{said}; its last line: {evidence['last_line']}"
     return f"{evidence['line']} ({said})" if "line" in evidence else said
 
 
@@ -407,6 +403,8 @@ ENDS: tuple[Rule, ...] = (
          lambda f, e: f"it was not started, because its checkpoint could not be fetched: {_cut(f.checkpoint_error)}"),
     Rule("start-error", lambda f: _when(f.start_error is not None), Cause.NONZERO_EXIT,
          lambda f, e: f"it could not be started: {_cut(f.start_error)}"),
+    Rule("fail-on", lambda f: _when(f.failed_on is not None, line=f.failed_on), Cause.NONZERO_EXIT,
+         lambda f, e: f"it exited with 0, but its job fails on a line that it printed: {e['line']}"),
     Rule("signal", lambda f: _when(f.signal is not None, signal=f.signal), Cause.NONZERO_EXIT,
          lambda f, e: f"killed by {signal_name(f.signal or 0)}{_say_memory(f) if f.signal == SIGKILL else ''}"),
     Rule("exit-code", _find_exit, Cause.NONZERO_EXIT, _say_exit_with_words),
@@ -419,9 +417,11 @@ UNMEASURED: tuple[Rule, ...] = WORDS + ENDS
 
 def kept_exit_code(facts: TaskFacts) -> int | None:
     """Return the exit code to keep on the attempt: the watchdog's, else the process's, else 128 +
-    the signal, else 127 for a failed start."""
+    the signal, else 127 for a failed start; 1 for an exit 0 that its job's `fail_on` forbids."""
     if facts.trip is not None:
         return facts.trip.exit_code
+    if facts.failed_on is not None and facts.exit_code == 0:
+        return 1  # 0 would say that it succeeded
     if facts.exit_code is not None:
         return facts.exit_code
     if facts.signal is not None:

@@ -25,6 +25,8 @@ BUDGET-8  A job that reaches the time limit of its own submission fails at once 
 BUDGET-9  A job whose program or configuration is wrong (`program_error`) fails at once, because no
           other host, hour or order of data mends it, unless its attempt got further than all
           before it: then the mistake stands behind work that was done, and a retry is charged.
+          Where another build, driver, card or cache may mend it, a retry on another host is
+          charged once.
 ASIDE-2   A job whose start failed because its host lacked something is queued without a back-off
           where that host has set itself aside and others could run the job. It is counted as a
           failed start, so a job that breaks host after host is parked.
@@ -92,10 +94,10 @@ class AttemptEnding(msgspec.Struct, frozen=True, kw_only=True):
 
     ran_seconds: its run time as its host reported it, 0 from a lost host. lasted_seconds: time from
     its start to the begin of its drain, by the store's clock. step: the furthest step that its
-    beats reported, None without one. elsewhere: it could not start on its host, and another
-    eligible host has not tried it yet (BUDGET-7). others_serve: its host has set itself aside, and
-    other hosts could run it (ASIDE-2). own_limit: the submission itself set the time limit. saved:
-    it left a checkpoint (BUDGET-8, BUDGET-9).
+    beats reported, None without one. elsewhere: another eligible host has not tried it yet
+    (BUDGET-7), and its program was not wrong on an earlier one (BUDGET-9). others_serve: its host
+    has set itself aside, and other hosts could run it (ASIDE-2). own_limit: the submission itself
+    set the time limit. saved: it left a checkpoint (BUDGET-8, BUDGET-9).
     """
 
     job_id: str
@@ -201,7 +203,8 @@ def decide(
     if budget is not Budget.INFRA:
         charges = msgspec.structs.replace(charges, infra_in_row=0)
     charges = count_progress(charges, ending.step)
-    if found.cause is Cause.PROGRAM_ERROR and not further:
+    moves = found.avoid_host and ending.elsewhere
+    if found.cause is Cause.PROGRAM_ERROR and not further and not moves:
         text = f"{found.message}; another attempt would end the same, so none follows"
         return case.end(charges, text)
     limit = policy.no_progress_limit

@@ -26,10 +26,10 @@ from holdfast.core.endings.decide import (
     decide_success,
     is_final,
 )
-from holdfast.core.endings.fallen import classify_fallen, name_rank
+from holdfast.core.endings.fallen import classify_fallen, name_rank, name_silent
 from holdfast.core.endings.replace import find_member_cause
 from holdfast.core.endings.rules import OperatorRule
-from holdfast.core.endings.trigger import classify_failures, find_trigger, is_cascade
+from holdfast.core.endings.trigger import classify_failures, find_silent, find_trigger, is_cascade
 from holdfast.core.facts import LAPSED, Classified
 from holdfast.core.host_faults import find_hindrance, find_runtime_word
 from holdfast.core.placement.labels import carries
@@ -78,7 +78,8 @@ def plan_completion(
     before = RankCharges(
         retries=job.retries_charged, watchdog=job.watchdog_charged, infra=job.infra_charged
     )
-    charges = _charges_of(job, before, trigger)
+    silent = [] if job.spec.supervised else find_silent(tasks, trigger)
+    charges = _charges_of(job, before, trigger, silent=bool(silent))
     notices = [said for task in tasks if task.facts is not None for said in task.facts.notices]
     if _is_done(job, tasks):
         decision = decide_success(charges, job.attempts, notices)
@@ -89,14 +90,17 @@ def plan_completion(
             totals=before,
             rank_charges=job.rank_charges,
         )
-    found = _find_cause(job, tasks, trigger, failures, rules)
+    found = _find_cause(job, tasks, trigger, failures, rules, silent)
     ending = msgspec.structs.replace(
         _ending(job, tasks, trigger), elsewhere=elsewhere, others_serve=others_serve, saved=saved
     )
     decision = decide(found, charges, policy, ending, chance=chance)
     again = decision.event in (JobEvent.REQUEUE, JobEvent.BACK_OFF)
-    if again and job.spec.on_partial == "fail" and not job.spec.supervised:
+    wrong = job.drain_cause is Cause.SILENT_CORRUPTION  # finished work is run again for that
+    if again and job.spec.on_partial == "fail" and not job.spec.supervised and not wrong:
         decision = _refuse_partial(decision, tasks, trigger, failures, policy)
+    if len({task.host_id for task in tasks if task.rank in silent}) > 1:
+        decision = msgspec.structs.replace(decision, avoid_host=False)
     told = add_notices(decision.reason, notices)
     decision = msgspec.structs.replace(decision, reason=told)
     totals, rank_charges = _add_up(job, before, charges, decision, trigger)
@@ -114,7 +118,10 @@ def may_start_elsewhere(
     job: JobRecord, tasks: Sequence[TaskRecord], hosts: Sequence[HostRecord]
 ) -> bool:
     """Return whether an eligible host is left that has not tried to start the job (BUDGET-7); after
-    `MAX_TRIED_HOSTS` hosts no further one is tried."""
+    `MAX_TRIED_HOSTS` hosts, or one where its program was wrong (BUDGET-9), no further one is
+    tried."""
+    if job.cause is Cause.PROGRAM_ERROR:
+        return False
     avoided = set(job.avoid_hosts)
     tried = avoided | {task.host_id for task in tasks if task.host_id is not None}
     if job.start_failures + 1 >= MAX_TRIED_HOSTS and len(avoided) + 1 >= MAX_TRIED_HOSTS:
@@ -161,6 +168,9 @@ def find_fall(
 
 
 def _is_done(job: JobRecord, tasks: Sequence[TaskRecord]) -> bool:
+    """Return whether the work is done: every rank ended well, and none is known to be wrong."""
+    if job.drain_cause is Cause.SILENT_CORRUPTION:
+        return False
     deciding = [task for task in tasks if task.rank == 0] if job.spec.supervised else tasks
     return bool(deciding) and all(task.state is TaskState.DONE for task in deciding)
 
@@ -199,6 +209,7 @@ def _find_cause(
     trigger: TaskRecord | None,
     failures: Mapping[int, Classified],
     rules: Sequence[OperatorRule],
+    silent: Sequence[int],
 ) -> Classified:
     if job.drain_cause is not None and (trigger is None or job.drain_cause is Cause.USER_CANCELLED):
         known = [t.facts for t in ([trigger] if trigger else []) + list(tasks) if t.facts]
@@ -209,26 +220,35 @@ def _find_cause(
         found = failures[trigger.rank]
         if job.tasks == 1:
             return found
+        if silent:
+            return name_silent(found, silent, job.tasks)
         return name_rank(found, trigger.rank, trigger.host_name)
     message = "its attempt ended and nothing says why"
     return Classified(cause=Cause.UNKNOWN, rule="none", message=message, exit_code=None)
 
 
-def _charges_of(job: JobRecord, before: RankCharges, trigger: TaskRecord | None) -> Charges:
+def _charges_of(
+    job: JobRecord, before: RankCharges, trigger: TaskRecord | None, *, silent: bool
+) -> Charges:
     """Return the charges that the decision adds to: in a gang the trigger's own (GANG-4), else the
-    job's."""
-    mine = before
-    if job.tasks > 1 and trigger is not None:
-        mine = job.rank_charges.get(str(trigger.rank), RankCharges())
+    job's, as for the silence of several ranks (SILENT-1)."""
+    mine = _find_own(job, trigger) or before
     return Charges(
         retries=mine.retries,
-        watchdog=mine.watchdog,
+        watchdog=before.watchdog if silent else mine.watchdog,
         infra=mine.infra,
         best_step=job.best_step,
         no_progress=job.no_progress,
         start_failures=job.start_failures,
         infra_in_row=job.infra_in_row,
     )
+
+
+def _find_own(job: JobRecord, trigger: TaskRecord | None) -> RankCharges | None:
+    """Return what the trigger of a gang was charged before; None where the job is charged."""
+    if job.tasks == 1 or trigger is None:
+        return None
+    return job.rank_charges.get(str(trigger.rank), RankCharges())
 
 
 def _add_up(
@@ -238,18 +258,21 @@ def _add_up(
     decision: Decision,
     trigger: TaskRecord | None,
 ) -> tuple[RankCharges, Mapping[str, RankCharges]]:
-    after = decision.charges
+    after, own = decision.charges, _find_own(job, trigger)
     mine = RankCharges(retries=after.retries, watchdog=after.watchdog, infra=after.infra)
-    if job.tasks == 1 or trigger is None:
+    if own is None or trigger is None:
         return mine, ({} if decision.reset else job.rank_charges)
     if decision.reset:
         return mine, {str(trigger.rank): mine}
-    totals = RankCharges(
-        retries=before.retries + after.retries - charges.retries,
-        watchdog=before.watchdog + after.watchdog - charges.watchdog,
-        infra=before.infra + after.infra - charges.infra,
-    )
-    return totals, {**job.rank_charges, str(trigger.rank): mine}
+
+    def add(to: RankCharges) -> RankCharges:
+        return RankCharges(
+            retries=to.retries + after.retries - charges.retries,
+            watchdog=to.watchdog + after.watchdog - charges.watchdog,
+            infra=to.infra + after.infra - charges.infra,
+        )
+
+    return add(before), {**job.rank_charges, str(trigger.rank): add(own)}
 
 
 def _refuse_partial(

@@ -8,6 +8,7 @@ from holdfast.core.causes import CHARGED_TO, Budget, Cause
 from holdfast.core.endings.classify import NEVER_STARTS, classify
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.facts import Classified, TaskFacts
+from holdfast.core.placement.ranks import name_ranks
 
 EXIT_REPLACED = 72
 """The exit code of a host manager whose host the policy script replaced."""
@@ -54,6 +55,13 @@ def find_own_code(facts: TaskFacts) -> int | None:
     """Return the exit code that a host manager chose itself; None after a stop, trip or loss."""
     foreign = facts.trip is not None or facts.malformed is not None or facts.lost is not None
     return None if foreign or facts.stopped else facts.exit_code
+
+
+def name_silent(found: Classified, ranks: Sequence[int], of: int) -> Classified:
+    """Put the ranks of a gang of `of` ranks that fell silent together in front of the message of
+    `found`."""
+    who = f"all {of} ranks" if len(ranks) == of else f"{name_ranks(ranks)} of {of}"
+    return msgspec.structs.replace(found, message=f"{who} together: {found.message}")
 
 
 def name_rank(found: Classified, rank: int, host: str | None) -> Classified:

@@ -7,22 +7,27 @@ DRAIN-2  The trigger is the initiating failure, not the loudest. A rank that rep
          Where the gang was asked to go (preempted, its host drained, its start too slow) no rank
          began the fall: a rank that dies of that is charged with nothing, unless its own fault was
          measured.
+SILENT-1  Ranks that wait for each other fall silent together, and which of them a watchdog stops first
+         is chance: the hang is the gang's, so no rank is named alone, and each one counts against the
+         whole job's budget of watchdogs.
 """
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 
+from holdfast.core.causes import Watchdog
 from holdfast.core.endings.fallen import classify_fallen
 from holdfast.core.endings.patterns import CASCADE_RULES
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.endings.xids import Blame, find_xid
 from holdfast.core.facts import Classified, TaskFacts
-from holdfast.core.records import TaskRecord
+from holdfast.core.records import TaskFields, TaskRecord
 from holdfast.core.states import TaskState
 
 TOGETHER = timedelta(seconds=2)
 """Ends reported within this time of the first one may have happened in another order."""
 SIGTERM = 15
+SILENCES = (Watchdog.STALL, Watchdog.GPU_HEALTH)
 MEASURED = 3
 """The weight of evidence that the fall of another task cannot cause."""
 
@@ -55,6 +60,29 @@ def weigh_evidence(facts: TaskFacts) -> int:
     if facts.signal is not None or facts.exit_code is not None or facts.start_error is not None:
         return 2
     return 1
+
+
+def find_silent(tasks: Sequence[TaskFields], trigger: TaskFields | None) -> list[int]:
+    """Return the ranks that fell silent together with the trigger, by their last beats or because a
+    watchdog stopped them, too (SILENT-1); an empty list where it was alone, or fell of something
+    else."""
+    trip = None if trigger is None or trigger.facts is None else trigger.facts.trip
+    if trigger is None or trip is None or trip.watchdog not in SILENCES:
+        return []
+    told = trip.evidence.get("silent_seconds")
+    silent = float(told) if isinstance(told, int | float) else 0.0
+    until = None
+    if trigger.beat_at is not None:
+        until = trigger.beat_at + max(TOGETHER, timedelta(seconds=silent / 2))
+    found = [t.rank for t in tasks if t.rank == trigger.rank or _is_silent(t, until)]
+    return sorted(found) if len(found) > 1 else []
+
+
+def _is_silent(task: TaskFields, until: datetime | None) -> bool:
+    trip = None if task.facts is None else task.facts.trip
+    if trip is not None and trip.watchdog in SILENCES:
+        return True
+    return until is not None and task.beat_at is not None and task.beat_at <= until
 
 
 def find_trigger(

@@ -203,3 +203,17 @@ def parse_pci(address: str) -> tuple[int, int, int] | None:
         r"([0-9a-fA-F]{4,8}):([0-9a-fA-F]{2}):([0-9a-fA-F]{2})(?:\.[0-9a-fA-F])?", address.strip()
     )
     return None if found is None else (int(found[1], 16), int(found[2], 16), int(found[3], 16))
+
+
+def leave_out_others(text: str, devices: Sequence[str] | None) -> str:
+    """Return the text without lines that name other devices than those that the task held; none of
+    it where the task held no device. None: the devices are not known."""
+    if devices is None:
+        return text
+    held = {parse_pci(device) for device in devices}
+    lines = text.splitlines() if held else ()
+    named = ((line, set(map(parse_pci, _PCI.findall(line)))) for line in lines)
+    return "\n".join(line for line, pcis in named if not pcis or pcis & held)
+
+
+_PCI = re.compile(r"\b[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.\d)?\b")

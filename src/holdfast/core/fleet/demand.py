@@ -6,6 +6,8 @@ DEMAND-2  A job goes to the pool whose cheapest fitting offer costs least, by th
           prices where they are known; jobs beyond the pool's bound go to the next pool. Hosts that
           start already are used first, so that a change of prices rents nothing twice.
 DEMAND-3  A host whose offer a job does not fit is no supply for that job.
+DEMAND-5  A job that has waited for `rent_after_seconds` fits on no host as it is, and counts for its
+          part of a host beside the busy ones, however few jobs wait.
 DEMAND-4  The work on a lost host counts as waiting for one of its offer, because it will wait as soon as
           its leases have ended.
 """
@@ -31,23 +33,40 @@ class PoolDemand(msgspec.Struct, kw_only=True):
     """The waiting jobs that were given to one pool.
 
     jobs: number of plain jobs by the offers that fit them, a gang counted as several.
-    gangs: hosts that the largest gang needs, by the offers that fit it. queued: number of jobs.
+    gangs: hosts that the largest gang needs, by the offers that fit it. alone: hosts that the jobs fill
+    which are worth hosts of their own (DEMAND-5), by the offers that fit them. queued: number of jobs.
     unfit: a sentence about jobs that no offer of the pool fits, or "". beyond: the pool could run
     jobs that the bounds of all pools leave without a host.
     """
 
     jobs: dict[Offers, float] = {}
     gangs: dict[Offers, int] = {}
+    alone: dict[Offers, float] = {}
     queued: int = 0
     unfit: str = ""
     beyond: bool = False
 
-    def add(self, offers: Offers, jobs: int, worth: int, gang: int) -> None:
-        """Add `jobs` jobs that fit `offers`, each worth `worth` plain ones."""
-        self.jobs[offers] = self.jobs.get(offers, 0.0) + jobs * worth
-        if gang:
-            self.gangs[offers] = max(self.gangs.get(offers, 0), gang)
+    def add(self, option: "PoolOption", jobs: int) -> None:
+        """Add `jobs` jobs that the pool could run so."""
+        offers, hosts = option.offers, option.hosts
+        self.jobs[offers] = self.jobs.get(offers, 0.0) + jobs * hosts
+        if option.gang:
+            self.gangs[offers] = max(self.gangs.get(offers, 0), hosts)
+        if option.part:
+            self.alone[offers] = self.alone.get(offers, 0.0) + jobs * option.part
         self.queued += jobs
+
+
+class PoolOption(msgspec.Struct, frozen=True, kw_only=True):
+    """A pool that can run jobs of a shape whole. offers: those that fit. hosts: how many one job needs.
+    gang: it needs them at once. part: the part of a host's room that one job fills where the jobs are
+    worth hosts of their own, else 0."""
+
+    pool: str
+    offers: Offers
+    hosts: int
+    gang: bool
+    part: float = 0.0
 
 
 class Need(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,22 +112,32 @@ def split_demand(
     demands = {view.spec.name: PoolDemand() for view in views}
     room = {view.spec.name: bounds[view.spec.name] * view.spec.jobs_per_host for view in views}
     coming = {view.spec.name: view.starting * view.spec.jobs_per_host for view in views}
+    free = {
+        view.spec.name: float(
+            bounds[view.spec.name] - view.count_working([offer.name for offer in view.spec.offers])
+        )
+        for view in views
+    }
     for each in sorted(waiting, key=lambda w: -w.oldest_seconds):
         left = each.jobs
         options = _order_pools(each, views, prices)
-        steps = [(coming, *option) for option in options] + [(room, *option) for option in options]
-        for bound, name, offers, hosts in steps:
-            taken = min(left, max(0, int(min(bound[name], room[name]) // hosts)))
+        steps = [(bound, option) for bound in (coming, room) for option in options]
+        for bound, option in steps:
+            name, hosts, part = option.pool, option.hosts, option.part
+            most = min(bound[name], room[name]) // hosts
+            if part:  # not where busy hosts leave no room for hosts of their own
+                most = min(most, (free[name] + 1e-9) // part)
+            taken = min(left, max(0, int(most)))
             if taken:
                 coming[name] -= taken * hosts
                 room[name] -= taken * hosts
-                demands[name].add(offers, taken, hosts, hosts if each.tasks > 1 else 0)
+                free[name] -= taken * part
+                demands[name].add(option, taken)
                 left -= taken
         if left and options:
-            name, offers, hosts = options[0]
-            demands[name].add(offers, left, hosts, hosts if each.tasks > 1 else 0)
-            for name, _, _ in options:
-                demands[name].beyond = True
+            demands[options[0].pool].add(options[0], left)
+            for option in options:
+                demands[option.pool].beyond = True
         if not options:
             _say_unfit(each, views, demands)
     return demands
@@ -142,12 +171,9 @@ def cap_waiting(
     return tuple(kept)
 
 
-def _order_pools(
-    waiting: Waiting, views: Sequence[PoolView], prices: Prices
-) -> list[tuple[str, Offers, int]]:
-    """Return the pools that can run a job of the shape whole, the cheapest first: each with the
-    offers that fit, and the number of hosts that one job needs."""
-    found = []
+def _order_pools(waiting: Waiting, views: Sequence[PoolView], prices: Prices) -> list[PoolOption]:
+    """Return the pools that can run a job of the shape whole, the cheapest first."""
+    found: list[tuple[float, str, PoolOption]] = []
     for view in views:
         spec = view.spec
         if view.paused is not None or not serves(spec, waiting):
@@ -161,9 +187,19 @@ def _order_pools(
             continue
         told = prices.get(spec.name, {})
         price = min(told.get(offer.name, offer.usd_per_hour) for offer in fitting)
-        found.append((price, spec.name, frozenset(offer.name for offer in fitting), hosts))
-    found.sort(key=lambda option: option[:2])
-    return [option[1:] for option in found]
+        least = min(ranks[offer.name] for offer in fitting)
+        gang = waiting.tasks > 1
+        alone = spec.rents_alone(waiting.newest_seconds)
+        option = PoolOption(
+            pool=spec.name,
+            offers=frozenset(offer.name for offer in fitting),
+            hosts=hosts,
+            gang=gang,
+            part=0.0 if not alone else float(hosts) if gang else 1 / least,
+        )
+        found.append((price, spec.name, option))
+    found.sort(key=lambda each: each[:2])
+    return [option for _, _, option in found]
 
 
 def _say_unfit(waiting: Waiting, views: Sequence[PoolView], demands: dict[str, PoolDemand]) -> None:
@@ -181,9 +217,8 @@ def list_needs(view: PoolView, demand: PoolDemand) -> tuple[Need, ...]:
     """Return the needs of a pool, the one with the fewest fitting offers first. A pool that shrinks
     keeps these hosts, and one that grows spawns those of them that are missing."""
     spec = view.spec
-    working = [(h.offer, count) for h, count in view.shapes if h.is_serving and h.leases > 0]
-    busy = sum(count for _, count in working)
     every = frozenset(offer.name for offer in spec.offers)
+    busy = view.count_working(every)
     jobs = dict(demand.jobs)
     for host, count in view.shapes:
         if host.is_lost:
@@ -194,9 +229,9 @@ def list_needs(view: PoolView, demand: PoolDemand) -> tuple[Need, ...]:
         within = [o for o in jobs if o <= offers]
         hosts = math.ceil(sum(jobs[o] for o in within) / spec.jobs_per_host - 1e-9)
         gang = max((demand.gangs.get(o, 0) for o in within), default=0)
-        if gang:
-            held = sum(count for offer, count in working if offer in offers)
-            hosts = max(hosts, gang + held)
+        alone = math.ceil(sum(demand.alone.get(o, 0.0) for o in within) - 1e-9)
+        if gang or alone:
+            hosts = max(hosts, max(gang, alone) + view.count_working(offers))
         if offers == every:
             hosts = max(hosts, spec.min)
             if spec.buffer and (busy or demand.queued):

@@ -145,7 +145,7 @@ def _read_value(pool: str, key: str, value: Any, source: str) -> Any:
         return value
     try:
         if key in _TIMES:
-            return parse_duration(value)
+            return None if value == "off" else parse_duration(value)
         if key in _NUMBERS:
             return _read_number(value)
         if key == "queues":

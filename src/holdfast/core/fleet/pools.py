@@ -13,6 +13,7 @@ from holdfast.errors import ValidationError
 Wait = Annotated[float, Meta(ge=0, le=30 * 86_400)]
 Usd = Annotated[float, Meta(ge=0, le=10_000_000)]
 MAX_HOSTS = 100_000
+RENT_AFTER_SECONDS = 30.0
 
 
 class HostChecks(
@@ -42,7 +43,8 @@ class PoolSpec(
     offers: the machines that may be rented, in the order in which they are tried.
     min: least number of hosts that serve or start. max: most hosts that are not over. buffer:
     number of idle hosts kept ready while others are busy or jobs wait.
-    jobs_per_host: number of waiting jobs for which one host is rented.
+    jobs_per_host: number of waiting jobs for which one host is rented. rent_after_seconds: a job that
+    has waited for so long, because it fits no host as it is, is worth a host of its own; None: never.
     idle_timeout_seconds: time since a host's last lease ended, after which it is given back.
     spawn_timeout_seconds: longest time from the intent to the agent's first call.
     preflight_timeout_seconds: longest time from that call to the end of the host's checks.
@@ -65,6 +67,7 @@ class PoolSpec(
     max: Annotated[int, Meta(ge=0, le=MAX_HOSTS)] = 10
     buffer: Annotated[int, Meta(ge=0, le=MAX_HOSTS)] = 0
     jobs_per_host: Annotated[float, Meta(gt=0, le=100_000)] = 3.0
+    rent_after_seconds: Wait | None = RENT_AFTER_SECONDS
     idle_timeout_seconds: Wait = 300.0
     spawn_timeout_seconds: Wait = 300.0
     preflight_timeout_seconds: Wait = 300.0
@@ -79,6 +82,10 @@ class PoolSpec(
     queues: Annotated[tuple[Name, ...], Meta(max_length=256)] = ()
     labels: Annotated[dict[Name, ShortText], Meta(max_length=64)] = {}
     checks: HostChecks = HostChecks()
+
+    def rents_alone(self, waited_seconds: float) -> bool:
+        """Return whether a job that has waited for so long is worth a host of its own (DEMAND-5)."""
+        return self.rent_after_seconds is not None and waited_seconds >= self.rent_after_seconds
 
     def offer(self, name: str) -> Offer | None:
         """Return the offer of this name."""

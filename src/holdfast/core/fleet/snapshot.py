@@ -118,7 +118,7 @@ _LIVE = (InstanceState.INTENDED, InstanceState.ASKED, InstanceState.MADE)
 class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     """Queued jobs of one shape. jobs: their number. tasks: number of ranks of each; the resources
     are those of one task. project: "" for members of running jobs, which no quota holds back.
-    oldest_seconds: how long the oldest has waited."""
+    oldest_seconds, newest_seconds: how long the oldest and the newest of them have waited."""
 
     queue: str
     project: str = ""
@@ -129,6 +129,7 @@ class Waiting(msgspec.Struct, frozen=True, kw_only=True):
     memory_bytes: int = 0
     host_labels: Mapping[str, str] = {}
     oldest_seconds: float = 0.0
+    newest_seconds: float = 0.0
 
 
 class SpawnOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,6 +195,14 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def serving(self) -> int:
         """Return how many hosts serve."""
         return sum(count for host, count in self.shapes if host.is_serving)
+
+    def count_working(self, offers: Collection[str]) -> int:
+        """Return how many hosts of these offers serve and have work."""
+        return sum(
+            count
+            for host, count in self.shapes
+            if host.offer in offers and host.is_serving and host.leases > 0
+        )
 
     @property
     def present(self) -> int:

@@ -34,7 +34,8 @@ class PoolOutlook(msgspec.Struct, frozen=True, kw_only=True):
     host: the room of one new host, as its best offer has it; its id is replaced. starting: for each host on
     its way, the seconds since its intent. serving: number of hosts that serve. room: how many more it may
     rent. resumes_seconds: time until its pause for the provider, its breaker or its offer's back-off is over.
-    cycle_seconds: time between two cycles. spawn: how long hosts took from the intent to serving.
+    cycle_seconds: time between two cycles. jobs_per_host, rent_after_seconds: as the pool's spec has them.
+    spawn: how long hosts took from the intent to serving.
     failing: the share of spawns that fail, in 0…1. raises: the bounds with which it would rent one more now.
     """
 
@@ -46,6 +47,7 @@ class PoolOutlook(msgspec.Struct, frozen=True, kw_only=True):
     resumes_seconds: float = 0.0
     cycle_seconds: float = 30.0
     jobs_per_host: float = 3.0
+    rent_after_seconds: float | None = None
     spawn: Spread
     failing: float = 0.0
     raises: tuple[Change, ...] = ()

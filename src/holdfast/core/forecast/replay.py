@@ -198,11 +198,19 @@ class _Replay:
         look = pool.outlook
         if pool.room <= 0:
             return False
-        waiting = sum(count_worth(job, look) for job in self.line)
+        worth = [(job, count_ranks(job, look)) for job in self.line]
+        waiting = sum(count_worth(job, ranks) for job, ranks in worth)
+        after = look.rent_after_seconds
+        alone = 0.0  # hosts that jobs fill which have waited for long enough (DEMAND-5)
+        if after is not None:
+            late = [each for each in worth if each[1] and each[0].waited_seconds + self.at >= after]
+            alone = sum(count_worth(job, n) if job.tasks > 1 else job.tasks / n for job, n in late)
         if waiting:
             new = self.outlook.behind + self.outlook.arrivals_per_second * self.at
             waiting += min(MAX_POOL_LINE, int(new))
         wanted = math.ceil(waiting / look.jobs_per_host - 1e-9)
+        if alone:  # the hosts that serve are busy, else these jobs would be there
+            wanted = max(wanted, pool.serving + math.ceil(alone - 1e-9))
         for _ in range(min(pool.room, wanted - pool.serving - pool.starting)):
             pool.room -= 1
             self._bring(pool, 0.0)
@@ -318,9 +326,8 @@ class _Replay:
                 self._push(live.ends_at, partial(self._end, victim))
 
 
-def count_worth(job: Candidate, pool: PoolOutlook) -> int:
-    """Return as how many plain jobs a job counts for the size of a pool; 0 where the pool's hosts do not
-    take it."""
+def count_ranks(job: Candidate, pool: PoolOutlook) -> int:
+    """Return how many tasks of a job one of the pool's hosts holds; 0 where it takes none."""
     host = pool.host
     if (host.queues and job.queue not in host.queues) or not carries(host.labels, job.host_labels):
         return 0
@@ -329,8 +336,13 @@ def count_worth(job: Candidate, pool: PoolOutlook) -> int:
         (job.cpu_slots, host.free_cpu_slots),
         (job.memory_bytes, host.free_memory_bytes),
     )
-    ranks = min((have // want for want, have in needs if want), default=job.tasks)
-    return math.ceil(job.tasks / ranks) if ranks > 0 else 0
+    return max(0, min((have // want for want, have in needs if want), default=job.tasks))
+
+
+def count_worth(job: Candidate, ranks: int) -> int:
+    """Return as how many plain jobs a job counts for the size of a pool whose hosts hold so many of its
+    tasks each."""
+    return math.ceil(job.tasks / ranks) if ranks else 0
 
 
 def replay(

@@ -160,9 +160,12 @@ def close_span(facts: SpanFacts) -> SpanRows:
             forgotten.append(each.key)
     lost = _lose(accounts)
     leased: defaultdict[tuple[str, Unit], Counter[int]] = defaultdict(Counter)
+    bad: defaultdict[tuple[str, Unit], Counter[int]] = defaultdict(Counter)
     for row in rows:
         leased[row.subject.host_id, row.subject.unit][row.at_ms] += row.ms
-    rows += _name_hosts(facts, leased)
+        if row.name is LedgerName.UNFIT:
+            bad[row.subject.host_id, row.subject.unit][row.at_ms] += row.ms
+    rows += _name_hosts(facts, leased, bad)
     settled = {k.key.job_id for k in accounts.values()} & facts.over
     settled -= {k.key.job_id for k in accounts.values() if not k.account.ended}
     return SpanRows(
@@ -247,7 +250,9 @@ def _lose(accounts: dict[TaskKey, KeptAccount]) -> list[Renaming]:
 
 
 def _name_hosts(
-    facts: SpanFacts, leased: Mapping[tuple[str, Unit], Mapping[int, int]]
+    facts: SpanFacts,
+    leased: Mapping[tuple[str, Unit], Mapping[int, int]],
+    unfit: Mapping[tuple[str, Unit], Mapping[int, int]],
 ) -> Iterable[LedgerRow]:
     """Yield the rows of the time that no lease held."""
     for host in facts.hosts:
@@ -255,8 +260,9 @@ def _name_hosts(
             subject = Subject(
                 unit=unit, host_id=host.host_id, host=host.host, pool=host.pool, settled=True
             )
-            held = leased.get((host.host_id, unit), {})
-            for piece in name_unleased(host.times[unit], held, facts.since_ms, facts.until_ms):
+            held, bad = (of.get((host.host_id, unit), {}) for of in (leased, unfit))
+            span = facts.since_ms, facts.until_ms
+            for piece in name_unleased(host.times[unit], held, *span, unfit=bad):
                 yield LedgerRow(subject, piece.at_ms, piece.name, piece.ms)
 
 

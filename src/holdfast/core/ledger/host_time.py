@@ -43,12 +43,18 @@ def find_unfit(times: Sequence[HostTime]) -> list[Interval]:
 
 
 def name_unleased(
-    times: Sequence[HostTime], leased: Mapping[int, int], since: int, until: int
+    times: Sequence[HostTime],
+    leased: Mapping[int, int],
+    since: int,
+    until: int,
+    *,
+    unfit: Mapping[int, int] | None = None,
 ) -> list[MinutePiece]:
     """Return the milliseconds × devices of each minute that no lease held, by name.
 
-    leased: start of a minute → milliseconds × devices that leases held in it. In a minute in which
-    the host changed its state, they are taken from the time in which it served, before the other.
+    leased: start of a minute → milliseconds × devices that leases held in it. unfit: the part of them
+    in which the host was unfit, which is taken from such time. In a minute in which
+    the host changed its state, the rest is taken from the time in which it served, before the other.
     """
     offered: dict[int, dict[LedgerName, int]] = {}
     for time in times:
@@ -63,6 +69,10 @@ def name_unleased(
     pieces: list[MinutePiece] = []
     for at, names in sorted(offered.items()):
         held = leased.get(at, 0)
+        both = min((unfit or {}).get(at, 0), names.get(LedgerName.UNFIT, 0))
+        if both:
+            names[LedgerName.UNFIT] -= both
+            held -= both
         for name in _LEASED_FIRST:
             ms = names.get(name, 0)
             taken = min(held, ms)

@@ -83,8 +83,8 @@ class LedgerSum(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LedgerView(msgspec.Struct, frozen=True, kw_only=True):
-    """The ledger's sums between two times. by: the fields of each sum's key. The ledger is written
-    to a minute or two ago."""
+    """The ledger's sums of the span that was counted, in whole minutes. by: the fields of each sum's
+    key. The ledger is written to a minute or two ago."""
 
     since: datetime
     until: datetime

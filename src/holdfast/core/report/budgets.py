@@ -81,13 +81,27 @@ def _find_reached(usd: float, budget_usd: float) -> int:
     return NOTICE_PERCENT if usd >= budget_usd * NOTICE_PERCENT / 100 else 0
 
 
+def say_nothing_to_spend(project: str, at: str) -> str:
+    """Write what a budget of $0 does, from its first moment on. at: notice, hold, preempt."""
+    then = {
+        "notice": "its jobs run all the same, and people are told once a month (at_budget=notice)",
+        "hold": "no job of it starts (at_budget=hold)",
+        "preempt": "no job of it starts, and running ones are stopped and wait (at_budget=preempt)",
+    }
+    return f"project {project} has a budget of $0.00, which is spent at once: {then[at]}"
+
+
 def _say_held(project: str, budget: MonthBudget, at: datetime) -> str:
+    if budget.usd <= 0:
+        return say_nothing_to_spend(project, budget.at)
     whole = f"project {project} has spent its budget of ${budget.usd:,.2f} for {at:%B %Y}"
     return f"{whole} (budget_usd_per_month, at_budget={budget.at})"
 
 
 def _say_reached(project: str, budget: MonthBudget, usd: float, reached: int, at: datetime) -> str:
-    share = 100 if budget.usd <= 0 else int(100 * usd / budget.usd)
+    if budget.usd <= 0:
+        return say_nothing_to_spend(project, budget.at)
+    share = int(100 * usd / budget.usd)
     spent = f"project {project} has spent ${usd:,.2f} of its ${budget.usd:,.2f} for {at:%B %Y} ({share} %)"
     if reached < FULL_PERCENT:
         then = {

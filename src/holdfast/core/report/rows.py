@@ -16,7 +16,7 @@ import msgspec
 from holdfast.core.ledger.values import WORKING, LedgerName, LedgerSum, Unit
 from holdfast.core.records import Record
 from holdfast.core.report.losses import LossLine
-from holdfast.core.report.money import HOUR_MS, Prices
+from holdfast.core.report.money import HOUR_MS, PricedSpan
 
 _PROJECT, _HOST, _TIME = "project", "host", "time"
 _UNMEASURED = (LedgerName.UNMEASURED_BUSY, LedgerName.UNMEASURED_IDLE)
@@ -50,14 +50,16 @@ class ReportRow(Record, frozen=True, kw_only=True):
 
 
 class HoursReport(Record, frozen=True, kw_only=True):
-    """The hours of a span of time, by the names they were spent on. by: what the lines are told by. unit: gpu or
-    cpu. total: the sum of all lines, also of those that a limit left out. left_out: how many those
-    are. losses: the largest losses, with what would mend them."""
+    """The hours of a span of time, by the names they were spent on. since, until: the span that was
+    counted, in whole minutes. by: what the lines are told by. zone: whose days they are. unit: gpu or
+    cpu. total: the sum of all lines, also of those that a limit left out. left_out: how many those are.
+    losses: the largest losses, with what would mend them."""
 
     since: datetime
     until: datetime
     unit: Unit
     by: tuple[str, ...]
+    zone: str = "UTC"
     rows: tuple[ReportRow, ...]
     total: ReportRow
     losses: tuple[LossLine, ...] = ()
@@ -86,10 +88,10 @@ def list_asked(by: Sequence[str]) -> tuple[str, ...]:
 
 
 def make_rows(
-    sums: Iterable[LedgerSum], by: Sequence[str], prices: Prices, unit: Unit
+    sums: Iterable[LedgerSum], by: Sequence[str], prices: PricedSpan, unit: Unit
 ) -> tuple[list[ReportRow], ReportRow]:
     """Return the lines, the longest first, or in the order of time where they are told by it, and
-    their sum. sums: the ledger's by `list_asked(by)`."""
+    their sum. sums: the ledger's by `list_asked(by)`, with the cuts of `prices`."""
     asked = list_asked(by)
     project, host = asked.index(_PROJECT), asked.index(_HOST)
     tallies: dict[tuple[str, ...], _Tally] = {}
@@ -113,10 +115,10 @@ def find_rate(row: ReportRow) -> float | None:
 
 
 def _add(
-    tally: _Tally, each: LedgerSum, prices: Prices, unit: Unit, *, host: str, leased: bool
+    tally: _Tally, each: LedgerSum, prices: PricedSpan, unit: Unit, *, host: str, leased: bool
 ) -> None:
     into = tally.held if leased else tally.free
-    hour = prices.find_hour(host, unit)
+    hour = prices.find_hour(host, unit, each.key)
     for name, ms in each.ms.items():
         into[name] = into.get(name, 0) + ms
         if hour is None:

@@ -169,11 +169,12 @@ def check_layer(layer: Mapping[str, object], scope: Scope) -> dict[str, Value]:
 
 
 _OF_A_JOB = (
-    "time_limit_seconds", "stall_timeout_seconds", "silence_limit_seconds", "grace_seconds", "lease_ttl_seconds",
-    "watchdog_cap", "no_progress_limit", "budget_reset_seconds", "image_pull_seconds", "start_timeout_seconds",
+    "time_limit_seconds", "stall_timeout_seconds", "silence_limit_seconds", "grace_seconds", "stop_tells",
+    "lease_ttl_seconds", "watchdog_cap", "no_progress_limit", "budget_reset_seconds", "image_pull_seconds",
+    "setup_seconds", "start_timeout_seconds",
     "recovery_timeout_seconds", "first_beat_timeout_seconds", "idle_timeout_seconds",
     "preempt_min_run_seconds", "notice_seconds",
-    "on_straggler", "straggler_seconds", "on_corruption",
+    "on_straggler", "straggler_seconds", "on_corruption", "on_standstill", "standstill_seconds",
 )  # fmt: skip
 
 

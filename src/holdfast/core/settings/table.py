@@ -59,6 +59,13 @@ _ALL = (
     Setting("idle_timeout_seconds", "seconds", 7200.0,
             "a job at which a person sits (`run -it`, `notebook`) ends after so long without a key, traffic and work",
             low=0.05, high=30 * _DAY, may_be_off=True),
+    Setting("on_standstill", "word", "tell",
+            "what follows when a step, or a counter that a job prints, moved and then stood beside idle hardware: an "
+            "event (tell), or the job is stopped as stalled (stop)",
+            words=("ignore", "tell", "stop")),
+    Setting("standstill_seconds", "seconds", 600.0,
+            "a step or printed counter that stands for so long is suspected, and for three times the longest time "
+            "that it stood before", low=1, high=30 * _DAY, may_be_off=True),
     Setting("section_factor", "number", 5.0,
             "a named section's learned timeout is its longest pass times this", low=1, high=100),
     Setting("health_watch", "word", "auto",
@@ -93,6 +100,10 @@ _ALL = (
             words=("ignore", "tell", "restart")),
     # endings
     Setting("grace_seconds", "seconds", 15.0, "time between TERM and KILL", low=0, high=_DAY),
+    Setting("stop_tells", "word", "main",
+            "which processes of a task hear the TERM of a stop first: the main one, so that no helper's death breaks "
+            "its save (main), or all (tree)",
+            words=("main", "tree")),
     Setting("drain_force_seconds", "seconds", 45.0,
             "a drain not confirmed by then, or by its grace and half of this if longer, is forced: KILL without grace",
             low=1, high=_DAY, scope="cluster"),
@@ -253,6 +264,10 @@ _ALL = (
             "a checkpoint of at most this size is also handed over in CHECKPOINT_DATA", low=0, high=96, scope="queue"),
     # containers
     Setting("image_pull_seconds", "seconds", 1800.0, "time the pull of a container image may take", low=1, high=_DAY),
+    # environments
+    Setting("setup_seconds", "seconds", 3600.0,
+            "time the making of an environment (--setup) may take, the wait for another job's making included",
+            low=1, high=_DAY),
     # limits
     Setting("log_keep_mb", "number", 16.0,
             "log kept by the controller per stream and attempt: its head and its tail", low=0.1, high=4096),

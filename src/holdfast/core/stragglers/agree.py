@@ -37,10 +37,11 @@ class ChecksumRing:
     """The checksums of a rank that are not told yet. Where there are too many, those of every
     second step are left out, then of every fourth, so that ranks keep the same steps."""
 
-    __slots__ = ("_kept",)
+    __slots__ = ("_kept", "_told")
 
     def __init__(self) -> None:
         self._kept: list[StepChecksum] = []
+        self._told: list[StepChecksum] = []
 
     def add(self, checksum: StepChecksum) -> None:
         """Keep a checksum; the newest of a step counts."""
@@ -54,8 +55,14 @@ class ChecksumRing:
 
     def take(self) -> list[StepChecksum]:
         """Return them, and forget them."""
-        kept, self._kept = self._kept, []
-        return kept[-MAX_TOLD:]
+        kept = self._kept[-MAX_TOLD:]
+        self._told, self._kept = self.list_last(), []
+        return kept
+
+    def list_last(self) -> list[StepChecksum]:
+        """Return the newest, for the report of an end, also those that were told: the sync that told
+        them may have been cut, and the report itself is sent until it is acknowledged."""
+        return [*self._told, *self._kept][-MAX_TOLD:]
 
 
 class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +93,8 @@ class Agreement:
         for told in checksums:
             if self._over:
                 return None
+            if told.step in self._alike:
+                continue  # it was told before
             step = self._steps.setdefault(told.step, {})
             step[rank] = told
             while len(self._steps) > _KEPT_STEPS:

@@ -27,13 +27,16 @@ _TINY = 1e-6
 class Chunk(msgspec.Struct, frozen=True):
     """The same steps of all ranks. logs: measure → rank → the logarithm of its seconds a step.
     above: how far that is above the median of the others. wall: the logarithm of the gang's seconds a
-    step."""
+    step. late: rank → how many seconds after the middle of the ranks it came to the last step; empty
+    where that is not known. error: by how many seconds that may be wrong."""
 
     first_step: int
     last_step: int
     logs: Mapping[PaceMeasure, Mapping[int, float]]
     above: Mapping[PaceMeasure, Mapping[int, float]]
     wall: float
+    late: Mapping[int, float] = {}
+    error: float = 0.0
 
     @property
     def steps(self) -> int:
@@ -42,12 +45,20 @@ class Chunk(msgspec.Struct, frozen=True):
 
 
 def make_chunk(
-    first_step: int, last_step: int, logs: Mapping[PaceMeasure, Mapping[int, float]]
+    first_step: int,
+    last_step: int,
+    logs: Mapping[PaceMeasure, Mapping[int, float]],
+    arrived: Mapping[int, tuple[float, float]],
 ) -> Chunk:
     """Return a chunk with its ranks compared (SLOW-2)."""
     above = {measure: _compare_others(each) for measure, each in logs.items()}
     wall = median(logs[PaceMeasure.STEP].values())
-    return Chunk(first_step, last_step, logs, above, wall)
+    late: dict[int, float] = {}
+    if arrived.keys() >= logs[PaceMeasure.STEP].keys():
+        middle = median(at for at, _ in arrived.values())
+        late = {rank: at - middle for rank, (at, _) in arrived.items()}
+    error = max((error for _, error in arrived.values()), default=0.0)
+    return Chunk(first_step, last_step, logs, above, wall, late, error)
 
 
 def _compare_others(logs: Mapping[int, float]) -> dict[int, float]:
@@ -108,11 +119,11 @@ class GangPace:
         self._done = max(self._done, begin)
         while frontier - self._done >= LEAST_STEPS:
             end = self._find_end(ranks, self._done, frontier)
-            logs = self._compare(ranks, self._done, end)
+            logs, arrived = self._compare(ranks, self._done, end)
             begun, self._done = self._done, end
             self._drop_done(end)
             if logs:
-                chunk = make_chunk(begun, end, logs)
+                chunk = make_chunk(begun, end, logs, arrived)
                 self.chunks.append(chunk)
                 yield chunk
 
@@ -137,8 +148,9 @@ class GangPace:
 
     def _compare(
         self, ranks: Sequence[int], begin: int, end: int
-    ) -> Mapping[PaceMeasure, Mapping[int, float]]:
-        """Return what each measure says of these steps, for measures that all ranks have."""
+    ) -> tuple[Mapping[PaceMeasure, Mapping[int, float]], Mapping[int, tuple[float, float]]]:
+        """Return what each measure says of these steps, for measures that all ranks have, and when each
+        rank came to the last of them, and how wrong that may be."""
         owns, steps, cpus = dict[int, float](), dict[int, float](), dict[int, float]()
         arrived: dict[int, tuple[float, float]] = {}
         for rank in ranks:
@@ -156,7 +168,7 @@ class GangPace:
                 if block.last_step == end:
                     arrived[rank] = (told.at, told.error)
             if 2 * weight < end - begin:
-                return {}
+                return {}, {}
             steps[rank] = step / weight
             if own == own:  # not NaN: all of its blocks said it
                 owns[rank] = own / weight
@@ -165,7 +177,7 @@ class GangPace:
         whole: dict[PaceMeasure, Mapping[int, float]] = {PaceMeasure.STEP: steps}
         if len(owns) == len(ranks):
             whole[PaceMeasure.OWN] = owns  # better than processor time and arrivals
-            return whole
+            return whole, arrived
         if len(cpus) == len(ranks):
             whole[PaceMeasure.CPU] = cpus
         late = _find_lateness(arrived, len(ranks))
@@ -176,7 +188,7 @@ class GangPace:
             whole[PaceMeasure.ARRIVAL] = {
                 rank: math.log(max(seconds + late[rank], _TINY)) for rank in late
             }
-        return whole
+        return whole, arrived
 
 
 def _log(seconds: float | None) -> float:

@@ -8,6 +8,12 @@ SLOW-2  A rank is compared with the median of the others, so that a host that sl
 SLOW-3  A rank whose time of its own is a small part of the step is not why the gang waits, and it is not
         named.
 SLOW-4  Where the gang is slower than it was and no rank is named, only that is said.
+SLOW-5  A rank is named only in a gang whose ranks wait for each other. Where it fell behind the others
+        by as much as its slowness says, they do not wait, and each does work of its own. Its arrivals
+        alone are evidence only where they keep their distance, which those of ranks that do not wait
+        lose by and by.
+SLOW-6  A slowness that passed by itself, as that of a shard of longer texts, may come again: from then on
+        a rank of the gang is named only after one and a half times as many steps.
 """
 
 from __future__ import annotations
@@ -42,7 +48,13 @@ class _PaceBar(msgspec.Struct, frozen=True):
     share: float
 
 
-_BARS = (_PaceBar(1, 1.14, 1.0), _PaceBar(3, 1.12, 0.85), _PaceBar(8, 1.12, 0.75))
+_BARS = (
+    _PaceBar(1, 1.14, 1.0),
+    _PaceBar(2, 1.13, 0.9),
+    _PaceBar(3, 1.12, 0.85),
+    _PaceBar(5, 1.12, 0.8),
+    _PaceBar(8, 1.12, 0.75),
+)
 """The short window is for a clear case, the others for noisier gangs."""
 _CHUNK_LOG = math.log(1.07)
 _STEADY_LOG = math.log(1.06)
@@ -55,6 +67,12 @@ _SLOWED_STEPS = 30
 _SLOWED_CHUNKS = 6
 _BEFORE_CHUNKS = 12
 _SAMPLE = 64
+_PASSING = 1.5
+_MOST_LOST = 0.3
+_BOUND_CHUNKS = 14
+_BOUND_LAG = 6
+_BOUND_RATIO = 1.6
+_CLEAR = 3.0
 
 
 class GangJudge:
@@ -63,6 +81,7 @@ class GangJudge:
     def __init__(self) -> None:
         self._pace = GangPace()
         self._slow: dict[int, SlowRank] = {}
+        self._passing_steps = 0.0  # SLOW-6
 
     @property
     def slow(self) -> Sequence[SlowRank]:
@@ -88,9 +107,13 @@ class GangJudge:
         for rank, slow in list(self._slow.items()):
             if _is_steady(chunks, slow):
                 del self._slow[rank]
+                lasted = _PASSING * (slow.at_step - slow.since_step)
+                self._passing_steps = max(self._passing_steps, lasted)
                 found.append(Steady(rank=rank, at_step=chunks[-1].last_step))
         for slow in _find_slow(chunks):
             if slow.rank not in self._slow:
+                if slow.at_step - slow.since_step < self._passing_steps:
+                    continue
                 found.append(slow)
             self._slow[slow.rank] = slow
         if not self._slow and (slowed := _find_slowed(chunks)) is not None:
@@ -142,6 +165,8 @@ def _find_in(
     suspects = [rank for rank, log in newest.items() if log >= _CHUNK_LOG]
     if not suspects or 2 * len(suspects) > len(newest):
         return []
+    if measure is PaceMeasure.ARRIVAL and not _keep_distance(chunks):
+        return []
     compared = [chunk.above[measure] for chunk in window]
     found = []
     for rank in suspects:
@@ -150,7 +175,8 @@ def _find_in(
             continue
         if sum(log >= _CHUNK_LOG for log in logs) < bar.share * len(logs):
             continue
-        found.append((rank, median(logs)))
+        if not _falls_behind(rank, median(logs), window, chunks):
+            found.append((rank, median(logs)))
     if not found:
         return []
     slow_ranks = {rank for rank, _ in found}
@@ -167,6 +193,38 @@ def _find_in(
         if slow is not None:
             named.append(slow)
     return named
+
+
+def _falls_behind(rank: int, log: float, window: Sequence[Chunk], chunks: Sequence[Chunk]) -> bool:
+    """Return whether a rank that is slow by `log` lost as much time to the others in the window as it
+    would lose where they do not wait for it, also where that is not known (SLOW-5)."""
+    first = max(0, len(chunks) - len(window) - 1)
+    known = [chunk for chunk in chunks[first:] if rank in chunk.late]
+    if len(known) < 2:
+        return True
+    begin, end = known[0], known[-1]
+    steps = end.last_step - begin.last_step
+    loses = steps * math.exp(median(chunk.wall for chunk in window)) * math.expm1(log)
+    return end.late[rank] - begin.late[rank] > _MOST_LOST * loses
+
+
+def _keep_distance(chunks: Sequence[Chunk]) -> bool:
+    """Return whether the ranks are as far from each other after several chunks as after one, and by
+    clearly more than their clocks may be wrong (SLOW-5)."""
+    known = [chunk for chunk in chunks if chunk.late]
+    if len(known) < _BOUND_CHUNKS:
+        return False
+    near, far = _measure_drift(known, 1), _measure_drift(known, _BOUND_LAG)
+    return near > _CLEAR * median(chunk.error for chunk in known) and far <= _BOUND_RATIO * near
+
+
+def _measure_drift(chunks: Sequence[Chunk], lag: int) -> float:
+    """Return how far a rank's lateness moves within `lag` chunks, in the median."""
+    pairs = zip(chunks, chunks[lag:], strict=False)
+    moved = [
+        abs(b.late[rank] - a.late[rank]) for a, b in pairs for rank in a.late if rank in b.late
+    ]
+    return median(moved) if moved else 0.0
 
 
 def _list_runs(

@@ -50,7 +50,8 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
 class TreeReading(msgspec.Struct, frozen=True, kw_only=True):
     """The task's process tree at one instant. None is "could not be read".
 
-    cpu_seconds, io_bytes: counters since the start, over the tree. rss_bytes: resident memory now.
+    cpu_seconds, io_bytes: counters since the start, over the tree; io_bytes has what was read,
+    written, sent and received. rss_bytes: resident memory now.
     stopped: how many of its processes a signal or a debugger has stopped.
     """
 
@@ -255,7 +256,11 @@ def _weigh(window: SignalWindow, settings: WatchSettings, gpus: int) -> tuple[Si
         return Signal.BUSY, f"its processes use {window.cpu_percent:.0f} % of a core", False
     io_rate, memory_rate = window.io_mb_s or 0.0, window.memory_mb_s or 0.0
     if io_rate > settings.io_moving_mb_per_second:
-        return Signal.BUSY, f"its processes read and wrote {io_rate:.1f} MB/s", True
+        return (
+            Signal.BUSY,
+            f"its processes moved {io_rate:.1f} MB/s through files and sockets",
+            True,
+        )
     if memory_rate > settings.memory_moving_mb_per_second:
         return Signal.BUSY, f"its processes' memory moved by {memory_rate:.1f} MB/s", True
     if gpus:

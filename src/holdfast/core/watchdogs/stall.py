@@ -230,9 +230,12 @@ class Stall(msgspec.Struct, frozen=True, kw_only=True):
                 "first_beat_timeout_seconds": limit,
             }
             return make_trip(Watchdog.STALL, reason, waited)
+        signal = self.evidence.get("signal", Signal.UNKNOWN)
+        found = f"although its last sample found it {signal}"
+        found = "and no signal could decide" if signal == Signal.UNKNOWN else found
         reason = (
             f"no beat for {describe_seconds(quiet)}{self._place()}: the silence limit of "
-            f"{describe_seconds(limit)} has passed, and no signal could decide ({self.words})"
+            f"{describe_seconds(limit)} has passed, {found} ({self.words})"
         )
         evidence: Evidence = {
             **self.evidence,

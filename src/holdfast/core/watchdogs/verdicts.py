@@ -1,5 +1,5 @@
-"""The verdicts: a `Trip` (core.facts) ends the task, a `LeavingSoon` is told to its user; the
-other two are for the log alone."""
+"""The verdicts: a `Trip` (core.facts) ends the task, a `LeavingSoon` and a `StandsStill` are told to
+its user; the other two are for the log alone."""
 
 import msgspec
 
@@ -27,6 +27,14 @@ class Rearmed(msgspec.Struct, frozen=True, kw_only=True):
     evidence: Evidence = {}
 
 
+class StandsStill(msgspec.Struct, frozen=True, kw_only=True):
+    """The work seems to stand still. It is told to the job's owner, and no reason to kill."""
+
+    watchdog: Watchdog
+    reason: str
+    evidence: Evidence = {}
+
+
 class LeavingSoon(msgspec.Struct, frozen=True, kw_only=True):
     """The task will end soon, unless its user stirs; the sentence is shown to that user."""
 
@@ -34,7 +42,7 @@ class LeavingSoon(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-Verdict = Trip | Suspect | Rearmed | LeavingSoon
+Verdict = Trip | Suspect | Rearmed | StandsStill | LeavingSoon
 
 
 def make_trip(watchdog: Watchdog, reason: str, evidence: Evidence) -> Trip:

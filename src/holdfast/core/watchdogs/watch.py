@@ -1,4 +1,4 @@
-"""All six watchdogs over one attempt of one task.
+"""All watchdogs over one attempt of one task.
 
 Inputs return nothing; `tick` returns everything. The runner puts in what happened, ticks, and
 carries out the verdicts: a `Trip` ends the task (at most one ever comes), `Suspect` and `Rearmed`
@@ -30,6 +30,7 @@ from holdfast.core.watchdogs.operator_stop import OperatorStop
 from holdfast.core.watchdogs.sections import IDLE_SECTION
 from holdfast.core.watchdogs.signals import Reading
 from holdfast.core.watchdogs.stall import Stall
+from holdfast.core.watchdogs.standstill import Standstill
 from holdfast.core.watchdogs.time_limit import TimeLimit
 from holdfast.core.watchdogs.verdicts import Evidence, Verdict, make_trip
 from holdfast.errors import ValidationError
@@ -81,6 +82,7 @@ class _State(msgspec.Struct, frozen=True, kw_only=True):
     lost_lease: LostLease = LostLease()
     operator_stop: OperatorStop = OperatorStop()
     idle: Idle = Idle()
+    standstill: Standstill = Standstill()
     last_beat: LastBeat | None = None
     trip: Trip | None = None
 
@@ -129,6 +131,11 @@ class TaskWatch:
         return self._state.stall.suspected
 
     @property
+    def standstill(self) -> str:
+        """Return the sentence of the suspicion that the work stands still, "" where there is none."""
+        return self._state.standstill.told
+
+    @property
     def knows_sections(self) -> bool:
         """Return whether the task has announced any section."""
         sections = self._state.stall.sections
@@ -171,6 +178,8 @@ class TaskWatch:
         health_at = state.health.sample_at(self._settings, self._gpus)
         health_at = math.inf if self._health_rests() else health_at
         idle_at = state.idle.sample_at(self._settings)
+        if not state.stall.sections.open:
+            idle_at = min(idle_at, state.standstill.sample_at(self._settings))
         at = min(stall_at, health_at, idle_at)
         return None if math.isinf(at) else SampleWish(at, fast=stall_at <= min(health_at, idle_at))
 
@@ -202,6 +211,14 @@ class TaskWatch:
         if self._settings.idle_timeout_seconds is not None and self._state.trip is None:
             self._hear(now)
             self._set(idle=self._state.idle.touch(self._state.at, key=key))
+
+    def move(self, now: float, at: float | None, longest_seconds: float, what: str) -> None:
+        """Note when the work last moved forward, by its steps or by what it prints (STAND-2)."""
+        if self._state.trip is None:
+            self._hear(now)
+            standstill, said = self._state.standstill.move(at, longest_seconds, what)
+            self._said += said
+            self._set(standstill=standstill)
 
     def beat(
         self,
@@ -239,6 +256,12 @@ class TaskWatch:
         self._hear(now)
         idle = self._state.idle.sample(reading, self._settings, self._gpus, owns_whole_box)
         self._set(idle=idle)
+        if not self._state.stall.sections.open:
+            standstill, said = self._state.standstill.sample(
+                reading, self._settings, self._gpus, owns_whole_box
+            )
+            self._said += said
+            self._set(standstill=standstill)
         stall, said = self._state.stall.check(now, self._settings)
         if not any(isinstance(verdict, Trip) for verdict in said):  # `tick` trips by silence
             self._said += said
@@ -275,6 +298,7 @@ class TaskWatch:
             time_limit=TimeLimit(started_at),
             stall=Stall().start(now),
             health=GpuHealth().start(started_at).reset(now),
+            standstill=Standstill(),
             last_beat=None,
         )
 
@@ -341,6 +365,7 @@ class TaskWatch:
         names = ("started_at", "reset_at", "beaten")
         kept["health"] = {name: getattr(health, name) for name in names}
         kept["idle"] = msgspec.structs.replace(state.idle, window=None)
+        kept["standstill"] = Standstill()  # the next agent sees for itself whether the work moves
         plain: dict[str, Any] = msgspec.to_builtins(kept)
         return plain
 
@@ -395,7 +420,12 @@ class TaskWatch:
     def _listen_again(self, now: float, deaf_seconds: float) -> None:
         health = self._state.health
         health = health.reset(now) if health.started_at is not None else health
-        self._set(at=now, stall=self._state.stall.listen_again(deaf_seconds), health=health)
+        self._set(
+            at=now,
+            stall=self._state.stall.listen_again(deaf_seconds),
+            health=health,
+            standstill=self._state.standstill.listen_again(deaf_seconds),
+        )
 
     def _health_rests(self) -> bool:
         """Return whether GPU health pauses: inside a section in which another clock runs, because

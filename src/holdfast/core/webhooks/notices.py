@@ -33,9 +33,10 @@ _ENDS: dict[str, str] = {
 }
 _AGAIN = "job.requeued"
 _TRIPPED = "task.tripped"
+_STILL = "task.still"
 IDLE_GPUS = "job.idle_gpus"
 BUDGET_REACHED = "project.budget"
-NOTED_EVENTS = (*_ENDS, _AGAIN, _TRIPPED, IDLE_GPUS, BUDGET_REACHED)
+NOTED_EVENTS = (*_ENDS, _AGAIN, _TRIPPED, _STILL, IDLE_GPUS, BUDGET_REACHED)
 """The kinds of events that may become a notice."""
 _STALLS = frozenset({Watchdog.STALL, Watchdog.GPU_HEALTH})
 _FAILURES = frozenset({Budget.RETRIES, Budget.INFRA, Budget.WATCHDOG})
@@ -43,7 +44,7 @@ _FAILURES = frozenset({Budget.RETRIES, Budget.INFRA, Budget.WATCHDOG})
 
 class NoticeKind(StrEnum):
     """The occasion of a notice. END: the job has ended. FAILURE: it, or an attempt of it, failed. STALL: a
-    watchdog found that it stands still. FIRST_OUTPUT: it printed something. WAITS: it has waited for
+    watchdog found or suspects that it stands still. FIRST_OUTPUT: it printed something. WAITS: it has waited for
     longer than asked. IDLE: its GPUs do nothing. BUDGET: its project has spent much of its budget."""
 
     END = "end"
@@ -148,7 +149,11 @@ def list_kinds(event: EventRecord) -> frozenset[NoticeKind]:
         return frozenset({NoticeKind.STALL})
     if event.kind in _MOMENTS:
         return frozenset({NoticeKind(event.kind)})
-    told = {IDLE_GPUS: NoticeKind.IDLE, BUDGET_REACHED: NoticeKind.BUDGET}.get(event.kind)
+    told = {
+        _STILL: NoticeKind.STALL,
+        IDLE_GPUS: NoticeKind.IDLE,
+        BUDGET_REACHED: NoticeKind.BUDGET,
+    }.get(event.kind)
     return frozenset() if told is None else frozenset({told})
 
 
@@ -232,6 +237,7 @@ def _say_kind(event: EventRecord) -> str:
         IDLE_GPUS: "its GPUs are idle",
         _AGAIN: "an attempt failed, and it is tried again",
         _TRIPPED: "it stood still and was stopped",
+        _STILL: "it seems to stand still",
         NoticeKind.FIRST_OUTPUT: "first output",
         NoticeKind.WAITS: "still waiting",
     }

@@ -21,7 +21,7 @@ MAX_CYCLES = 500
 
 def no_pool(name: str) -> NotFound:
     """Return the error for an unknown pool."""
-    return NotFound(f"there is no pool {name!r}; `holdfast pools ls` lists them")
+    return NotFound(f"there is no pool {name!r}; `holdfast pools list` lists them")
 
 
 def pool_is_going(name: str) -> Conflict:

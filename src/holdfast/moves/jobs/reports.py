@@ -153,6 +153,10 @@ def _storable(beat: TaskBeat) -> TaskBeat:
         total=clamp_count(beat.total),
         age_seconds=min(max(beat.age_seconds, 0.0), MAX_AGE_SECONDS),
         section=None if beat.section is None else clean_text(beat.section),
+        rate=beat.rate,
+        still_seconds=None
+        if beat.still_seconds is None
+        else min(max(beat.still_seconds, 0.0), MAX_AGE_SECONDS),
     )
 
 
@@ -283,7 +287,9 @@ def note_beat(task: TaskRow, beat: TaskBeat | None, now: datetime) -> None:
     beat_at = now - timedelta(seconds=beat.age_seconds)
     task.step = task.step if beat.step is None else beat.step
     task.total = task.total if beat.total is None else beat.total
-    task.section = beat.section
+    task.section, task.rate = beat.section, beat.rate
+    still = beat.still_seconds
+    task.moved_at = None if still is None else now - timedelta(seconds=still)
     task.first_beat_at = task.first_beat_at or beat_at
     task.beat_at = beat_at if task.beat_at is None else max(task.beat_at, beat_at)
 

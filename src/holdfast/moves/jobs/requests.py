@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.core.arrays.arrays import IN_LINE
 from holdfast.core.arrays.differences import say_differences
+from holdfast.core.bundles.code import CodeRef
 from holdfast.core.causes import Cause
 from holdfast.core.facts import LAPSED, make_lost
 from holdfast.core.lease import Spell, count_gaps, margin_seconds
@@ -38,8 +39,14 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def hash_spec(spec: JobSpec) -> str:
-    """Return the SHA-256 of the whole spec, secrets included, with which a repeat is compared."""
-    return hashlib.sha256(_encoder.encode(spec)).hexdigest()
+    """Return the SHA-256 of the spec, secrets included, with which a repeat is compared. What was
+    resolved when it was submitted (the instant of a start, the commit of a branch, the state of a
+    checkout) is left out, because a repeat resolves that anew."""
+    code, starts = spec.code, spec.start_at
+    if code is not None:
+        code = CodeRef(url=code.url, ref=code.ref) if code.url and code.ref else code.bare
+    asked = msgspec.structs.replace(spec, code=code, start_at=None if starts is None else 0.0)
+    return hashlib.sha256(_encoder.encode(asked)).hexdigest()
 
 
 def list_secrets(job: NewJob) -> dict[str, str]:

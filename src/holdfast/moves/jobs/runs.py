@@ -6,8 +6,9 @@ from datetime import datetime, timedelta
 from holdfast.core.causes import Cause
 from holdfast.core.endings.decide import decide_success
 from holdfast.core.endings.drain import Completion
-from holdfast.core.endings.fallen import classify_fallen, name_rank
+from holdfast.core.endings.fallen import classify_fallen, name_rank, name_silent
 from holdfast.core.endings.rules import OperatorRule
+from holdfast.core.endings.trigger import find_silent
 from holdfast.core.facts import LAPSED, TaskFacts
 from holdfast.core.records import MemberRecord
 from holdfast.core.states import AttemptEvent, JobEvent, JobState, TaskEvent, TaskState
@@ -188,7 +189,12 @@ def _fail_task(m: Moves, job: JobRow, task: TaskRow, rules: Sequence[OperatorRul
         return  # it is replaced by itself (MEMBER-1, `moves.jobs.members`)
     found = classify_fallen(task.facts, rules, member=job.supervised and task.rank > 0)
     if job.tasks > 1:
-        found = name_rank(found, task.rank, task.host_name)
+        silent = [] if job.supervised else find_silent(m.ranks(job), task)
+        found = (
+            name_silent(found, silent, job.tasks)
+            if silent
+            else name_rank(found, task.rank, task.host_name)
+        )
     drains.begin_drain(m, job, found.cause, found.message, trigger=task)
 
 

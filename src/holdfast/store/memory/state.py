@@ -254,7 +254,13 @@ class MemoryState:
             else None
         )
         if beat is not None:
-            fields.update(step=beat.step, total=beat.total, beat_at=beat.beat_at)
+            fields.update(
+                step=beat.step,
+                total=beat.total,
+                beat_at=beat.beat_at,
+                rate=beat.rate,
+                moved_at=beat.moved_at,
+            )
         return JobRecord(**fields)
 
     def task_record(self, task: TaskRow) -> TaskRecord:

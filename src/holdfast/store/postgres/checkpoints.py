@@ -16,7 +16,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.records import CheckpointRecord
 from holdfast.core.states import JobState
 from holdfast.moves import checkpoints
-from holdfast.moves.checkpoints import CheckpointAdded, NewCheckpoint
+from holdfast.moves.checkpoints import CheckpointAdded, KnownBlobStore, NewCheckpoint
 from holdfast.moves.jobs.requests import no_job
 from holdfast.moves.rows import MAX_BIGINT, MAX_INT, clamp_count, clean_text, is_storable_key
 from holdfast.store.port.clock import Now
@@ -204,6 +204,24 @@ class PostgresCheckpoints(OnSession):
         record."""
         rows = await self.session.rows("find_other_than_inputs", hashes=list(hashes))
         return {*hashes} - {row["hash"] for row in rows}
+
+    async def read_blob_store(self, holder: str = "") -> KnownBlobStore:
+        """Return the blob store that holds the blobs of this database, as far as it is known.
+        holder: the name of the asking server in the lead's row."""
+        row = await self.session.single(lambda tx: tx.one("read_blob_store", holder=holder))
+        return msgspec.convert(row, KnownBlobStore)
+
+    @transacts
+    async def adopt_blob_store(self, tx: Tx, id: str, place: str, *, instead_of: str) -> str:
+        """Note that the blobs of this database are in the store `id`, unless another server noted
+        one meanwhile; return the id that is known then."""
+        await tx.run("adopt_blob_store", id=id, place=place, instead_of=instead_of)
+        row = await tx.one("read_blob_store", holder="")
+        return "" if row is None else str(row["id"])
+
+    async def list_named_blobs(self, limit: int) -> set[str]:
+        """Return the names of blobs on record, of every kind the newest `limit`."""
+        return {row["blob"] for row in await self.session.rows("list_named_blobs", limit=limit)}
 
     async def find_known_blobs(self, names: Sequence[str]) -> set[str]:
         """Return which of these blobs must stay, because a row names them, or because their jobs

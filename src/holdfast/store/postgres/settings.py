@@ -10,6 +10,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.placement.plan import QuotaLeft, Share
 from holdfast.core.records import ProjectRecord, QueueRecord
 from holdfast.core.report.depths import QueueDepth
+from holdfast.core.report.money import PRICE, HostPrice, find_changes
 from holdfast.core.settings.resolve import Value
 from holdfast.errors import NotFound
 from holdfast.moves import layers
@@ -23,6 +24,7 @@ from holdfast.store.port.store import SettingsStore
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Rows, Tx, to_json
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
+from holdfast.store.postgres.prices import write_prices
 
 
 class PostgresSettings(OnSession, SettingsStore):
@@ -50,13 +52,7 @@ class PostgresSettings(OnSession, SettingsStore):
         self, tx: Tx, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: Now = None
     ) -> int:
         checked = layers.check_changes(changes, unset, "cluster")
-        at = await tx.now(now)
-        row = await _lock_cluster(tx)
-        if layers.merge_layer(row["settings"], checked, unset) == row["settings"]:
-            return int(row["settings_rev"])
-        revision = int(await tx.value("write_cluster", changes=to_json(checked), unset=list(unset)))
-        await write_events(tx, [layers.settings_event(checked, unset)], at)
-        return revision
+        return await write_cluster(tx, checked, unset, await tx.now(now))
 
     @transacts
     async def write_rules(self, tx: Tx, text: str, *, now: Now = None) -> int:
@@ -198,6 +194,26 @@ class PostgresSettings(OnSession, SettingsStore):
         await tx.run("delete_project", name=name)
         await tx.one("bump_revision")
         await write_events(tx, [layers.forgotten_event(name)], at)
+
+
+async def write_cluster(
+    tx: Tx, checked: Mapping[str, Value], unset: Sequence[str], at: datetime, *, priced: bool = True
+) -> int:
+    """Write checked settings of the cluster, and return the revision. priced: a price among them holds
+    from now on; False where the caller writes from when on it does."""
+    row = await _lock_cluster(tx)
+    merged = layers.merge_layer(row["settings"], checked, unset)
+    if merged == row["settings"]:
+        return int(row["settings_rev"])
+    revision = int(await tx.value("write_cluster", changes=to_json(checked), unset=list(unset)))
+    await write_events(tx, [layers.settings_event(checked, unset)], at)
+    old, new = (
+        msgspec.convert({"host": "", PRICE: of.get(PRICE)}, HostPrice)
+        for of in (row["settings"], merged)
+    )
+    if priced:
+        await write_prices(tx, find_changes({"": old}, [new], at), at)
+    return revision
 
 
 async def _lock_cluster(tx: Tx) -> dict[str, Any]:

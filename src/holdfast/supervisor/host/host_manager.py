@@ -17,7 +17,7 @@ import time
 from typing import TYPE_CHECKING
 
 from holdfast.errors import Unavailable, ValidationError
-from holdfast.process.ending import KILL_POLL_SECONDS
+from holdfast.process.endings.ending import KILL_POLL_SECONDS
 from holdfast.process.loop import FrameLine, catch_signals, write_note
 from holdfast.process.sweep import sweep
 from holdfast.process.syscalls import become_subreaper

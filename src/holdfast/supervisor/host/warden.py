@@ -33,7 +33,7 @@ from pathlib import Path
 
 from holdfast.bounds import UNREADABLE
 from holdfast.errors import ValidationError
-from holdfast.process.ending import KILL_POLL_SECONDS
+from holdfast.process.endings.ending import KILL_POLL_SECONDS
 from holdfast.process.loop import FrameLine, Mishaps, Poller, write_note
 from holdfast.process.nursery import Nursery, ProgramEvents, ProgramRun
 from holdfast.process.spawn import SpawnRequest, signal_group

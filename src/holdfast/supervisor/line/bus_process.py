@@ -37,6 +37,7 @@ from holdfast.process.spawn import raise_descriptor_limit
 from holdfast.supervisor.line.gate import Gate
 from holdfast.supervisor.line.keys import RunKeys
 from holdfast.supervisor.line.lag import LagProbe
+from holdfast.supervisor.line.machine import read_waited_seconds
 from holdfast.supervisor.line.priority import prefer_this_thread
 from holdfast.supervisor.line.session_fleet import EXIT_GIVEN_UP, Fleet, ManagerPeer, Rules
 from holdfast.wire.bus import line as bus_line
@@ -145,7 +146,12 @@ class BusProcess:
         self._line = line
         self._script_fd = script_fd
         self._fleet = Fleet(
-            config.keys.run, config.epoch, config.rules, _make_session, time.monotonic()
+            config.keys.run,
+            config.epoch,
+            config.rules,
+            _make_session,
+            time.monotonic(),
+            read_waited=read_waited_seconds,
         )
         self._peers: dict[int, ManagerPeer] = {}
         self._frames_read = self._frames_in = self._frames_out = self._unreachable = 0

@@ -12,9 +12,12 @@ FLEET-5  Silence is measured up to the instant up to which everything was read: 
          were not read yet are no silence.
 FLEET-6  Where half of the fleet or more falls silent within one heartbeat, the listener may be at
          fault: a host then counts as silent only after twice the limit.
+FLEET-7  The time for which this process stood in the queue for a core is no silence of a host, because
+         frames may wait in the kernel for a thread that cannot run, and a host on this machine may
+         stand in the same queue. At most `EXCUSE_SECONDS` are excused.
 """
 
-from collections import Counter, OrderedDict
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from itertools import takewhile
 
@@ -36,6 +39,7 @@ _MAX_GIVEN_UP = 100_000
 _BURST = 2048
 _INF = float("inf")
 _STALL_SECONDS = 1.5  # half a second more than the loop ever sleeps
+EXCUSE_SECONDS = 5.0
 _FEW_HOSTS = 3  # fewer that fall silent at once are no evidence against the listener
 
 
@@ -70,8 +74,17 @@ class Fleet:
     """All managers of one context. One thread owns it."""
 
     def __init__(
-        self, run: str, epoch: int, rules: Rules, make_session: Callable[[], int], now: float
+        self,
+        run: str,
+        epoch: int,
+        rules: Rules,
+        make_session: Callable[[], int],
+        now: float,
+        *,
+        read_waited: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """Begin without peers. read_waited: returns the seconds for which this process has waited for a
+        core so far."""
         self.run = run
         self.epoch = epoch
         self.rules = rules
@@ -89,6 +102,9 @@ class Fleet:
         self._dirty: list[ManagerPeer] = []
         self._ticked_at = now
         self._judge_at = now
+        self._read_waited = read_waited
+        # (time, seconds waited until then), one each heartbeat, for as long as a silence may last
+        self._waits = deque([(now, read_waited())])
 
     # ---- what comes in
 
@@ -267,13 +283,36 @@ class Fleet:
         if gap > _STALL_SECONDS:  # FLEET-3
             self._judge_at = max(self._judge_at, now + self.rules.heartbeat_seconds + SLACK_SECONDS)
         self._send_heartbeats(now)
+        self._sample_waits(now)
         lost: list[ManagerPeer] = []
         if now >= self._judge_at:
             read_until = now if read_until is None else min(now, read_until)  # FLEET-5
-            lost = self._list_silent(read_until - self.rules.loss_seconds)
+            limit = self.rules.loss_seconds
+            lost = self._list_silent(read_until - limit)
             if lost and self._is_listener_suspect(lost[0].heard_at):
-                lost = self._list_silent(read_until - 2 * self.rules.loss_seconds)
+                limit *= 2
+            if lost:
+                waited = self._read_waited()
+                lost = [p for p in lost if self._count_silence(p, read_until, waited) >= limit]
         return lost
+
+    def _sample_waits(self, now: float) -> None:
+        if now - self._waits[-1][0] < self.rules.heartbeat_seconds:
+            return
+        self._waits.append((now, self._read_waited()))
+        oldest = now - 2 * self.rules.loss_seconds - EXCUSE_SECONDS
+        while len(self._waits) > 1 and self._waits[1][0] <= oldest:
+            self._waits.popleft()
+
+    def _count_silence(self, peer: ManagerPeer, read_until: float, waited: float) -> float:
+        """Return a peer's silence in seconds, without those that FLEET-7 excuses. waited: for how long
+        this process has waited for a core so far."""
+        before = self._waits[0][1]
+        for at, then in self._waits:
+            if at > peer.heard_at:
+                break
+            before = then
+        return read_until - peer.heard_at - min(EXCUSE_SECONDS, waited - before)
 
     def _list_silent(self, limit: float) -> list[ManagerPeer]:
         """Return the peers from which nothing was heard since `limit` (FLEET-2)."""

@@ -124,7 +124,7 @@ class Process:
 
     def pid(self) -> Future[int]:
         """Return a future for the process's pid on its host. It fails with `ProcessFailedToStart`
-        if the program never ran."""
+        if the program never ran, and with `HostLost` where its host is lost before the pid is known."""
         future = self._pid
         if future is None:
             with _making:

@@ -4,8 +4,8 @@
 import { Terminal } from "./kept/xterm-6.0.0.mjs";
 import { FitAddon } from "./kept/addon-fit-0.11.0.mjs";
 
-const STDIN = 0, STDOUT = 1, STDERR = 2, STATUS = 3, RESIZE = 4, TAKEN = 6, BEGUN = 7, NOTICE = 8;
-const PROTOCOL = "v1.sessions.holdfast", REPLACED = 4002, LEFT = 1000;
+const STDIN = 0, STDOUT = 1, STDERR = 2, STATUS = 3, RESIZE = 4, TAKEN = 6, BEGUN = 7, NOTICE = 8, REFUSAL = 9;
+const PROTOCOL = "v1.sessions.holdfast", REPLACED = 4002, DAMAGED = 4004, LEFT = 1000;
 const ACK_BYTES = 64 << 10, PIECE_BYTES = 64 << 10, WINDOW_BYTES = 1 << 20, LINGER_MS = 600_000, WAITS = ["not_running", "conflict"];
 const $ = (id) => document.getElementById(id);
 const box = $("shell"), { job, rank, nonce } = box.dataset, path = `/v1/jobs/${job}/sessions/`;
@@ -64,18 +64,29 @@ function paint() {
 }
 
 // ---- the session: counts of bytes each way, which outlive a link
-let socket = null, session = "", life = "", seen = 0, told = 0, sent = 0, taken = 0, unsent = [], waiting = [], over = false, opened = false;
-// opened: this link has begun; what is typed before that waits.
+let socket = null, session = "", life = "", got = 0, seen = 0, told = 0, sent = 0, taken = 0, unsent = [], waiting = [], over = false, opened = false;
+// got: bytes that came; seen: those of them that are drawn. opened: this link has begun; what is typed before that waits.
 const KEY = `shell ${job} ${rank}`;
 session = sessionStorage.getItem(KEY) || "";
 
-function frame(channel, bytes) {
-  const made = new Uint8Array(bytes.length + 1);
-  made[0] = channel;
-  made.set(bytes, 1);
-  return made;
+// Each frame carries the running CRC-32 of all frames that went its way over the link (SESSION-2).
+const CRC = Uint32Array.from({ length: 256 }, (_, n) => { for (let k = 0; k < 8; k++) n = n & 1 ? 0xedb88320 ^ (n >>> 1) : n >>> 1; return n; });
+let said = 0, heard = 0;
+function sum(crc, channel, bytes) {
+  crc = ~crc;
+  crc = CRC[(crc ^ channel) & 255] ^ (crc >>> 8);
+  for (const byte of bytes) crc = CRC[(crc ^ byte) & 255] ^ (crc >>> 8);
+  return ~crc >>> 0;
 }
-function send(channel, bytes) { if (socket && socket.readyState === WebSocket.OPEN) socket.send(frame(channel, bytes)); }
+function send(channel, bytes) {
+  if (!socket || socket.readyState !== WebSocket.OPEN) return;
+  const made = new Uint8Array(bytes.length + 5);
+  said = sum(said, channel, bytes);
+  made[0] = channel;
+  new DataView(made.buffer).setUint32(1, said);
+  made.set(bytes, 5);
+  socket.send(made);
+}
 function write(bytes) {
   for (let at = 0; at < bytes.length; at += PIECE_BYTES) waiting.push(bytes.subarray(at, at + PIECE_BYTES));
   pour();
@@ -98,11 +109,13 @@ function goOn(begun) {
   sessionStorage.setItem(KEY, session);
   if (begun.life !== life) {
     life = begun.life || "";
-    seen = told = begun.start || 0;
+    seen = told = (begun.start || 0) - got + seen;
+    got = begun.start || 0;
     sent = taken = begun.taken || 0;
     unsent = [];
   } else {
-    seen = told = Math.max(seen, begun.start || 0);
+    seen = told = seen + Math.max(0, (begun.start || 0) - got);
+    got = Math.max(got, begun.start || 0);
     noteTaken(begun.taken || 0);
     for (const [offset, piece] of unsent) send(STDIN, piece.subarray(Math.max(0, taken - offset)));
   }
@@ -113,6 +126,7 @@ function goOn(begun) {
   pour();
 }
 function show(bytes) {
+  got += bytes.length;
   terminal.write(bytes, () => {  // once it is drawn, so that a flood waits for the browser
     seen += bytes.length;
     if (seen - told < ACK_BYTES) return;
@@ -156,12 +170,18 @@ async function link() {
     let status = null;
     socket = new WebSocket(location.origin.replace(/^http/, "ws") + path + "open", [PROTOCOL, "ticket." + ticket]);
     socket.binaryType = "arraybuffer";
+    said = heard = 0;
     socket.onopen = () => socket.send(JSON.stringify({
-      kind: "shell", rank: Number(rank), tty: true, rows: terminal.rows, cols: terminal.cols, term: "xterm-256color", session, seen,
+      kind: "shell", rank: Number(rank), tty: true, rows: terminal.rows, cols: terminal.cols, term: "xterm-256color", session, seen: got,
     }));
     socket.onmessage = (event) => {
-      const bytes = new Uint8Array(event.data), payload = bytes.subarray(1);
-      if (bytes[0] === STDOUT || bytes[0] === STDERR) show(payload);
+      const bytes = new Uint8Array(event.data);
+      if (bytes[0] === REFUSAL) { status = read(bytes.subarray(1)); socket.close(LEFT); return; }
+      const payload = bytes.subarray(5);
+      heard = sum(heard, bytes[0], payload);
+      if (socket.readyState !== WebSocket.OPEN) return;
+      if (heard !== new DataView(event.data).getUint32(1)) socket.close(DAMAGED);
+      else if (bytes[0] === STDOUT || bytes[0] === STDERR) show(payload);
       else if (bytes[0] === BEGUN) goOn(read(payload));
       else if (bytes[0] === TAKEN) noteTaken(read(payload).bytes);
       else if (bytes[0] === NOTICE) note(decoder.decode(payload), "open");
@@ -201,7 +221,7 @@ async function run() {
 }
 $("shell-again").onclick = () => {
   $("shell-again").hidden = true;
-  [session, life, seen, told, sent, taken, unsent, waiting] = ["", "", 0, 0, 0, 0, [], []];
+  [session, life, got, seen, told, sent, taken, unsent, waiting] = ["", "", 0, 0, 0, 0, 0, [], []];
   terminal.reset();
   run();
 };

@@ -76,8 +76,9 @@ class SessionStarted(HandMessage, frozen=True, kw_only=True, tag="started"):
 
 
 class SessionOver(HandMessage, frozen=True, kw_only=True, tag="over"):
-    """The end of a session's first process, or the reason why it never began. Repeated to each new
-    agent until it is forgotten."""
+    """The end of a session's first process, or the reason why it never began, with the exit code of a
+    shell for it, 126 or 127, where the command is to blame. Repeated to each new agent until it is
+    forgotten."""
 
     id: str
     key: TaskKey

@@ -63,8 +63,8 @@ class MessageReader:
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self._buffer = bytearray()
-        self._message = bytearray()
-        self._opcode = 0
+        self._message = bytearray()  # that is not whole yet
+        self._opcode = CONTINUED
 
     def feed(self, data: bytes | memoryview) -> list[tuple[int, bytes]]:
         """Add bytes in any portions; return the messages that they complete, each with its opcode.
@@ -103,14 +103,19 @@ class MessageReader:
 
     def _take(self, first: int, payload: bytes, found: list[tuple[int, bytes]]) -> None:
         opcode, last = first & 0x0F, bool(first & 0x80)
-        if opcode >= CLOSE:
+        if opcode >= CLOSE:  # also between the pieces of a message
             found.append((opcode, payload))
             return
-        if opcode != CONTINUED:
-            self._opcode, self._message = opcode, bytearray()
-        self._message += payload
-        if len(self._message) > self._max_bytes:
-            raise ValidationError(f"a message is over {self._max_bytes} bytes")
-        if last:
-            found.append((self._opcode, bytes(self._message)))
-            self._message = bytearray()
+        if (opcode == CONTINUED) != (self._opcode != CONTINUED):
+            raise ValidationError("a message begins within another, or goes on without a beginning")
+        opcode = opcode or self._opcode
+        if last and not self._message:
+            found.append((opcode, payload))
+        else:
+            self._message += payload
+            if len(self._message) > self._max_bytes:
+                raise ValidationError(f"a message is over {self._max_bytes} bytes")
+            if last:
+                found.append((opcode, bytes(self._message)))
+                self._message.clear()
+        self._opcode = CONTINUED if last else opcode

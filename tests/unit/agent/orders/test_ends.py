@@ -97,8 +97,10 @@ class Guardian(GuardianLink):
             for key in request.keys:
                 self.held.pop(key, None)
 
-    def hold(self, key: TaskKey, *, pid: int = 0, ended: TaskEnded | None = None) -> None:
-        began = 1.0 if pid else 0.0
+    def hold(
+        self, key: TaskKey, *, pid: int = 0, ended: TaskEnded | None = None, began: float = 1.0
+    ) -> None:
+        began = began if pid else 0.0
         self.held[key] = TaskStatus(
             key=key, pid=pid, started_at=began, deadline=9.0, stdout="", stderr="", ended=ended
         )
@@ -313,6 +315,50 @@ async def walk(tmp_path: Path) -> AsyncIterator[Walk]:
     walk = Walk(tmp_path)
     yield walk
     await walk.life.die()
+
+
+MAKING = msgspec.structs.replace(ORDER, setup="pip install x")
+
+
+async def test_no_watchdog_judges_a_task_while_its_environment_is_made(walk: Walk) -> None:
+    """START-1: also by an agent that took over meanwhile; its own time counts from its program."""
+    walk.life.hear(SyncAnswer(launch=[MAKING]))
+    started_at = read_boottime() - 500
+    walk.guardian.hold(KEY, pid=4321, began=started_at)
+    walk.life.hearing.take_start(TaskStarted(key=KEY, pid=4321, started_at=started_at))
+    for _ in range(2):
+        task = walk.life.task()
+        assert (task.state, task.has_processes) == (S.LAUNCHED, True)
+        assert task.report(read_boottime()).state == "starting"
+        assert task.watch.wants_sample() is None
+        await walk.kill()
+    made_at = read_boottime()
+    (walk.life.task().folder / "setup/made").write_text(f"{made_at:.3f}\n")
+    await walk.life.until(lambda: walk.life.task().state is S.RUNNING)
+    task = walk.life.task()
+    assert task.started_at == pytest.approx(made_at, abs=0.01)
+    assert task.setup_seconds == pytest.approx(500, abs=1)
+    walk.uplink.there = True
+    walk.life.hearing.take_end(msgspec.structs.replace(ENDED, runtime_seconds=501.5))
+    await walk.life.until(lambda: walk.life.task().state is S.REPORTED)
+    facts = walk.life.task().facts
+    assert facts is not None
+    assert facts.runtime_seconds == pytest.approx(1.5, abs=0.5)
+
+
+@pytest.mark.parametrize("made", [True, False])
+async def test_a_program_that_ends_before_its_start_was_seen_has_run(
+    walk: Walk, made: bool
+) -> None:
+    walk.life.hear(SyncAnswer(launch=[MAKING]))
+    now = read_boottime()
+    walk.life.hearing.take_start(TaskStarted(key=KEY, pid=4321, started_at=now))
+    if made:
+        (walk.life.task().folder / "setup/made").write_text(f"{now + 1:.3f}\n")
+    walk.uplink.there = True
+    walk.life.hearing.take_end(ENDED)
+    assert walk.life.task().began is made
+    await walk.life.until(lambda: walk.life.task().state is S.REPORTED)
 
 
 PATH = (S.LAUNCHED, S.RUNNING, S.ENDING, S.SAVING, S.REPORTED, S.ACKNOWLEDGED, S.DONE)

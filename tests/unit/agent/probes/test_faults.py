@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.agent.probes import Probe, Probed
@@ -432,8 +433,21 @@ async def test_other_ends_wait_for_nothing(
     """FAULT-3."""
     probe = SlowProbe(DeviceFaults(xids=(79,)))
     looks, task = make_looks(tmp_path, probe, gpus)
-    assert await looks.add_faults(task, facts) == facts
+    found = await looks.add_faults(task, facts)
+    assert msgspec.structs.replace(found, devices=None) == facts
     assert probe.asked == 0
+
+
+async def test_an_end_says_which_devices_the_task_held(tmp_path: Path) -> None:
+    probe = SlowProbe(DeviceFaults())
+    probe.go.set()
+    looks, task = make_looks(tmp_path, probe, [])
+    assert (await looks.add_faults(task, BAD)).devices == ()
+    looks, task = make_looks(tmp_path, probe, [0])
+    assert (await looks.add_faults(task, BAD)).devices is None, "nothing tells where it is"
+    mark = DeviceMark(pci="00000000:3B:00.0")
+    task.saved.devices = DeviceMarks(devices={0: mark})
+    assert (await looks.add_faults(task, BAD)).devices == (mark.pci,)
 
 
 @pytest.mark.parametrize("error", [TimeoutError(), RuntimeError("the driver sang")])

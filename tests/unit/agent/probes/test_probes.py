@@ -21,10 +21,12 @@ from holdfast.agent.probes import Probed
 from holdfast.agent.probes.amd import AmdReader, parse_amd_smi
 from holdfast.agent.probes.devices import Device, DeviceProcess, owns_devices, read_for_task
 from holdfast.agent.probes.real import RealProbe
+from holdfast.agent.probes.sockets import SocketReader
 from holdfast.agent.probes.tree import TreeMeter, find_trees
 from holdfast.agent.probes.worker_client import ProbeWorker
 from holdfast.agent.watch.telemetry import Telemetry
 from holdfast.core.ids import TaskKey
+from holdfast.core.watchdogs import TreeReading
 from holdfast.process.keeper import Keepers
 from holdfast.process.spawn import SpawnRequest, read_start, spawn
 from holdfast.process.starter import find_starter
@@ -307,7 +309,7 @@ def test_counters_of_a_tree_never_fall() -> None:
         meter = TreeMeter()
 
         def read() -> Any:
-            return meter.read(find_trees({KEY: process.pid}, os.getpid())[KEY])
+            return meter.read(find_trees({KEY: process.pid}, os.getpid())[KEY], SocketReader())
 
         process.stdin.write(b"go\n")
         process.stdin.flush()
@@ -425,10 +427,14 @@ def test_stopped_processes_are_counted() -> None:
     with subprocess.Popen(["/bin/sleep", "600"], start_new_session=True) as process:
         try:
             meter = TreeMeter()
+
+            def read() -> TreeReading:
+                return meter.read(find_trees({KEY: process.pid}, 1)[KEY], SocketReader())
+
             os.kill(process.pid, signal.SIGSTOP)
-            wait_until(lambda: meter.read(find_trees({KEY: process.pid}, 1)[KEY]).stopped == 1)
+            wait_until(lambda: read().stopped == 1)
             os.kill(process.pid, signal.SIGCONT)
-            wait_until(lambda: meter.read(find_trees({KEY: process.pid}, 1)[KEY]).stopped == 0)
+            wait_until(lambda: read().stopped == 0)
         finally:
             process.kill()
 

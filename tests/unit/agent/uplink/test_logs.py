@@ -171,7 +171,18 @@ def test_a_stream_that_outruns_the_wire_is_cut_in_the_middle(tmp_path: Path) -> 
     tail.offset = len(first.data)
     second = tail.read_upload(256 << 10)
     assert second is not None
-    assert second.offset == (10 << 20) - (1 << 19)
+    assert second.offset == (10 << 20) - (7 << 17), "seven eighths are kept of its end"
+
+
+def test_no_byte_that_would_be_kept_is_skipped(tmp_path: Path) -> None:
+    """LOGS-2: whatever a stream is behind."""
+    task = make_task(tmp_path, keep_mb=1.0)
+    (tmp_path / "stdout").write_bytes(b"a" * (1 << 20))
+    tail = StreamTail(task, "stdout")
+    tail.offset = 1 << 17
+    upload = tail.read_upload(256 << 10)
+    assert upload is not None
+    assert upload.offset == 1 << 17
 
 
 def test_holes_are_never_shipped_as_zeros(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def stream(name: str, size: int, kept: int, rank: int = 0) -> dict[str, Any]:
     [
         ((), ["97 bytes of stdout are not in the controller's copy", f"logs --full {JOB}"]),
         (("--stream", "stderr"), []),
-        (("--tail", "2"), []),
+        (("--tail-bytes", "2"), []),
     ],
 )
 def test_bytes_that_were_not_kept_are_counted(

@@ -30,7 +30,7 @@ def record(**fields: Any) -> dict[str, Any]:
 def test_a_schedule_is_made_of_a_job_and_times(stub: Stub) -> None:
     stub.on("PUT /v1/schedules/nightly", Answer(record()))
     words = ["--cron", "0 3 * * *", "--time-zone", "Europe/Berlin", "--overlap", "queue"]
-    done = stub.run("schedules", "create", "nightly", *words, "--gpus", "1", "--", "run", "--fast")
+    done = stub.run("schedules", "set", "nightly", *words, "--gpus", "1", "--", "run", "--fast")
     assert done.stdout.strip() == "nightly: next at 2026-01-02 03:00:00Z", done.stderr
     sent = json.loads(stub.requests[-1].body)
     assert (sent["cron"], sent["time_zone"], sent["overlap"]) == (
@@ -40,10 +40,10 @@ def test_a_schedule_is_made_of_a_job_and_times(stub: Stub) -> None:
     )
     assert (sent["job"]["argv"], sent["job"]["gpus"]) == (["run", "--fast"], 1)
     assert "idempotency_key" not in sent["job"]
-    stub.run("schedules", "create", "nightly", "--every", "15m", "--", "run")
+    stub.run("schedules", "set", "nightly", "--every", "15m", "--", "run")
     assert json.loads(stub.requests[-1].body)["every_seconds"] == 900
     for wrong in ([], ["--every", "1h", "--cron", "* * * * *"], ["--every", "soon"]):
-        refused = stub.run("schedules", "create", "nightly", *wrong, "--", "run")
+        refused = stub.run("schedules", "set", "nightly", *wrong, "--", "run")
         assert refused.exit_code == 2, wrong
 
 
@@ -54,7 +54,7 @@ def test_schedules_are_listed_and_shown(stub: Stub) -> None:
     stub.on(
         "GET /v1/schedules/nightly/runs", Answer({"items": [{**run, "job_id": JOB}], "next": None})
     )
-    listed = stub.run("schedules", "ls").stdout
+    listed = stub.run("schedules", "list").stdout
     for word in ("nightly", "0 3 * * *", "2026-01-02 03:00", JOB, "running"):
         assert word in listed
     shown = stub.run("schedules", "show", "nightly").stdout
@@ -77,7 +77,7 @@ def test_schedules_are_listed_and_shown(stub: Stub) -> None:
 def test_an_interval_has_no_empty_parts(stub: Stub, seconds: float, said: str) -> None:
     row = record(spec={"job": {"argv": ["x"]}, "every_seconds": seconds})
     stub.on("GET /v1/schedules", Answer({"items": [row], "next": None}))
-    assert f"{said}  " in stub.run("schedules", "ls").stdout
+    assert f"{said}  " in stub.run("schedules", "list").stdout
 
 
 def test_times_are_told_in_the_schedules_zone(stub: Stub) -> None:

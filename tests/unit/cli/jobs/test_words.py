@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
+import json
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -40,6 +45,20 @@ def test_cancel_says_of_an_ended_job_that_it_had_ended(
     job = job_record(state=state, reason=reason)
     stub.on(f"POST /v1/jobs/{JOB}/cancel", Answer(job))
     assert stub.run("cancel", JOB).stdout == f"{JOB}  {said}\n"
+
+
+@pytest.mark.parametrize("mark", [b"", codecs.BOM_UTF8])
+def test_variables_are_utf8_in_whichever_locale(stub: Stub, tmp_path: Path, mark: bytes) -> None:
+    """Python reads texts, and the command line, by the locale where none says UTF-8."""
+    file = tmp_path / "größen"
+    file.write_bytes(mark + "A=Grüße\u2028 an\x85 alle\r\nB=2\n".encode())
+    stub.on("POST /v1/jobs", Answer(job_record(), status=201))
+    words = ("submit", "--env-file", str(file), "--env", "C=ä", "--env", "D", "--", "true")
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "D": "ö"}
+    place = {"HOLDFAST_URL": stub.url, "HOLDFAST_TOKEN": "t", "HOME": str(tmp_path)}
+    subprocess.run([sys.executable, "-m", "holdfast", *words], env={**locale, **place}, check=True)
+    (sent,) = [json.loads(r.body) for r in stub.requests if r.method == "POST"]
+    assert sent["env"] == {"A": "Grüße\u2028 an\x85 alle", "B": "2", "C": "ä", "D": "ö"}
 
 
 def test_a_shown_command_can_be_typed_again(stub: Stub) -> None:

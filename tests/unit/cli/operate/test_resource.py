@@ -15,7 +15,7 @@ KINDS: dict[str, tuple[str, set[str]]] = {
     "webhooks": ("webhooks", set()),
     "projects": ("projects", set()),
     "schedules": ("schedules", set()),
-    "token": ("tokens", {"set"}),  # a token is not changed
+    "token": ("tokens", {"set", "delete"}),  # a token is not changed, and is revoked
     "rules": ("rules", set()),
 }
 

@@ -223,7 +223,7 @@ def test_the_chain_fits_eighty_columns_and_keeps_its_reasons_whole(stub: Stub) -
     assert row.split()[:7] == ["2", "1", "1", "requeued", "image_pull_failure", "retries", "125"]
     said = " ".join(done.stdout.split())
     assert ATTEMPT["reason"] in said
-    assert "the next was due at 2026-01-01 12:03:20 UTC" in said
+    assert "the next attempt was allowed from 2026-01-01 12:03:20 UTC" in said
     assert (
         "policy: 3 retries, 30 s apart, times 2 with each, at most 3600 s, random jitter of up to "
         "25%; after: oom_killed" in said

@@ -53,7 +53,7 @@ def test_add_prints_the_secret_alone_on_stdout(stub: Stub, tmp_path: Path) -> No
     own = tmp_path / "secret"
     own.write_text("my-own-secret-0123\n")
     done = stub.run(
-        *"webhooks add https://hooks.example/h --event job.* --event host.dead".split(),
+        *"webhooks create https://hooks.example/h --event job.* --event host.dead".split(),
         *"--project vision --name pager --secret-file".split(),
         str(own),
     )
@@ -78,7 +78,7 @@ def test_a_bad_pattern_or_secret_is_refused_before_anything_is_sent(
         ["--secret-file", str(short)],
         ["--secret-file", str(tmp_path / "none")],
     ):
-        done = stub.run("webhooks", "add", "https://hooks.example/h", *more)
+        done = stub.run("webhooks", "create", "https://hooks.example/h", *more)
         assert done.exit_code == 2, done.stderr
     assert stub.requests == []
 
@@ -103,7 +103,7 @@ def test_a_webhook_is_named_by_its_name(stub: Stub) -> None:
     assert stub.run("webhooks", "pause", "mail").exit_code == 0
     assert stub.requests[-1].path == f"/v1/webhooks/{other}/pause"
     assert "there is no webhook 'mial'" in stub.run("webhooks", "pause", "mial").stderr
-    assert "names several webhooks" in stub.run("webhooks", "remove", "twin").stderr
+    assert "names several webhooks" in stub.run("webhooks", "delete", "twin").stderr
 
 
 def test_set_sends_what_was_named_and_nothing_else(stub: Stub) -> None:
@@ -172,10 +172,10 @@ def test_rotate_pause_resume_show_and_remove(stub: Stub) -> None:
     )
     assert stub.run("webhooks", "resume", HOOK).stdout == f"{HOOK}: active, 3 pending\n"
     assert "2026-01-02 03:04 UTC" in stub.run("webhooks", "show", HOOK).stdout
-    assert stub.run("webhooks", "remove", HOOK).stdout == f"{HOOK}: removed\n"
-    assert stub.run("webhooks", "remove", "other").exit_code == 3
+    assert stub.run("webhooks", "delete", HOOK).stdout == f"{HOOK}: deleted\n"
+    assert stub.run("webhooks", "delete", "other").exit_code == 3
 
 
 def test_no_webhooks_say_how_one_is_made(stub: Stub) -> None:
     stub.on("GET /v1/webhooks", Answer({"items": [], "next": None}))
-    assert "holdfast webhooks add URL" in stub.run("webhooks").stdout
+    assert "holdfast webhooks create URL" in stub.run("webhooks").stdout

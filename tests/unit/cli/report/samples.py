@@ -7,12 +7,12 @@ from typing import Any
 
 from holdfast.core.ledger.values import JobLosses, LedgerName, LedgerSum, LostBy
 from holdfast.core.report.losses import list_losses
-from holdfast.core.report.money import HOUR_MS, HostPrice, Prices
+from holdfast.core.report.money import HOUR_MS, HostPrice, PricedSpan, Prices
 from holdfast.core.report.rows import HoursReport, find_rate, make_rows
 
 SINCE = datetime(2026, 11, 19, tzinfo=UTC)
 UNTIL = datetime(2026, 11, 26, 12, tzinfo=UTC)
-PRICES = Prices([HostPrice(host="h1", gpu_hour_usd=2.5)], None)
+PRICES = PricedSpan(Prices([HostPrice(host="h1", gpu_hour_usd=2.5)]), SINCE, UNTIL)
 
 
 def ledger_sum(*key: str, **hours: float) -> LedgerSum:

@@ -86,7 +86,7 @@ def test_the_page_has_its_figures_pictures_and_losses() -> None:
         "steps done again after 4 stalls of `train`",
         "goodput of measured work",
         "made 26 Nov 2026 12:00 UTC",
-        "13.0 h have no price",
+        "13.0 h are without a price",
     ):
         assert words in text
     assert page.count("<svg") == 2

@@ -28,7 +28,7 @@ def test_a_report_is_readable_on_80_columns() -> None:
         "$7.75  3.1 h: steps done again after 4 stalls of `train`",
         "saved 2.4 h",
         "(no owner)",
-        "13.0 h have no price",
+        "13.0 h are without a price",
         "40.0 h are of jobs that send no beats",
         "Some jobs still run",
     ):

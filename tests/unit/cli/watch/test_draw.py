@@ -71,7 +71,13 @@ def test_every_screen_fits_and_shows_the_chosen_job(
 def test_eighty_columns_show_what_matters() -> None:
     started = datetime(2026, 1, 1, 23, tzinfo=UTC)
     running = job_record(
-        name="train-resnet", step=120, total=1000, started_at=started, beat_at=NOW, state="running"
+        name="train-resnet",
+        step=120,
+        total=1000,
+        started_at=started,
+        beat_at=NOW,
+        rate=120 / 3600,
+        state="running",
     )
     drawn = draw_top(View(at=NOW, place="", hosts=(host(),), jobs=(running,)), Focus(), 80, 24)
     assert len(drawn) == 24

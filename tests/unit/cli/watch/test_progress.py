@@ -40,6 +40,7 @@ def running(**fields: object) -> dict[str, object]:
         "step": 50,
         "total": 100,
         "beat_at": NOW,
+        "rate": 0.5,
     } | fields
 
 
@@ -51,9 +52,10 @@ def test_the_list_of_jobs_shows_the_time_left(eighty_columns: None) -> None:
     assert "RATE" in jobs_table([job_record(**running())], wide=True)
 
 
-def test_a_later_attempt_has_no_rate_before_two_of_its_beats(eighty_columns: None) -> None:
-    """It may have begun at a checkpoint's step, so its steps so far are not all its own."""
-    assert "LEFT" not in jobs_table([job_record(**running(attempts=2))])
+def test_the_rate_is_what_the_agent_saw_and_none_is_made_up(eighty_columns: None) -> None:
+    """A job may begin at a checkpoint's step, so its steps so far are not all its own."""
+    assert "LEFT" not in jobs_table([job_record(**running(rate=None))])
+    assert re.search(r"50/100  9s ", jobs_table([job_record(**running(rate=5.0))]))
 
 
 def test_jobs_without_beats_have_no_such_columns() -> None:

@@ -37,7 +37,10 @@ def test_the_exit_code_says_how_the_jobs_ended(
     done = stub.run("wait", *NAMES, *words)
     assert done.exit_code == code, done.output
     if code == 124:
-        assert "is still running" in done.stderr
+        last = dict(zip(NAMES, states, strict=True))
+        open_ = [(job, state) for job, state in last.items() if state in ("running", "queued")]
+        said = ", ".join(f"{job} is still {state}" for job, state in open_)
+        assert done.stderr == f"holdfast: after 0.05 s {said}\n", "no object, no errno"
 
 
 def test_an_unknown_job_is_code_3_before_anything_is_waited_for(stub: Stub) -> None:

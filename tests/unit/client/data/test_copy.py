@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.client.data.channel import FilesRefused
 from holdfast.client.data.copy import Copier
 from holdfast.errors import NotFound, Unavailable, ValidationError
 
@@ -20,10 +21,12 @@ from holdfast.errors import NotFound, Unavailable, ValidationError
 class Program:
     """The program that serves the files, on pipes that may break after some bytes."""
 
-    def __init__(self, folder: Path, break_after: float = float("inf")) -> None:
+    def __init__(
+        self, folder: Path, break_after: float = float("inf"), under: tuple[str, ...] = ()
+    ) -> None:
         self.left = break_after
         self.process = subprocess.Popen(
-            [sys.executable, "-I", "-m", "holdfast.work.files", "task", "0"],
+            [*under, sys.executable, "-I", "-m", "holdfast.work.files", "task", "0"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             cwd=folder,
@@ -107,6 +110,22 @@ def test_a_file_a_folder_and_a_glob_come_here(task: Path, here: Path) -> None:
     for missing in ("out/gone", "out/*.gone"):
         with pytest.raises(NotFound, match="out/"):
             make_copier(task).fetch([missing], str(here))
+
+
+def test_a_name_that_is_there_is_no_pattern(task: Path, here: Path) -> None:
+    (task / "run[1]").mkdir()
+    (task / "run[1]/a").write_bytes(b"a")
+    for name in ("run[1].pt", "run1.pt", "what?", "whats"):
+        (task / name).write_bytes(name.encode())
+    make_copier(task).fetch(["run[1].pt"], str(here / "one.pt"))
+    assert (here / "one.pt").read_bytes() == b"run[1].pt"
+    make_copier(task).fetch(["run[1]", "what?"], str(here / "two"))
+    assert list_tree(here / "two") == {"run[1]": None, "run[1]/a": b"a", "what?": b"what?"}
+    make_copier(task).fetch(["run[12].pt"], str(here / "three"))
+    assert list_tree(here / "three") == {"run1.pt": b"run1.pt"}
+    for bad in ("[z-a]", "x[!]y", "[9-0]*"):
+        with pytest.raises(ValidationError, match="is not there, and it is no pattern: "):
+            make_copier(task).fetch([bad], str(here))
 
 
 def test_files_and_folders_go_there(task: Path, here: Path) -> None:
@@ -271,3 +290,16 @@ def test_devices_and_fifos_are_left_where_they_are(task: Path, here: Path) -> No
     copier.fetch(["out"], f"{here}/")
     assert os.listdir(here / "out") == ["file"]
     assert copier.progress.left == [("out/fifo", "a device, socket or fifo")]
+
+
+def test_a_full_disk_in_the_task_is_told_with_the_file_and_the_side(task: Path, here: Path) -> None:
+    """A limit on the size of files stands for the disk."""
+    (here / "model.pt").write_bytes(bytes(3 << 20))
+    full = Copier(lambda: Program(task, under=("sh", "-c", 'ulimit -f 2500; exec "$0" "$@"')))
+    words = f"{here}/model.pt cannot be written in the task, to out.pt: File too large; what has"
+    with pytest.raises(FilesRefused, match=words):
+        full.send([str(here / "model.pt")], "out.pt")
+    full.close()
+    assert not (task / "out.pt").exists()
+    make_copier(task).send([str(here / "model.pt")], "out.pt")
+    assert (task / "out.pt").read_bytes() == bytes(3 << 20)

@@ -21,7 +21,7 @@ from holdfast.controller.app import App
 from holdfast.controller.routes import ENDPOINTS
 from holdfast.controller.runtime.auth import Role, make_new_id
 from holdfast.wire import api as wire_api
-from holdfast.work.setup import READY, tell_age
+from holdfast.work.making.kept import tell_age
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, bearer, gpu
 from tests.waits import within
 
@@ -482,9 +482,7 @@ async def test_why_says_where_nothing_would_stop_a_job_that_hangs(served: Served
 async def test_why_says_that_a_shared_environment_is_old(
     served: Served, tmp_path: Path, capfd: pytest.CaptureFixture[str], days: int, says: bool
 ) -> None:
-    (folder := tmp_path / ("0a" * 16)).mkdir()
-    (folder / READY).write_text(json.dumps({"made_at": time.time() - days * 86_400 - 60}))
-    tell_age(folder)
+    tell_age(tmp_path / ("0a" * 12 + "-1"), {"made_at": time.time() - days * 86_400 - 60})
     said = capfd.readouterr().out.encode()
     agent = FakeAgent(served, "s1")
     await agent.register()
@@ -497,7 +495,7 @@ async def test_why_says_that_a_shared_environment_is_old(
         why = (await served.call("GET", f"/v1/jobs/{job['id']}/why")).json()
         return [x["message"] for x in why["lines"] if x["code"] == "old_environment"]
 
-    old = f"the environment {'0a' * 16} was made {days} days ago"
+    old = f"the environment {'0a' * 12}-1 was made {days} days ago"
     old += ", so packages whose versions are not pinned are of that time"
     assert await find_lines() == ([old] if says else [])
     await agent.end(order, exit_code=1)

@@ -37,6 +37,7 @@ POOL = PoolSpec(
     min=1,
     max=4,
     poll_seconds=30.0,
+    rent_after_seconds=None,
     checks=HostChecks(enabled=False),
 )
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
+import ssl
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
-from holdfast.controller.http.certificate import read_validity, say_validity
+from holdfast.controller.http.certificate import CertificateFiles, read_validity, say_validity
+from holdfast.errors import HoldfastError
 
 
 @pytest.fixture(scope="module")
 def pem(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("certificate")
+    return make(tmp_path_factory.mktemp("certificate"))
+
+
+def make(folder: Path) -> Path:
     made = folder / "cert.pem"
     command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 30 -subj /CN=box"
     subprocess.run(
@@ -48,3 +54,22 @@ def test_anything_else_is_told_and_ends_nothing(text: str, tmp_path: Path) -> No
         assert "cannot be looked at" in (
             say_validity(str(tmp_path / path), datetime.now(UTC)) or ""
         )
+
+
+def test_a_renewed_certificate_is_read_once_it_is_whole(pem: Path, tmp_path: Path) -> None:
+    certificate, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    shutil.copy(pem, certificate)
+    shutil.copy(pem.with_name("key.pem"), key)
+    served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    served.load_cert_chain(certificate, key)
+    files = CertificateFiles(str(certificate), str(key))
+    assert files.reload(served) is None
+    (tmp_path / "new").mkdir()
+    new = make(tmp_path / "new")
+    shutil.copy(new, certificate)  # its key is not there yet
+    with pytest.raises(HoldfastError, match="the one that was read before is served on"):
+        files.reload(served)
+    assert files.reload(served) is None, "it is told once"
+    shutil.copy(new.with_name("key.pem"), key)
+    assert "new connections get" in (files.reload(served) or "")
+    assert "new connections get" in (files.reload(served, unchanged=True) or "")

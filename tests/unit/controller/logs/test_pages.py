@@ -65,7 +65,10 @@ async def search(chunks: Chunks, pattern: str, context: int = 0, limit: int = 10
     while planned and reader.left > 0:
         done, lines = await reader.read(planned)
         planned, found = planned[done:], found + lines
-    return found + await reader.finish()
+    found += await reader.finish()
+    kept = sum(len(data) for of_stream in chunks.chunks for _, data in of_stream)
+    assert reader.read_bytes <= kept, "no byte is counted twice"
+    return found
 
 
 def look_at_all(chunks: Chunks, pattern: str, context: int) -> FoundLines:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import msgspec
 import pytest
@@ -11,14 +12,18 @@ import pytest
 from holdfast.controller.loops.ledger.ledger import LedgerLoop
 from holdfast.controller.loops.money.budgets import BudgetsLoop
 from holdfast.controller.loops.money.idle import IdleGpusLoop
-from holdfast.controller.report.sums import read_prices, read_report
+from holdfast.controller.report.sums import find_effect, read_prices, read_report
 from holdfast.controller.runtime.context import Controller
 from holdfast.core.causes import Cause
 from holdfast.core.ids import TaskKey
 from holdfast.core.ledger.tally import Tally
+from holdfast.core.ledger.values import Step
 from holdfast.core.records import EventRecord
 from holdfast.core.report.budgets import Spend
+from holdfast.core.report.money import HostPrice, PriceEffect
+from holdfast.core.report.rows import HoursReport
 from holdfast.core.states import JobState
+from holdfast.errors import NotFound
 from holdfast.moves.values import TaskBeat
 from tests.store.rig import START, STOPPED, Rig
 
@@ -234,10 +239,9 @@ async def test_the_report_adds_up_and_prices_each_host(leader: Leader) -> None:
     kept, _ = await leader.start(project="p", gpus=2, name="train")
     await leader.start("idle", project="q", gpus=1)
     await leader.pass_minutes(5)
-    settings = await leader.controller.settings.current()
     found = await read_report(
         rig.store,
-        await read_prices(rig.store, settings),
+        await read_prices(rig.store),
         START - timedelta(hours=1),
         rig.now,
         by=("job",),
@@ -256,3 +260,89 @@ async def test_the_report_adds_up_and_prices_each_host(leader: Leader) -> None:
     assert whole == pytest.approx(4 * (closed - START).total_seconds() / 3600)
     assert found.total.lost_usd == pytest.approx(6.0 * found.total.by_name["idle"])
     assert found.total.provisional
+
+
+async def read_by_time(leader: Leader, step: Step, zone: str | None = None) -> HoursReport:
+    return await read_report(
+        leader.rig.store,
+        await read_prices(leader.rig.store),
+        leader.rig.now - timedelta(seconds=170),
+        leader.rig.now - timedelta(seconds=80),
+        by=("time",),
+        step=step,
+        unit="gpu",
+        filters={},
+        limit=10,
+        zone=None if zone is None else ZoneInfo(zone),
+    )
+
+
+@pytest.mark.parametrize("zone", [None, "Europe/Berlin", "Asia/Kolkata"])
+@pytest.mark.parametrize("step", ["minute", "hour", "day"])
+async def test_a_span_has_the_same_hours_into_whatever_it_is_cut(
+    leader: Leader, step: Step, zone: str | None
+) -> None:
+    """SPAN-1: and the report names the whole minutes that it counted."""
+    await leader.start(project="p", gpus=2)
+    await leader.pass_minutes(6)
+    found = await read_by_time(leader, step, zone)
+    minutes = (found.until - found.since).total_seconds() / 60
+    assert minutes == 2  # 90 seconds were asked for, which lie in two minutes
+    assert sum(found.total.by_name.values()) == pytest.approx(2 * minutes / 60)
+    assert sum(row.usd for row in found.rows) == pytest.approx(6 * 2 * minutes / 60)
+    first = datetime.fromisoformat(found.rows[0].key[0])
+    local = found.since.astimezone(ZoneInfo(found.zone))
+    if step == "day":
+        assert first == local.replace(hour=0, minute=0)
+    assert first.utcoffset() == local.utcoffset()
+
+
+async def test_taking_a_price_away_lifts_no_budget_for_hours_that_had_it(leader: Leader) -> None:
+    """PRICE-4"""
+    rig = leader.rig
+    await leader.set("p", budget_usd_per_month=0.5, at_budget="hold")
+    await leader.start(project="p", gpus=2)
+    await leader.pass_minutes(4)
+    (before,) = (s for s in (await rig.store.money.read_spends()).values() if s.usd)
+    assert before.held
+    await rig.store.settings.write_cluster_settings({}, ["gpu_hour_usd"])
+    await leader.controller.settings.refresh()
+    await leader.pass_minutes(3)
+    (after,) = (s for s in (await rig.store.money.read_spends()).values() if s.usd)
+    assert after.held
+    assert before.usd <= after.usd <= before.usd + 0.25  # the minute at which it was taken away
+    changes = [event.data for event in await leader.events("price.changed")]
+    assert [(c["gpu_hour_usd_before"], c["gpu_hour_usd"]) for c in changes] == [
+        (None, 6),
+        (6, None),
+    ]
+
+
+async def test_a_price_of_an_earlier_time_says_first_what_it_does(leader: Leader) -> None:
+    """PRICE-4"""
+    rig, money = leader.rig, leader.rig.store.money
+    await leader.set("p", budget_usd_per_month=5.0, at_budget="hold")
+    await leader.start(project="p", gpus=2)
+    await leader.pass_minutes(5)
+    since = rig.now - timedelta(minutes=4)
+    price = HostPrice(host="", gpu_hour_usd=60.0, since=since)
+    settings = await leader.controller.settings.current()
+    effect = await find_effect(rig.store, settings, price, since, rig.now)
+    assert effect.after_usd == pytest.approx(10 * effect.before_usd)
+    assert effect.crossed == (f"project p has spent ${_spent(effect, 6.0):,.2f} of $5.00",)
+    assert len(await money.read_prices()) == 2, "it was only asked"
+    await money.set_price(price)
+    await leader.controller.settings.refresh()
+    await leader.run()
+    assert len(await money.read_prices()) == 3, "the leader sees nothing to change"
+    (spend,) = (s for s in (await money.read_spends()).values() if s.usd)
+    assert spend.held
+    settings = await leader.controller.settings.current()
+    assert settings.value("gpu_hour_usd") == 60.0
+    with pytest.raises(NotFound):
+        await money.set_price(HostPrice(host="nobody", gpu_hour_usd=1.0))
+
+
+def _spent(effect: PriceEffect, before: float) -> float:
+    """What p spent: what it costs since then, and one minute of two GPUs at the price before."""
+    return effect.after_usd + before * 2 / 60

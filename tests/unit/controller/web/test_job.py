@@ -106,15 +106,6 @@ def test_an_attempt_that_goes_on_is_set_up_loads_and_works() -> None:
     ]  # fmt: skip
 
 
-def test_the_time_that_is_left_counts_no_loading() -> None:
-    job = msgspec.structs.replace(make_job(), step=40, total=100, beat_at=at(80))
-    attempt = msgspec.structs.replace(make_attempt(1, 0, 10, 0), state=AttemptState.RUNNING)
-    loaded = msgspec.structs.replace(attempt, first_beat_at=at(60))
-    found = job_page.estimate(job, [loaded], at(80))
-    assert found is not None
-    assert (found.rate, found.left_seconds) == (2.0, 30.0)
-
-
 def test_the_fall_of_a_gang_is_a_sentence() -> None:
     assert say_fall(make_members(8, message="GPU 5 fell off the bus")) == (
         "Rank 5 on h5 fell first: GPU 5 fell off the bus. Ranks 0-4, 6-7 fell with it."

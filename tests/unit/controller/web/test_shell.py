@@ -15,12 +15,11 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from holdfast import web
-from holdfast.controller.http.sockets import REFUSED
 from holdfast.controller.runtime.auth import hash_secret
 from holdfast.core.sessions.rights import CLOSED_LABEL
 from holdfast.store.postgres.sign_ins import BrowserTicket
 from holdfast.web.app import join_module
-from holdfast.wire.sessions.frames import PROTOCOL, STATUS, STDOUT, frame
+from holdfast.wire.sessions.frames import PROTOCOL, REFUSAL, REFUSED, STDOUT, frame
 from holdfast.wire.sessions.messages import SessionStatus
 from tests.unit.controller.conftest import FakeAgent, Served
 from tests.unit.controller.web.conftest import Browser, sign_in_with
@@ -74,7 +73,7 @@ class Opening:
             await socket.send(msgspec.json.encode({"kind": "shell", "tty": True, **asked}))
             answer = await socket.recv()
             assert isinstance(answer, bytes)
-            assert answer[0] == STATUS
+            assert answer[0] == REFUSAL
             with pytest.raises(ConnectionClosed):
                 await socket.recv()
             return msgspec.json.decode(answer[1:], type=SessionStatus)
@@ -186,7 +185,7 @@ async def test_signing_out_ends_a_shell(served: Served, agent: FakeAgent, browse
         async with within(5):
             told = await shell.recv()
             assert isinstance(told, bytes)
-            assert told[0] == STATUS
+            assert told[0] == REFUSAL
             assert msgspec.json.decode(told[1:], type=SessionStatus).status == 401
             with pytest.raises(ConnectionClosed) as closed:
                 await host.recv()

@@ -478,6 +478,18 @@ def test_a_start_that_is_slow_is_told_when_it_is_given_up() -> None:
     assert "--recovery-timeout" in codes["start_timeout"].hint
 
 
+def test_the_making_of_an_environment_is_told_as_what_it_is() -> None:
+    task = msgspec.structs.replace(reserved(0, offered_at=NOW, claimed_at=NOW), barrier=True)
+    found = explain_job((task,), state="reserved", spec={"argv": ["x"], "setup": "pip install x"})
+    codes = {line.code: line for line in found.lines}
+    making = codes["making_environment"]
+    assert (
+        "on host node-0, which lays the code and makes the environment of --setup" in making.message
+    )
+    assert "no watchdog counts it" in making.hint
+    assert "(recovery_timeout_seconds with setup_seconds is" in codes["start_timeout"].message
+
+
 def test_a_failed_start_is_no_retry() -> None:
     found = explain_job(
         state="waiting",

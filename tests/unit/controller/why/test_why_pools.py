@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.controller.why.circumstances import Circumstances
@@ -114,3 +115,26 @@ def test_a_pool_with_other_labels_brings_no_host() -> None:
     job = job_record(state="queued", spec=spec)
     found = Circumstances(job=job, queue=None, tasks=(), hosts=(), place=1, now=NOW, pools=(pool,))
     assert list(explain_pools(found)) == []
+
+
+@pytest.mark.parametrize(
+    ("after", "waited", "says"),
+    [
+        (30.0, 12, ", or in 18 s for this job, because it has then waited 30 s"),
+        (30.0, 40, ", or within 30 s for this job, because it has waited 30 s"),
+        (None, 40, ""),
+    ],
+)
+def test_a_pool_behind_busy_hosts_says_when_it_rents_one_for_the_job(
+    after: float | None, waited: int, says: str
+) -> None:
+    """DEMAND-5"""
+    spec = msgspec.structs.replace(SPEC, rent_after_seconds=after)
+    pool = PoolRecord(name="a100", spec=spec, created_at=NOW)
+    job = job_record(state="queued", queued_at=NOW - timedelta(seconds=waited))
+    hosts = (host_record(id="h", name="h", state="active", pool="a100"),)
+    found = Circumstances(
+        job=job, queue=None, tasks=(), hosts=hosts, place=1, now=NOW, pools=(pool,)
+    )
+    first = "pool a100 has 1 host, and rents more when over 3 jobs wait"
+    assert [line.message for line in explain_pools(found)] == [first + says]

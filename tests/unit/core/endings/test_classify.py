@@ -30,6 +30,7 @@ from holdfast.moves.registration import lost_event
 RULES = MEASURED + UNMEASURED
 TRIP = Trip(watchdog=Watchdog.STALL, exit_code=76, reason="no beat for 122 s")
 XID = "kernel: NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus."
+TRACE = 'Traceback (most recent call last):\n  File "t.py", line 1, in <module>\n'
 CUDA_OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
 
 
@@ -108,6 +109,17 @@ def test_a_log_that_mentions_memory_in_a_good_run_is_no_failure() -> None:
     assert classify(facts).cause is not Cause.OOM_KILLED
 
 
+def test_an_exit_0_that_the_job_itself_forbids_is_a_failure() -> None:
+    """CLASSIFY-3."""
+    facts = TaskFacts(exit_code=0, failed_on="step 2 loss nan")
+    found = classify(facts)
+    assert not facts.succeeded
+    assert (found.exit_code, found.message) == (
+        1,
+        "it exited with 0, but its job fails on a line that it printed: step 2 loss nan",
+    )
+
+
 def test_a_log_that_mentions_an_xid_in_a_good_run_is_no_failure() -> None:
     assert classify(TaskFacts(exit_code=0, log_tail=XID)).cause is not Cause.GPU_FAULT
 
@@ -184,6 +196,12 @@ GIB = 1 << 30
         (TaskFacts(signal=9, oom=True, log_tail="ncclRemoteError"), "oom-counter", Cause.OOM_KILLED),
         (TaskFacts(signal=9, max_memory_bytes=GIB, memory_limit_bytes=GIB), "oom-sigkill", Cause.OOM_KILLED),
         (TaskFacts(exit_code=137, max_memory_bytes=GIB, memory_limit_bytes=GIB), "oom-sigkill", Cause.OOM_KILLED),
+        # The kernel counted no kill, so somebody else killed it: its file cache filled the rest.
+        (TaskFacts(signal=9, oom_counted=True, max_memory_bytes=GIB, memory_limit_bytes=GIB), "signal", Cause.NONZERO_EXIT),
+        # A killed helper that the program outlived is not its end.
+        (TaskFacts(exit_code=1, oom=True, log_tail=f"{TRACE}ValueError: no rows\n"), "exit-code", Cause.NONZERO_EXIT),
+        (TaskFacts(exit_code=1, oom=True, log_tail=f"{TRACE}BrokenPipeError: [Errno 32] Broken pipe\n"), "oom-counter", Cause.OOM_KILLED),
+        (TaskFacts(exit_code=1, oom=True, log_tail="no rows\n"), "oom-counter", Cause.OOM_KILLED),
         (TaskFacts(signal=9, max_memory_bytes=GIB // 2, memory_limit_bytes=GIB), "signal", Cause.NONZERO_EXIT),
         (TaskFacts(signal=9, max_memory_bytes=GIB), "signal", Cause.NONZERO_EXIT),
         (TaskFacts(signal=11, max_memory_bytes=GIB, memory_limit_bytes=GIB), "signal", Cause.NONZERO_EXIT),
@@ -191,6 +209,9 @@ GIB = 1 << 30
         (TaskFacts(signal=9, oom=True, over_memory_bytes=GIB, memory_limit_bytes=1 << 20), "memory-watch", Cause.OOM_KILLED),
         (TaskFacts(trip=LIMIT, signal=9, over_memory_bytes=GIB, memory_limit_bytes=1 << 20), "watchdog-time_limit", Cause.TIME_LIMIT),
         (TaskFacts(trip=LIMIT, signal=9, max_memory_bytes=GIB, memory_limit_bytes=GIB), "watchdog-time_limit", Cause.TIME_LIMIT),
+        # A line that the job itself forbids.
+        (TaskFacts(exit_code=0, failed_on="loss nan"), "fail-on", Cause.NONZERO_EXIT),
+        (TaskFacts(exit_code=0, failed_on="loss nan", xids=(79,)), "gpu-xid", Cause.GPU_FAULT),
         # Containers.
         (TaskFacts(pull_error="manifest unknown", exit_code=125), "pull-no-such-image", Cause.IMAGE_PULL_FAILURE),
         (TaskFacts(runtime_error="OCI runtime create failed", exit_code=127), "runtime-error", Cause.NONZERO_EXIT),
@@ -466,7 +487,9 @@ ModuleNotFoundError: No module named 'torch'
             "/usr/bin/python3: No module named x\n",
             "/usr/bin/python3: No module named x (exit code 1)",
         ),
-        ("it said: an Error: of no kind\n", "exit code 1"),
+        ("loss is nan, giving up\n", "exit code 1; its last line: loss is nan, giving up"),
+        ("[stdout]\nsaved\n[stderr]\nno rows", "exit code 1; its last line: no rows"),
+        ("[stdout]\nstep 4 | loss 2\n", "exit code 1"),
         ("Traceback (most recent call last):\n  File", "exit code 1"),
         ("", "exit code 1"),
     ],
@@ -478,8 +501,6 @@ def test_a_reason_carries_the_last_line_of_the_traceback(log: str, said: str) ->
 def test_a_reason_of_memory_carries_its_limit_and_its_peak() -> None:
     facts = TaskFacts(signal=9, oom=True, max_memory_bytes=700 << 20, memory_limit_bytes=12 << 30)
     assert classify(facts).message.endswith("its memory peaked at 700 MiB and its limit is 12 GiB")
-    killed = TaskFacts(signal=9, max_memory_bytes=4096, memory_limit_bytes=1 << 30)
-    assert classify(killed).message == (
-        "killed by SIGKILL; its memory peaked at 4096 bytes and its limit is 1024 MiB"
-    )
+    killed = TaskFacts(signal=9, max_memory_bytes=262144, memory_limit_bytes=200 << 20)
+    assert classify(killed).message == "killed by SIGKILL; its limit is 200 MiB"
     assert classify(TaskFacts(signal=9)).message == "killed by SIGKILL"

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from holdfast.core.causes import CHARGED_TO, Budget, Cause
 from holdfast.core.endings.classify import UNMEASURED, classify
 from holdfast.core.endings.decide import AttemptEnding, Charges, decide
-from holdfast.core.endings.patterns import MISTAKES, OWN, LogPart
+from holdfast.core.endings.mistakes import MISTAKES
+from holdfast.core.endings.patterns import OWN
+from holdfast.core.endings.wording import LogPart
 from holdfast.core.facts import TaskFacts
 from holdfast.core.states import JobEvent
 from tests.unit.core.endings.corpus.measure import (
@@ -40,7 +42,7 @@ def test_the_labels_are_words_of_holdfast(results: Sequence[Result]) -> None:
     assert len({r.ending.name for r in results}) == len(results)
     assert {r.ending.cause for r in results} <= set(Cause)
     assert {r.ending.decision for r in results} <= {
-        "retry", "infra", "other_host", "watchdog", "requeue", "start_again", "never",
+        "retry", "infra", "other_host", "watchdog", "requeue", "start_again", "once", "never",
     }  # fmt: skip
     assert Counter(r.ending.part for r in results).keys() == set(PARTS)
 
@@ -98,7 +100,7 @@ def test_an_exception_of_tomorrow_is_retried(name: str, text: str, code: int) ->
 def test_only_named_mistakes_of_a_program_end_a_job_by_its_words() -> None:
     causes = {rule.cause for rule in UNMEASURED if isinstance(rule.cause, Cause)}
     assert {c for c in causes if CHARGED_TO[c] is Budget.NEVER} == set()
-    anywhere = {p.name for p in MISTAKES + OWN if p.part is LogPart.LOG}
+    anywhere = {p.name for p in MISTAKES + OWN if p.part is LogPart.END}
     known = {p.name for p in MISTAKES + OWN if p.cause is Cause.PROGRAM_ERROR}
     assert known & anywhere == {"javascript"}, "which is bound to the end of the log by itself"
     refusing = {rule.name for rule in UNMEASURED if rule.cause is Cause.PROGRAM_ERROR}

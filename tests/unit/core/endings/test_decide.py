@@ -388,6 +388,23 @@ def test_a_mistake_in_the_program_is_tried_again_only_behind_new_work(
     assert ("would end the same" in decision.reason) is not again
 
 
+@pytest.mark.parametrize(("avoid", "elsewhere"), [(True, True), (True, False), (False, True)])
+def test_a_mistake_that_another_host_may_mend_is_tried_there_once(
+    avoid: bool, elsewhere: bool
+) -> None:
+    """BUDGET-9."""
+    found = Classified(
+        cause=Cause.PROGRAM_ERROR, rule="log-lacking", message="m", exit_code=1, avoid_host=avoid
+    )
+    ending = AttemptEnding(job_id="j", elsewhere=elsewhere)
+    decision = decide(found, Charges(), PLENTY, ending, chance=0.0)
+    again = avoid and elsewhere
+    assert (decision.event, decision.charges.retries) == (
+        (JobEvent.BACK_OFF, 1) if again else (JobEvent.FAIL, 0)
+    )
+    assert decision.avoid_host is avoid
+
+
 # ---- the kill switch (RETRY-5)
 
 

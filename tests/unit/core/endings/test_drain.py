@@ -232,12 +232,14 @@ def host(name: str, **changes: object) -> HostRecord:
         ([host("h"), host("i", cpu_slots=0)], {}, False),
         ([host("h"), host("i")], {"avoid_hosts": ("a", "b"), "start_failures": 2}, False),
         ([host("h"), host("i")], {"avoid_hosts": ("a", "b")}, True),
+        ([host("h"), host("i")], {"cause": Cause.OOM_KILLED}, True),
+        ([host("h"), host("i")], {"cause": Cause.PROGRAM_ERROR}, False),
     ],
 )
 def test_a_program_that_never_starts_is_tried_elsewhere_first(
     hosts: list[HostRecord], changes: dict[str, object], elsewhere: bool
 ) -> None:
-    """BUDGET-7."""
+    """BUDGET-7, BUDGET-9."""
     tasks = [task(0, TaskState.FAILED, ended=1, facts=NEVER_STARTED)]
     assert may_start_elsewhere(job(**changes), tasks, hosts) is elsewhere
 

@@ -11,7 +11,8 @@ import pytest
 
 from holdfast.core.causes import Cause
 from holdfast.core.endings.classify import MEASURED, UNMEASURED, classify
-from holdfast.core.endings.patterns import CASCADE, CASCADE_RULES, PULL, TEXT, LogPart, find_ports
+from holdfast.core.endings.patterns import CASCADE, CASCADE_RULES, PULL, TEXT, find_ports
+from holdfast.core.endings.wording import LogPart
 from holdfast.core.endings.xids import (
     XIDS,
     Blame,
@@ -107,6 +108,11 @@ MESSAGES = [
     ("service-away", "openai.RateLimitError: Error code: 429 - {'error': {'message': 'slow down'}}"),
     ("service-away", "curl: (22) The requested URL returned error: 429"),
     ("service-away", "botocore.exceptions.ClientError: An error occurred (ThrottlingException) when calling the GetObject operation"),
+    ("slow-down", "urllib.error.HTTPError: HTTP Error 403: rate limit exceeded"),
+    ("cut-off", "requests.exceptions.ReadTimeout: HTTPSConnectionPool(host='x.example', port=443): Read timed out. (read timeout=10)"),
+    ("cut-off", "http.client.IncompleteRead: IncompleteRead(100 bytes read, 99900 more expected)"),
+    ("memory-words", "duckdb.duckdb.OutOfMemoryException: Out of Memory Error: failed to allocate data of size 256.0 KiB"),
+    ("cuda-oom", "ERROR: LoadError: Out of GPU memory trying to allocate 1.000 GiB"),
     # mistakes
     ("option", "grep: unrecognized option '--moon'"),
     ("syntax", "run.sh: line 3: syntax error near unexpected token `done'"),
@@ -117,7 +123,13 @@ MESSAGES = [
     ("refused", "botocore.errorfactory.NoSuchKey: An error occurred (NoSuchKey) when calling the GetObject operation: The specified key does not exist."),
     ("refused", "httpx.HTTPStatusError: Client error '404 Not Found' for url 'https://x.example'"),
     ("refused", "fatal: couldn't find remote ref nosuch"),
-    ("refused", "google.api_core.exceptions.Forbidden: 403 GET https://storage.example: no access"),
+    ("refused", "huggingface_hub.errors.GatedRepoError: 403 Client Error. Cannot access gated repo for url https://models.example/x"),
+    ("fork", "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the 'spawn' start method"),
+    ("variable", "RuntimeError: environment variable DATA_ROOT is not set"),
+    ("refused-word", "RuntimeError: Unknown model (resnet5o)"),
+    ("lacking", "RuntimeError: FlashAttention only supports Ampere GPUs or newer."),
+    ("credentials", "botocore.exceptions.NoCredentialsError: Unable to locate credentials"),
+    ("denied", "botocore.exceptions.ClientError: An error occurred (AccessDenied) when calling the GetObject operation: Access Denied"),
     ("configuration", "srun: error: invalid partition specified: gpuu"),
     ("configuration-error", "KeyError: 'MASTER_ADDR'"),
     ("configuration-error", "AssertionError: hidden size must be divisible by the number of heads"),
@@ -319,7 +331,9 @@ UNEXPLAINED = (
     "exit-code",
     "log-cuda-fault",
 )  # of a capture CUDA says what it says of faults
-LAST = [m for n, m in MESSAGES for p in TEXT if p.name == n and p.part is not LogPart.LOG]
+LAST = [
+    m for n, m in MESSAGES for p in TEXT if p.name == n and p.part in (LogPart.LAST, LogPart.RAISED)
+]
 
 
 @pytest.mark.parametrize("message", LAST)

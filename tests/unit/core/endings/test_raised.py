@@ -73,3 +73,123 @@ def test_a_plain_exception_of_a_neighbour_stands_before_a_peers_death() -> None:
 def test_a_program_that_lost_a_peer_and_then_raised_is_a_victim() -> None:
     lost = "[W1] [c10d] recvValue failed on SocketImpl(fd=4, remote=[n1]:29500): Connection reset by peer\n"
     assert classify(TaskFacts(exit_code=1, log_tail=lost + ROWS)).rule == "log-store-peer"
+
+
+# ---- what was printed and survived (LAST-1)
+
+STEPS = "".join(f"step {step} | loss 2.1\n" for step in range(30))
+OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+XID = "NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus."
+CHAIN = "\nDuring handling of the above exception, another exception occurred:\n\n"
+CAUSE = "\nThe above exception was the direct cause of the following exception:\n\n"
+SLIP = f"{TRACE}NameError: name 'logger' is not defined\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        OOM,
+        f"{TRACE}{OOM}\nretrying with batch 16",
+        "cp: error writing '/scratch/a': No space left on device",
+        "OSError: [Errno 28] No space left on device",
+        "[1.0] Memory cgroup out of memory: Killed process 512 (jupyter) total-vm:9kB",
+        "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+        XID,
+        "OSError: [Errno 5] Input/output error: '/data/1.bin'",
+        "slurmstepd: error: *** JOB 9 ON n4 CANCELLED AT 2026-11-26T04:11:09 DUE TO PREEMPTION ***",
+        "n1:88:90 [0] NCCL WARN NET/IB : Got async event : port error",
+        "ConnectionResetError: [Errno 104] Connection reset by peer",
+        "requests.exceptions.HTTPError: 503 Server Error: Service Unavailable",
+    ],
+)
+@pytest.mark.parametrize("end", [ROWS, "no more rows\n", f"[stderr]\n{ROWS}", f"[stderr]\n{SLIP}"])
+def test_what_a_program_printed_and_survived_is_not_its_cause(words: str, end: str) -> None:
+    """LAST-1."""
+    found = classify(TaskFacts(exit_code=1, log_tail=f"{words}\n{STEPS}{end}"))
+    assert found.rule == ("log-name" if SLIP in end else "exit-code")
+
+
+@pytest.mark.parametrize(
+    "end", [ROWS, f"halving the batch\n{ROWS}", "falling back to the CPU\nno more rows\n"]
+)
+def test_a_failure_that_the_program_says_it_outlived_is_not_its_cause(end: str) -> None:
+    """LAST-1."""
+    assert classify(TaskFacts(exit_code=1, log_tail=f"{OOM}\n{end}")).rule == "exit-code"
+
+
+@pytest.mark.parametrize(
+    ("devices", "rule"),
+    [
+        (None, "log-xid"),
+        (("00000000:3B:00.0",), "log-xid"),
+        (("00000000:5D:00.0",), "exit-code"),
+        ((), "exit-code"),
+    ],
+)
+def test_an_xid_counts_only_of_a_device_that_the_job_held(
+    devices: tuple[str, ...] | None, rule: str
+) -> None:
+    facts = TaskFacts(exit_code=1, devices=devices, log_tail=f"step 3\n{XID}\n")
+    assert classify(facts).rule == rule
+
+
+def test_words_of_a_device_blame_no_host_of_a_job_without_one() -> None:
+    log = f"{TRACE}RuntimeError: CUDA error: unknown error\n"
+    assert classify(TaskFacts(exit_code=1, devices=(), log_tail=log)).rule == "exit-code"
+    assert classify(TaskFacts(exit_code=1, log_tail=log)).rule == "log-gpu-unknown"
+
+
+@pytest.mark.parametrize(
+    ("said", "rule"),
+    [
+        (
+            "requests.exceptions.HTTPError: 403 Client Error: Forbidden for url: https://x",
+            "exit-code",
+        ),
+        ("google.api_core.exceptions.Forbidden: 403 GET https://x: Forbidden", "exit-code"),
+        ("urllib.error.HTTPError: HTTP Error 403: rate limit exceeded", "log-slow-down"),
+        (
+            "requests.exceptions.HTTPError: 404 Client Error: Not Found for url: https://x",
+            "log-refused",
+        ),
+    ],
+)
+def test_403_alone_is_no_refusal_for_good(said: str, rule: str) -> None:
+    """MISTAKE-2."""
+    assert classify(TaskFacts(exit_code=1, log_tail=f"{TRACE}{said}\n")).rule == rule
+
+
+# ---- chains of exceptions (MISTAKE-1)
+
+
+@pytest.mark.parametrize("link", [CHAIN, CAUSE])
+@pytest.mark.parametrize(
+    ("first", "rule"),
+    [
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", "exit-code"),
+        ("urllib.error.HTTPError: HTTP Error 503: Service Unavailable", "log-service-away"),
+        (
+            "http.client.IncompleteRead: IncompleteRead(1 bytes read, 2 more expected)",
+            "log-cut-off",
+        ),
+        (OOM, "log-cuda-oom"),
+        ("OSError: [Errno 28] No space left on device", "log-disk-full"),
+        ("PermissionError: [Errno 13] Permission denied: '/x'", "exit-code"),
+        ("lab.store.StoreTimeoutError", "log-cut-off"),
+        ("KeyError: 'lr'", "log-name"),
+    ],
+)
+def test_a_slip_while_a_passing_failure_is_handled_is_no_mistake(
+    first: str, link: str, rule: str
+) -> None:
+    """MISTAKE-1."""
+    found = classify(TaskFacts(exit_code=1, log_tail=f"{TRACE}{first}\n{link}{SLIP}"))
+    assert found.rule in (rule, "log-socket-peer" if rule == "exit-code" else rule)
+
+
+def test_the_exception_of_a_worker_counts_where_its_parent_wraps_it() -> None:
+    log = (
+        f"{TRACE}RuntimeError: Caught RuntimeError in DataLoader worker process 0.\n"
+        f"Original {TRACE}RuntimeError: Cannot re-initialize CUDA in forked subprocess.\n"
+    )
+    assert classify(TaskFacts(exit_code=1, log_tail=log)).rule == "log-fork"

@@ -204,6 +204,58 @@ def test_three_members_that_fail_once_each_do_not() -> None:
     assert run_out([0, 1, 2, 3], RETRYING) == [JobEvent.BACK_OFF] * 4
 
 
+def silent_gang(tripped: int, beats: Sequence[float], hosts: Sequence[str]) -> list[TaskRecord]:
+    """A gang whose rank `tripped` a watchdog stopped at 200 s. beats: when each rank's last beat
+    came."""
+    trip = Trip(
+        watchdog=Watchdog.STALL,
+        exit_code=WatchdogExit.STALL,
+        reason="no beat for 120 s",
+        evidence={"silent_seconds": 120.0},
+    )
+    facts = TaskFacts(signal=9, trip=trip)
+    return [
+        msgspec.structs.replace(
+            fell(rank, 200.0, facts) if rank == tripped else ended(rank, TaskState.PREEMPTED),
+            beat_at=T0 + timedelta(seconds=beat),
+            host_id=hosts[rank],
+        )
+        for rank, beat in enumerate(beats)
+    ]
+
+
+def test_a_gang_that_falls_silent_together_is_charged_once_whichever_rank_was_seen_first() -> None:
+    """SILENT-1: with a budget of one there are two attempts, and "1 of at most 1" is told once."""
+    policy = Policy(retry=RetryPolicy(max_retries=2), watchdog_cap=1)
+    job, said = gang(tasks=3), []
+    for tripped in (2, 0):
+        completion = complete(
+            job, silent_gang(tripped, (80.0, 81.5, 79.0), ("h0", "h1", "h2")), policy
+        )
+        assert completion.decision.reason.startswith("all 3 ranks together: no beat for 120 s")
+        assert not completion.decision.avoid_host
+        assert completion.trigger_rank == tripped
+        said.append((completion.decision.event, "1 of at most 1" in completion.decision.reason))
+        job = msgspec.structs.replace(
+            job,
+            rank_charges=dict(completion.rank_charges),
+            watchdog_charged=completion.totals.watchdog,
+        )
+    assert said == [(JobEvent.REQUEUE, True), (JobEvent.FAIL, False)]
+    assert job.watchdog_charged == 2
+
+
+def test_a_rank_that_is_silent_while_the_others_beat_is_named_alone() -> None:
+    tasks = silent_gang(1, (199.0, 80.0, 198.0), ("h0", "h0", "h1"))
+    completion = complete(gang(tasks=3), tasks, Policy(watchdog_cap=1))
+    assert completion.decision.reason.startswith("rank 1 on h1: no beat for 120 s")
+    assert completion.decision.avoid_host
+    some = silent_gang(1, (199.0, 80.0, 81.0), ("h0", "h0", "h0"))
+    completion = complete(gang(tasks=3), some, Policy(watchdog_cap=1))
+    assert completion.decision.reason.startswith("ranks 1-2 of 3 together: no beat for 120 s")
+    assert completion.decision.avoid_host  # all of them ran on one host
+
+
 @pytest.mark.parametrize(
     "cause", [Cause.PREEMPTED, Cause.HOST_DRAINED, Cause.SCALED_DOWN, Cause.START_TIMEOUT]
 )

@@ -13,11 +13,14 @@ def naive_usd() -> float:
     return Day(HOSTS, 1).run(decide_naively).usd
 
 
-@pytest.mark.parametrize(("jobs_per_host", "longest_wait"), [(3.0, 3600.0), (0.5, 900.0)])
+@pytest.mark.parametrize(
+    ("jobs_per_host", "rent_after", "longest_wait"),
+    [(3.0, 30.0, 300.0), (3.0, None, 3600.0), (0.5, None, 900.0)],
+)
 def test_the_cycle_pays_for_little_more_than_work_and_leaves_nothing_waiting(
-    jobs_per_host: float, longest_wait: float, naive_usd: float
+    jobs_per_host: float, rent_after: float | None, longest_wait: float, naive_usd: float
 ) -> None:
-    day = Day(HOSTS, 1, jobs_per_host)
+    day = Day(HOSTS, 1, jobs_per_host, rent_after)
     report = day.run(decide)
     assert report.usd < naive_usd
     assert report.usd < 1.2 * report.busy_usd

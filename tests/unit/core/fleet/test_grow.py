@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +15,13 @@ from holdfast.core.fleet.actions import Spawn
 from holdfast.core.fleet.breaker import BREAKER_FAILURES, PROBE_SECONDS
 from holdfast.core.fleet.cycle import plan_fleet
 from holdfast.core.fleet.demand import Prices, cap_waiting
-from holdfast.core.fleet.snapshot import FleetSnapshot, OfferTrouble, PoolView, SpawnOutcome
+from holdfast.core.fleet.snapshot import (
+    FleetSnapshot,
+    OfferTrouble,
+    PoolView,
+    SpawnOutcome,
+    Waiting,
+)
 from holdfast.core.placement.types import QuotaLeft
 from tests.unit.core.fleet.fleets import (
     EIGHT,
@@ -49,6 +56,44 @@ def test_jobs_are_worth_a_third_of_a_host(
     hosts = tuple(host(n, leases=1) for n in range(active))
     hosts += tuple(starting(100 + n) for n in range(starts))
     assert spawned(plan(pool(max=20), hosts, waits(queued))) == makes
+
+
+def late(jobs: int, **changes: Any) -> Waiting:
+    """Jobs that have waited for the pool's `rent_after_seconds`."""
+    return waits(jobs, **{"oldest_seconds": 60.0, "newest_seconds": 30.0, **changes})
+
+
+def test_a_job_that_has_waited_gets_a_host_beside_the_busy_ones() -> None:
+    """DEMAND-5"""
+    busy = tuple(host(n, leases=1) for n in range(2))
+    assert spawned(plan(pool(), busy, waits(2))) == 0, "two jobs are worth less than a host"
+    assert spawned(plan(pool(), busy, late(2))) == 2
+    assert spawned(plan(pool(), (*busy, host(7), starting(8)), late(2))) == 0, (
+        "two are free or come"
+    )
+    assert spawned(plan(pool(max=3), busy, late(2))) == 1, "under the same ceilings"
+    assert spawned(plan(pool(rent_after_seconds=None), busy, late(2))) == 0
+    assert spawned(plan(pool(rent_after_seconds=120.0), busy, late(2))) == 0
+    ratio = pool(max=20, jobs_per_host=1.0)
+    assert spawned(plan(ratio, busy, late(1), waits(7))) == 6, "the larger of the two rules"
+
+
+def test_jobs_that_have_waited_share_the_hosts_that_they_fill() -> None:
+    """DEMAND-5"""
+    busy = (host(0, offer="eight", leases=8),)
+    wide = pool(offers=(EIGHT,), max=9)
+    assert spawned(plan(wide, busy, late(9))) == 2, "eight jobs a machine"
+    assert spawned(plan(wide, busy, late(1), late(1, gpus=4))) == 1
+    assert spawned(plan(wide, busy, late(2, tasks=16))) == 4, "two gangs of two machines each"
+
+
+def test_a_job_that_has_waited_goes_past_a_pool_whose_hosts_are_all_busy() -> None:
+    """DEMAND-5: a cheaper pool that is full of work brings it no host."""
+    dear = msgspec.structs.replace(ONE, usd_per_hour=5.0)
+    full = PoolView(spec=pool(max=1), hosts=(host(0, leases=1),))
+    other = PoolView(spec=pool(name="q", offers=(dear,)))
+    at = FleetSnapshot(at=NOON, pools=(full, other), waiting=(late(1),))
+    assert [spawned(found) for found in plan_fleet(at)] == [0, 1]
 
 
 @given(

@@ -50,3 +50,18 @@ def test_unleased_time_is_named_by_the_state_of_its_host() -> None:
     found = {p.name: p.ms for p in name_unleased(times, {0: 5_000}, 0, MINUTE_MS)}
     assert found == {"starting": 20_000, "unused": 15_000, "unfit": 20_000, "draining": 20_000}
     assert [(u.since, u.until) for u in find_unfit(times)] == [(40_000, 50_000)]
+
+
+def test_time_that_a_lease_held_in_quarantine_is_named_once() -> None:
+    """A job holds one of two GPUs for the whole minute, of which its host is in quarantine for 15 s."""
+    stretches = (
+        (HostState.ACTIVE, 30_000),
+        (HostState.QUARANTINED, 15_000),
+        (HostState.ACTIVE, 15_000),
+    )
+    at, times = 0, []
+    for state, ms in stretches:
+        times.append(HostTime(state=state, since=at, until=at + ms, devices=2))
+        at += ms
+    pieces = name_unleased(times, {0: MINUTE_MS}, 0, MINUTE_MS, unfit={0: 15_000})
+    assert {p.name: p.ms for p in pieces} == {"unused": 45_000, "unfit": 15_000}

@@ -100,7 +100,11 @@ def test_a_spend_that_a_correction_lowers_a_little_is_not_told_twice() -> None:
 
 
 def test_a_budget_of_nothing_is_spent_at_once() -> None:
-    assert _judge(0, budget=0).spend.held
+    found = _judge(0, budget=0)
+    said = "project vision has a budget of $0.00, which is spent at once: "
+    assert found.spend.held == f"{said}no job of it starts (at_budget=hold)"
+    told = _judge(0, budget=0, at="notice")
+    assert told.tell.startswith(f"{said}its jobs run all the same")
 
 
 def test_without_a_budget_nothing_is_held_or_told() -> None:

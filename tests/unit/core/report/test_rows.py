@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.core.ledger.values import LedgerName, LedgerSum
-from holdfast.core.report.money import HOUR_MS, HostPrice, Prices
+from holdfast.core.report.money import HOUR_MS, HostPrice, PricedSpan, Prices
 from holdfast.core.report.rows import ReportRow, list_asked, make_rows
 
-PRICES = Prices([HostPrice(host="h1", gpu_hour_usd=2.0), HostPrice(host="h2")], 1.0)
-UNPRICED = Prices([HostPrice(host="h1", gpu_hour_usd=2.0)], None)
+AT = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+def _prices(*prices: HostPrice) -> PricedSpan:
+    return PricedSpan(Prices(prices), AT, AT + timedelta(days=2))
+
+
+H1 = HostPrice(host="h1", gpu_hour_usd=2.0)
+PRICES = _prices(H1, HostPrice(host="h2"), HostPrice(host="", gpu_hour_usd=1.0))
+UNPRICED = _prices(H1)
 
 
 def _sum(owner: str, project: str, host: str, **hours: float) -> LedgerSum:
@@ -19,7 +30,7 @@ def _sum(owner: str, project: str, host: str, **hours: float) -> LedgerSum:
     return LedgerSum(key=(owner, project, host), ms=ms)
 
 
-def _rows(*sums: LedgerSum, prices: Prices = PRICES) -> tuple[list[ReportRow], ReportRow]:
+def _rows(*sums: LedgerSum, prices: PricedSpan = PRICES) -> tuple[list[ReportRow], ReportRow]:
     return make_rows(sums, ("owner",), prices, "gpu")
 
 
@@ -71,6 +82,15 @@ def test_hours_without_a_price_are_counted_apart() -> None:
     """PRICE-3"""
     (row,), _ = _rows(_sum("ada", "p", "h9", kept=2), prices=UNPRICED)
     assert (row.usd, row.unpriced_hours) == (0.0, 2.0)
+
+
+def test_hours_of_two_prices_are_one_line() -> None:
+    """PRICE-4"""
+    later = msgspec.structs.replace(H1, gpu_hour_usd=5.0, since=AT + timedelta(days=1))
+    ms = {LedgerName.KEPT: HOUR_MS}
+    sums = [LedgerSum(key=("ada", "p", "h1", place), ms=ms) for place in "01"]
+    (row,), _ = make_rows(sums, ("owner",), _prices(H1, later), "gpu")
+    assert (row.hours, row.usd) == (2.0, 7.0)
 
 
 def test_lines_of_time_are_in_its_order_and_others_by_their_hours() -> None:

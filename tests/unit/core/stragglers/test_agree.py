@@ -89,3 +89,21 @@ def test_ranks_that_tell_too_many_checksums_keep_the_same_steps() -> None:
         assert ring.take() == []
         kept.append({one.step for one in told})
     assert kept[0] & kept[1] & kept[2]
+
+
+def test_the_last_report_tells_the_newest_again_and_they_are_compared_once() -> None:
+    """The sync that told them may have been cut."""
+    rings = [ChecksumRing() for _ in range(3)]
+    agreement = Agreement()
+    for step in range(LEAST_AGREED):
+        for ring in rings:
+            ring.add(StepChecksum(step, "a"))
+    for rank, ring in enumerate(rings):
+        assert agreement.take(rank, ring.take(), 3) is None
+    for rank, ring in enumerate(rings):
+        ring.add(StepChecksum(9, "aab"[rank]))
+    rings[2].take()  # in a sync that never arrived
+    found = [agreement.take(rank, ring.list_last(), 3) for rank, ring in enumerate(rings)]
+    assert found[:2] == [None, None]
+    assert found[2] is not None
+    assert (found[2].step, found[2].odd, found[2].comparable) == (9, (2,), True)

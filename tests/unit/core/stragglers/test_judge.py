@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 import random
 
+import msgspec
 import pytest
-from bench.straggler_traces import Trace, play
+from bench.straggler_traces import ApartTrace, Trace, play, play_apart
 
 from holdfast.core.stragglers.judge import GangJudge
 from holdfast.core.stragglers.values import Finding, PaceBlock, SlowRank
@@ -75,6 +76,47 @@ def test_a_gang_that_is_slower_as_a_whole_has_no_rank_named() -> None:
     found = play(Trace(slow_from=300, steps=500, ratio=1.4, all_slow=True), 4)
     assert found.named == ()
     assert len(found.slowed) == 1
+
+
+APART = {
+    "replicas": ApartTrace(noise=0.002),
+    "noisy replicas": ApartTrace(noise=0.05, apart=0.01, drift=0.01),
+    "a sweep": ApartTrace(noise=0.03, apart=0.3),
+    "data preparation": ApartTrace(noise=0.15, apart=0.05, drift=0.1),
+}
+
+
+@pytest.mark.parametrize("kind", APART)
+@pytest.mark.parametrize("tells", ["own", "cpu", "nothing"])
+@pytest.mark.parametrize(("ranks", "spread"), [(3, False), (8, True)])
+def test_ranks_that_never_wait_for_each_other_are_not_named(
+    kind: str, tells: str, ranks: int, spread: bool
+) -> None:
+    """SLOW-5"""
+    trace = msgspec.structs.replace(APART[kind], tells=tells, ranks=ranks, spread=spread)
+    named = [play_apart(trace, seed) for seed in (ranks, 100 + ranks)]
+    assert named == [[], []]
+
+
+def test_two_slow_ranks_of_a_noisy_gang_of_four_are_named_within_a_hundred_steps() -> None:
+    trace = Trace(ranks=4, slow=(1, 2), slow_from=150, steps=260, ratio=1.25, noise=0.12)
+    for seed in range(3):
+        named = play(trace, seed).named
+        assert {found.rank for _, found in named} == {1, 2}
+        assert named[0][0] <= 150 + 100
+
+
+def test_a_slowness_that_passed_is_named_again_only_when_it_lasts_longer() -> None:
+    """SLOW-6: the first is named, because nothing tells it from a host that is slow."""
+    judge, named = GangJudge(), list[int]()
+    shards = {range(100, 160): 1, range(260, 330): 2, range(430, 600): 0}
+    for step in range(5, 600, 5):
+        slow = next((rank for steps, rank in shards.items() if step in steps), None)
+        for rank in range(4):
+            own = (1.3 if rank == slow else 1.0) * (1 + 0.01 * ((step // 5 + rank) % 3))
+            judge.take(rank, [PaceBlock(step, 5, 1.35, own_seconds=own)], step, step, 60.0)
+        named += [one.rank for one in judge.judge(step) if isinstance(one, SlowRank)]
+    assert named == [1, 0]
 
 
 def count_named(ranks: int, like: float, gangs: int) -> int:

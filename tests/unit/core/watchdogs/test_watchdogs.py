@@ -242,6 +242,13 @@ def test_a_busy_tree_rearms_and_is_logged_and_the_silence_limit_decides(probe: P
     assert all(later - earlier >= 120 for earlier, later in pairwise(times))
     assert driver.run(5000).trip == (1800.0, 76)
     assert "silence limit of 1800 s" in driver.watch.trip.reason
+    assert "although its last sample found it busy" in driver.watch.trip.reason
+
+
+def test_only_where_no_signal_could_be_read_the_silence_limit_says_so() -> None:
+    driver = Driver(STALL, unreadable).beat().run(5000)
+    assert driver.trip == (1800.0, 76)
+    assert "no signal could decide (its processes cannot be measured)" in driver.watch.trip.reason
 
 
 def test_busy_in_the_last_of_three_samples_rearms() -> None:

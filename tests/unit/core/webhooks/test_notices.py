@@ -78,6 +78,7 @@ def test_the_jobs_own_wish_is_over_its_projects() -> None:
         ("job.requeued", {"charged_to": "infra"}, "ops:failure", True), ("job.requeued", {"charged_to": "nothing"}, "ops", False),
         ("job.requeued", {"charged_to": "watchdog"}, "ops", False), ("job.requeued", {"charged_to": "watchdog"}, "ops:failure", True),
         ("task.tripped", {"watchdog": "stall"}, "ops", True), ("task.tripped", {"watchdog": "time_limit"}, "ops", False),
+        ("task.still", {}, "ops", True), ("task.still", {}, "ops:stall", True), ("task.still", {}, "ops:end", False),
         ("job.idle_gpus", {}, "ops", True), ("job.idle_gpus", {}, "ops:idle", True), ("job.idle_gpus", {}, "ops:end", False),
         ("job.started", {}, "ops", False), ("job.failed", {}, "others", False), ("job.failed", {}, "no words", False),
     ],

@@ -57,7 +57,14 @@ class Wire:
 
     def start_script(self) -> None:
         self.epoch += 1
-        self.fleet = Fleet("run", self.epoch, self.rules, lambda: next(self.sessions), self.now)
+        self.fleet = Fleet(
+            "run",
+            self.epoch,
+            self.rules,
+            lambda: next(self.sessions),
+            self.now,
+            read_waited=lambda: self.waited,
+        )
 
     def add_host(self, identity: bytes) -> None:
         self.hosts[identity] = HostSession(
@@ -302,6 +309,43 @@ def test_hosts_that_speak_again_within_the_second_limit_are_not_lost() -> None:
     wire.frozen = set()
     wire.run(3 * RULES.loss_seconds)
     assert wire.lost == {}
+
+
+@pytest.mark.parametrize(("frozen", "limit"), [(1, 1), (4, 2)])
+def test_lateness_of_the_supervisors_own_is_no_silence_of_a_host(frozen: int, limit: int) -> None:
+    """FLEET-7: only the silence beyond it counts, within bounds; one that comes back is not lost."""
+    wire = Wire(4)
+    wire.run(2)
+    wire.frozen = set(list(wire.hosts)[:frozen])
+    began, bound = wire.now, limit * RULES.loss_seconds
+    while wire.now - began < bound + EXCUSE_SECONDS - 2.0:
+        wire.waited += 0.25
+        wire.run(0.25)
+    assert wire.lost == {}
+    again = wire.frozen
+    wire.frozen = set()
+    wire.run(2 * RULES.loss_seconds)
+    assert wire.lost == {}
+    wire.frozen, began = again, wire.now
+    while len(wire.lost) < frozen:
+        wire.waited += 0.25
+        wire.run(0.25)
+    late = wire.now - began - bound
+    assert EXCUSE_SECONDS - RULES.heartbeat_seconds <= late <= EXCUSE_SECONDS + 0.5, "a bound"
+
+
+def test_a_host_is_lost_in_time_though_the_supervisor_waited_long_before() -> None:
+    """FLEET-7"""
+    wire = Wire(4)
+    for _ in range(40):
+        wire.waited += 0.25
+        wire.run(0.25)
+    wire.run(1.0)
+    wire.frozen = {next(iter(wire.hosts))}
+    began = wire.now
+    wire.run(RULES.loss_seconds + 0.5)
+    assert wire.lost.keys() == wire.frozen
+    assert all(at - began <= RULES.loss_seconds + 0.5 for at in wire.lost.values())
 
 
 def test_what_was_not_read_yet_is_no_silence() -> None:

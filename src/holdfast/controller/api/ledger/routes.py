@@ -8,6 +8,7 @@ from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.http.queries import LedgerQuery
 from holdfast.core.ledger.values import LedgerView
+from holdfast.core.schedules import read_zone
 from holdfast.errors import ValidationError
 
 DEFAULT_DAYS = 1.0
@@ -21,8 +22,15 @@ async def get_ledger(call: ApiCall) -> Response:
     if since >= until:
         raise ValidationError("the ledger's time has to begin before it ends", field="since")
     where = dict(text.split("=", 1) for text in query.where)
+    since, until = await call.store.ledger.read_counted(since, until)
     sums = await call.store.ledger.read_sums(
-        since, until, by=query.by, filters=where, unit=query.unit, step=query.step
+        since,
+        until,
+        by=query.by,
+        filters=where,
+        unit=query.unit,
+        step=query.step,
+        zone=None if query.zone == "UTC" else read_zone(query.zone, "zone"),
     )
     view = LedgerView(since=since, until=until, unit=query.unit, by=query.by, sums=sums)
     return answer_json(view)

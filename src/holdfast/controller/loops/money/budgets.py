@@ -4,10 +4,11 @@ import logging
 from collections.abc import Mapping
 
 from holdfast.controller.loops.silhouette import Loop, Summary
-from holdfast.controller.report.sums import read_prices, read_spent
+from holdfast.controller.report.sums import find_budget, read_spent
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.causes import Cause
 from holdfast.core.report.budgets import MonthBudget, Spend, begin_month, judge
+from holdfast.core.report.money import PRICE, Prices
 from holdfast.core.states import JobState
 from holdfast.core.webhooks.notices import BUDGET_REACHED
 from holdfast.moves.rows import NewEvent
@@ -27,12 +28,11 @@ class BudgetsLoop(Loop):
     async def run_once(self) -> Summary:
         controller, store = self._controller, self._controller.store
         settings = await controller.settings.current()
-        await store.money.note_prices()
+        prices = Prices(await store.money.note_prices(settings.environment_number(PRICE)))
         before = await store.money.read_spends()
         if not settings.sets("budget_usd_per_month") and set(before.values()) <= {Spend()}:
             return {}  # a cluster without budgets reads no month of its ledger
         now = await store.now()
-        prices = await read_prices(store, settings)
         spent = await read_spent(store, prices, begin_month(now), now)
         spends: dict[str, Spend] = {}
         events: list[NewEvent] = []
@@ -70,14 +70,6 @@ class BudgetsLoop(Loop):
             log.warning("%d jobs are stopped, because budgets are spent", stopped)
             controller.poke("drain", "events")
         return stopped
-
-
-def find_budget(settings: Settings, project: str) -> MonthBudget | None:
-    """Return a project's budget in force, None without one."""
-    usd = settings.value("budget_usd_per_month", project=project)
-    if not isinstance(usd, (int, float)):
-        return None
-    return MonthBudget(usd=float(usd), at=str(settings.value("at_budget", project=project)))
 
 
 def _tell(

@@ -48,7 +48,7 @@ class IdleGpusLoop(Loop):
         if since >= until:
             return {}
         sums = await store.ledger.read_sums(since, until, by=("job", "host"), unit="gpu")
-        prices = await read_prices(store, settings)
+        prices = await read_prices(store)
         looks = await self._find_looks(sums, since, until, prices)
         found = {
             look.job_id: idle
@@ -77,7 +77,7 @@ class IdleGpusLoop(Loop):
             of = ms.setdefault(job_id, {})
             for name, count in each.ms.items():
                 of[name] = of.get(name, 0) + count
-            cost = prices.find_usd(host, "gpu", each.total_ms)
+            cost = prices.find_usd(host, "gpu", each.total_ms, since)
             if cost is not None:
                 usd[job_id] = usd.get(job_id, 0.0) + cost
         jobs = await store.jobs.get_jobs([job_id for job_id in ms if job_id])

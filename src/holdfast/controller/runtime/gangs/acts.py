@@ -1,7 +1,7 @@
 """A finding about a gang → its sentence, its record, and what the job's settings ask for."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 from prometheus_client import Counter
@@ -11,6 +11,7 @@ from holdfast.controller.runtime.settings import SettingsCache
 from holdfast.core.causes import Cause
 from holdfast.core.health.blame import MAX_ASIDE_SECONDS, PROBATION_SECONDS, SetAside, may_set_aside
 from holdfast.core.ids import TaskKey
+from holdfast.core.placement.ranks import name_ranks
 from holdfast.core.states import HostEvent
 from holdfast.core.stragglers.agree import Agreement, Disagreement, StepChecksum
 from holdfast.core.stragglers.judge import GangJudge
@@ -59,6 +60,7 @@ class WatchedGang:
         self.ranks: dict[int, Rank] = {}
         self.told: dict[int, float] = {}
         self.acted: set[int] = set()
+        self.ended: set[int] = set()
         self.checksums: list[tuple[int, Sequence[StepChecksum]]] = []
         self.unclear = unclear
 
@@ -67,10 +69,10 @@ class WatchedGang:
         known = self.ranks.get(key.rank)
         return known is not None and known.epoch < key.epoch
 
-    def has(self, key: TaskKey) -> bool:
-        """Return whether `key` is a task of it."""
+    def has(self, key: TaskKey, host_id: str) -> bool:
+        """Return whether `key` is a task of it on that host."""
         known = self.ranks.get(key.rank)
-        return known is not None and known.epoch == key.epoch
+        return known is not None and known.epoch == key.epoch and known.host_id == host_id
 
     def take_checksums(self) -> list[tuple[int, Sequence[StepChecksum]]]:
         """Return the checksums that came, and forget them."""
@@ -183,6 +185,47 @@ class Acting:
                 evidence=evidence,
             ),
         )
+
+    # ---- work that stands still
+
+    async def tell_still(self, found: Mapping[TaskKey, str]) -> None:
+        """Write which tasks stand still, and which move again (""). Of a gang whose ranks stand together
+        one event is written, because they wait for each other."""
+        by_job: dict[str, dict[TaskKey, str]] = {}
+        for key, why in found.items():
+            by_job.setdefault(key.job_id, {})[key] = why
+        for job_id, tasks in by_job.items():
+            still = [key for key, why in tasks.items() if why]
+            open_ones = [
+                one
+                for one in await self._store.suspects.list_suspects([job_id])
+                if one.kind == "still"
+            ]
+            if still and all(one.ended_at is not None for one in open_ones):
+                first = min(still, key=lambda key: key.rank)
+                several = len(still) > 1 or first.rank > 0
+                ranks = f"{name_ranks([key.rank for key in still])}: " if several else ""
+                new = NewSuspect(
+                    job_id=job_id,
+                    epoch=first.epoch,
+                    rank=first.rank,
+                    kind="still",
+                    step=0,
+                    message=f"{ranks}{tasks[first]}",
+                )
+                if await self._store.suspects.note_suspect(new) is not None:
+                    log.warning("%s", new.message, extra={"job": job_id, "rank": first.rank})
+                    self._found.labels("still").inc()
+                    self._poke("events")
+            for key in (key for key, why in tasks.items() if not why):
+                said = (
+                    f"rank {key.rank}: its work moves again" if key.rank else "its work moves again"
+                )
+                ended = self._store.suspects.end_suspect(
+                    job_id, key.rank, key.epoch, said, kind="still"
+                )
+                if await ended:
+                    self._poke("events")
 
     # ---- ranks that compute wrongly
 

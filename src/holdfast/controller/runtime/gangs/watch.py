@@ -1,8 +1,11 @@
-"""Compare what ranks tell in syncs, and put suspects on record.
+"""Compare what ranks tell in syncs, and put suspects on record; and what tasks tell of work that stands
+still.
 
 - All of it is in memory and may be lost: a replica that was just started needs about thirty steps to find
   a slow rank again. Each replica compares the ranks whose hosts sync with it.
 - A sync only leaves its reports here; they are judged beside it, once a second, by one turn at a time.
+- The checksums of a rank that ended are compared before its end is written, because afterwards the job
+  may be told as a success, and nothing is run again.
 """
 
 import asyncio
@@ -15,6 +18,7 @@ import msgspec
 from holdfast.bounds import UNREADABLE
 from holdfast.controller.runtime.gangs.acts import Acting, Rank, Unclear, WatchedGang
 from holdfast.controller.runtime.outages import Outages
+from holdfast.core.ids import TaskKey
 from holdfast.core.stragglers.clock import HostClock
 from holdfast.core.stragglers.values import Finding, PaceBlock, read_pace
 from holdfast.core.stragglers.words import say_readings
@@ -28,6 +32,7 @@ MAX_GANGS = 4096
 MAX_CLOCKS = 65_536
 MAX_INBOX = 65_536
 MAX_UNCLEAR = 256
+MAX_STILL = 65_536
 
 
 class _SyncTold(msgspec.Struct, frozen=True):
@@ -50,9 +55,15 @@ class GangWatch:
         self._clocks: OrderedDict[str, HostClock] = OrderedDict()
         self._gangs: OrderedDict[str, WatchedGang] = OrderedDict()
         self._unclear: OrderedDict[str, Unclear] = OrderedDict()  # by job, for its next attempt
+        self._turn = asyncio.Lock()
+        self._still: dict[TaskKey, str] = {}  # the tasks that stand still, and why
+        self._unwritten: dict[
+            TaskKey, str
+        ] = {}  # the newest of them, and those that move again ("")
 
     def take(self, host_id: str, request: SyncRequest, tasks: Sequence[TaskReport]) -> None:
         """Keep what the accepted reports of a sync tell of gangs; most tell nothing."""
+        self._note_still(tasks)
         told = [t for t in tasks if t.pace or t.checksums or (t.state == "ended" and self._gangs)]
         if told and len(self._inbox) < MAX_INBOX:
             now = self._clock()
@@ -72,8 +83,45 @@ class GangWatch:
             except Exception:
                 log.exception("what the ranks of gangs told could not be judged; it goes on")
 
+    def _note_still(self, tasks: Sequence[TaskReport]) -> None:
+        """Note which tasks began or ceased to stand still; most syncs tell of none."""
+        for task in tasks:
+            if bool(task.still) == (task.key in self._still):
+                continue
+            if task.still and len(self._still) < MAX_STILL:
+                self._still[task.key] = self._unwritten[task.key] = task.still
+            elif not task.still:
+                self._still.pop(task.key, None)
+                if task.state != "ended":
+                    self._unwritten[task.key] = ""
+
+    async def settle(self, host_id: str, tasks: Sequence[TaskReport]) -> None:
+        """Compare the last checksums of ranks that ended, before their ends are written."""
+        last = [
+            (gang, task)
+            for task in tasks
+            if task.state == "ended" and task.checksums
+            if (gang := self._gangs.get(task.key.job_id)) is not None
+            and gang.has(task.key, host_id)
+        ]
+        if not last:
+            return
+        try:
+            async with self._turn:
+                await self._judge()
+                for gang, task in last:
+                    await self._acting.compare(gang, task.key.rank, task.checksums)
+        except Unavailable as error:
+            self._outages.note_failure(error)
+        except Exception:
+            log.exception("the last checksums of ranks could not be compared; their ends count")
+
     async def judge(self) -> None:
         """Judge what came since the last call, and write what is found."""
+        async with self._turn:
+            await self._judge()
+
+    async def _judge(self) -> None:
         inbox, self._inbox = self._inbox, []
         now = self._clock()
         # In a thread, because a gang of thousands of ranks is tens of milliseconds of comparing.
@@ -83,6 +131,9 @@ class GangWatch:
                 await self._acting.take_finding(gang, finding)
             for rank, checksums in gang.take_checksums():
                 await self._acting.compare(gang, rank, checksums)
+        unwritten, self._unwritten = self._unwritten, {}
+        if unwritten:
+            await self._acting.tell_still(unwritten)
         for gang in list(self._gangs.values()):
             if gang.told:
                 await self._acting.act_on_slow(gang, now)
@@ -115,9 +166,11 @@ class GangWatch:
             key = task.key
             if task.state == "ended":
                 gang = self._gangs.get(key.job_id)
-                if gang is not None and gang.has(key):
-                    self._forget(gang)
-                    touched.pop(key.job_id, None)
+                if gang is not None and gang.has(key, told.host_id):
+                    gang.ended.add(key.rank)
+                    if gang.ended >= gang.ranks.keys():
+                        self._forget(gang)
+                        touched.pop(key.job_id, None)
                 continue
             gang = self._gangs.get(key.job_id)
             if gang is None or gang.is_older(key):

@@ -276,7 +276,7 @@ class MemoryAdmission(InMemory, AdmissionStore):
         row = m.jobs[job.row.id]
         ranks = placement.list_ranks()
         hosts = say_names((s.hosts[t.host_id].name for t in ranks), 3)
-        how = ", which took it" if road == "host" else ""
+        how = ", by the host itself" if road == "host" else ""
         reason = f"reserved on {hosts}{how}"
         m.move_job(row, JobEvent.RESERVE, reason)
         row.epoch += 1

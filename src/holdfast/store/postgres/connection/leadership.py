@@ -88,6 +88,11 @@ class PostgresLeadership:
         self._lead: Connection | None = None
         self._lead_lock = asyncio.Lock()
 
+    @property
+    def holder(self) -> str:
+        """Return the name of this replica in the lead's row."""
+        return self._sender_id
+
     def start(self) -> None:
         """Keep the two connections for hints open from now on."""
         self._tasks = [
@@ -130,13 +135,11 @@ class PostgresLeadership:
             if self._lead is None:
                 self._lead = await self.session.connect()
             with cut_after(self._lead, CONFIRM_SECONDS):
-                cursor = await self._lead.execute(
-                    QUERIES[name], {**params, "seconds": self._lead_seconds}
-                )
-                row = await cursor.fetchone() if cursor.description else None
+                ask = Statement(QUERIES[name], {**params, "seconds": self._lead_seconds})
+                (found,) = await self._lead.run_all((ask,))
         except (psycopg.Error, Unavailable):
             return None
-        return None if row is None else int(row["number"])
+        return int(found.rows[0]["number"]) if found.rows else None
 
     @contextmanager
     def fenced(self) -> Iterator[None]:

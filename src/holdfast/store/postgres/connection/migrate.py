@@ -38,6 +38,7 @@ LOCK_KEY = 0x686F6C64_6D696772  # "hold" "migr"
 LOCK_WAIT_SECONDS = 60
 _Connection = psycopg.Connection[tuple[object, ...]]
 LEDGER = b"select version, name, checksum from schema_migrations"
+_BLOBS = b"select blob_place, blob_store from cluster"
 _FILE = re.compile(r"(\d{4})_(\w+)\.sql")
 
 MADE = "schema"
@@ -68,11 +69,13 @@ class Migration(NamedTuple):
 
 
 class SchemaStatus(NamedTuple):
-    """The versions a database has had, and those that it lacks. `version` 0: it has no tables yet."""
+    """The versions a database has had, and those that it lacks. `version` 0: it has no tables yet.
+    blobs: where the blobs are that it names, and the id of that store; empty where none is known."""
 
     version: int
     applied: list[str]
     pending: list[str]
+    blobs: tuple[str, str] = ("", "")
 
 
 def list_migrations() -> list[Migration]:
@@ -156,11 +159,13 @@ def read_status(dsn: str) -> SchemaStatus:
     later = list_migrations()
     with _connect(dsn, to_write=False) as conn:
         applied = _read_applied(conn)
-    check_ledger(applied, later)
+        check_ledger(applied, later)
+        known = conn.execute(_BLOBS).fetchone() if applied else None
     return SchemaStatus(
         version=max(applied, default=0),
         applied=[f"{version:04d}_{name}" for version, (name, _) in applied.items()],
         pending=[str(m) for m in _list_pending(applied, later)],
+        blobs=(str(known[0]), str(known[1])) if known else ("", ""),
     )
 
 

@@ -4,6 +4,8 @@ import asyncio
 import os
 import socket
 from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import psycopg
@@ -25,11 +27,31 @@ class WarmPool(AsyncConnectionPool[Connection]):
 
     A server process needs milliseconds to read the catalog and to plan a statement that is new to
     it, so at idle every call must use the same warm one.
+
+    CUT-3  A connection that comes back is looked at, without a word to the server, and is closed
+           where the next call would not find it as a new one.
     """
 
     def __init__(self, *args: Any, **more: Any) -> None:
         super().__init__(*args, connection_class=Connection, **more)
         self._pool = _Stack()
+
+    @asynccontextmanager
+    async def lend(self, wait_seconds: float, use_seconds: float) -> AsyncIterator[Connection]:
+        """Lend a connection that comes up within `wait_seconds`, and cut it after `use_seconds`.
+
+        Raises psycopg_pool.PoolTimeout, PoolClosed.
+        """
+        conn = await self.getconn(timeout=wait_seconds)
+        try:
+            with cut_after(conn, use_seconds):
+                yield conn
+        finally:
+            if not conn.is_at_rest():
+                conn.cut()
+            # A cancel finds nothing to cut here, because the pool awaits nothing for a connection
+            # that is closed or at rest.
+            await self.putconn(conn)
 
 
 class cut_after:

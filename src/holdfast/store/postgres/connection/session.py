@@ -9,8 +9,8 @@ Unavailable too, so every method of the store must allow a repeat.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any, TypeVar
@@ -34,7 +34,7 @@ from holdfast.store.postgres.connection.pipeline import (
     StatementResult,
     is_lost,
 )
-from holdfast.store.postgres.connection.pool import WarmPool, cut_after
+from holdfast.store.postgres.connection.pool import WarmPool
 from holdfast.store.postgres.connection.queries import QUERIES
 from holdfast.store.postgres.connection.session_settings import write_session_settings
 
@@ -377,7 +377,7 @@ class Session:
         while True:
             committing = False
             try:
-                async with self._borrow(deadline - loop.time()) as conn:
+                async with self._lend(deadline - loop.time()) as conn:
                     return await once(conn, mark)
             except (pg.SerializationFailure, pg.DeadlockDetected) as error:
                 conflicts += 1
@@ -407,15 +407,10 @@ class Session:
                     f"the database cannot store a value that was given: {_words(error)}"
                 ) from error
 
-    @asynccontextmanager
-    async def _borrow(self, seconds: float) -> AsyncIterator[Connection]:
+    def _lend(self, seconds: float) -> AbstractAsyncContextManager[Connection]:
         if self._pool is None:
             raise Unavailable("the store is not open")
-        async with self._pool.connection(
-            timeout=max(0.05, min(seconds, POOL_WAIT_SECONDS))
-        ) as conn:
-            with cut_after(conn, seconds):
-                yield conn
+        return self._pool.lend(max(0.05, min(seconds, POOL_WAIT_SECONDS)), seconds)
 
 
 def _commit_words(clock: Clock | None) -> tuple[Statement, ...]:

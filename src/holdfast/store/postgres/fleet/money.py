@@ -7,12 +7,22 @@ import msgspec
 
 from holdfast.core.report.budgets import Spend
 from holdfast.core.report.idle import IdleGpus
-from holdfast.core.report.money import HostPrice, find_price
+from holdfast.core.report.money import (
+    PRICE,
+    HostPrice,
+    PriceChange,
+    Prices,
+    find_changes,
+    find_price,
+)
+from holdfast.errors import NotFound
 from holdfast.moves.rows import NewEvent
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Tx, to_json
 from holdfast.store.postgres.moves import write_events
+from holdfast.store.postgres.prices import write_prices
+from holdfast.store.postgres.settings import write_cluster
 
 
 class PostgresMoney(OnSession):
@@ -20,19 +30,41 @@ class PostgresMoney(OnSession):
     nothing."""
 
     @transacts
-    async def note_prices(self, tx: Tx, *, now: Now = None) -> list[HostPrice]:
-        """Write what the present hosts cost, and return the prices of all hosts on record."""
+    async def note_prices(
+        self, tx: Tx, gpu_hour_usd: float | None = None, *, now: Now = None
+    ) -> list[HostPrice]:
+        """Write what the present hosts and the cluster's setting cost, where that changed, and return
+        all prices on record. gpu_hour_usd: the setting's value where the database has none."""
         at = await tx.now(now)
+        (cluster,) = await tx.rows("share_switch")  # no change of the setting comes in between
+        own = cluster["settings"].get(PRICE, gpu_hour_usd)
         found = [find_price(**row) for row in await tx.rows("read_price_grounds")]
-        if found:
-            rows = [msgspec.structs.asdict(price) for price in found]
-            await tx.run("write_host_prices", rows=to_json(rows), now=at)
+        noted = {price.host: price for price in await tx.list_of(HostPrice, "read_noted_prices")}
+        found.append(HostPrice(host="", gpu_hour_usd=own))
+        await write_prices(tx, find_changes(noted, found, at), at)
         return await tx.list_of(HostPrice, "read_host_prices")
 
     @reads
     async def read_prices(self, tx: Tx) -> list[HostPrice]:
-        """Return the price of every host on record, also of hosts that are gone."""
+        """Return all prices on record in the order of their writing, also of hosts that are gone."""
         return await tx.list_of(HostPrice, "read_host_prices")
+
+    @transacts
+    async def set_price(self, tx: Tx, price: HostPrice, *, now: Now = None) -> None:
+        """Write the price of a host's GPU-hours, or the cluster's, which holds from `price.since` on.
+        Raises NotFound for a host that the cluster never had."""
+        at = await tx.now(now)
+        price = msgspec.structs.replace(price, since=min(price.since or at, at))
+        prices = Prices(await tx.list_of(HostPrice, "read_host_prices"))
+        if not price.host:
+            await write_cluster(tx, {PRICE: price.gpu_hour_usd}, [], at, priced=False)
+        elif not prices.knows(price.host):
+            raise NotFound(
+                f"no host {price.host!r} has a price on record; `holdfast hosts` lists them"
+            )
+        before = prices.find_price(price.host, price.since or at)
+        price = msgspec.structs.replace(price, slot_hour_usd=before.slot_hour_usd)
+        await write_prices(tx, [PriceChange(before, price)], at, by_hand=bool(price.host))
 
     @reads
     async def read_spends(self, tx: Tx) -> dict[str, Spend]:

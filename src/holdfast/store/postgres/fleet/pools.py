@@ -30,7 +30,8 @@ class PostgresPools(OnSession):
 
     @transacts
     async def put_pool(self, tx: Tx, spec: PoolSpec, *, now: Now = None) -> PoolRecord:
-        """Make or replace a pool (checked by the caller). Event pool.created or pool.changed.
+        """Make or replace a pool (checked by the caller). A change forgets which spawns failed before it,
+        so that the pool rents at once. Event pool.created or pool.changed.
 
         Raises:
             Conflict: it is being deleted (code "pool_deleted").
@@ -45,6 +46,7 @@ class PostgresPools(OnSession):
             if before is None:
                 event = pool_event("created", spec.name, f"pool {spec.name} was made")
             else:
+                await tx.value("forget_holds", name=spec.name)
                 changes = changed_fields(before, spec)
                 text = f"pool {spec.name} was changed: {', '.join(changes)}"
                 event = pool_event("changed", spec.name, text, changes=changes)
@@ -71,10 +73,12 @@ class PostgresPools(OnSession):
 
     @transacts
     async def resume_pool(self, tx: Tx, name: str, *, now: Now = None) -> PoolRecord:
-        """Let a pool scale again. Event pool.resumed. Raises NotFound."""
+        """Let a pool scale again, and forget which of its spawns failed. Event pool.resumed, where that
+        changes anything. Raises NotFound."""
         at = await tx.now(now)
         row = await _lock_pool(tx, name)
-        if row["paused_at"] is not None:
+        held = bool(await tx.value("forget_holds", name=name))
+        if held or row["paused_at"] is not None:
             await tx.run("resume_pool", name=name)
             text = f"pool {name} scales again"
             await write_events(tx, [pool_event("resumed", name, text)], at)

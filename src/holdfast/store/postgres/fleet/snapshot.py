@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.fleet.pools import PoolSpec
+from holdfast.core.fleet.pools import RENT_AFTER_SECONDS, PoolSpec
 from holdfast.core.fleet.snapshot import (
     FleetHost,
     FleetSnapshot,
@@ -44,7 +44,7 @@ async def read_snapshot(
         ("read_pools", {"names": None}),
         ("snapshot_hosts", {**when, "grace": grace_seconds}),
         ("snapshot_checks", {}),
-        ("snapshot_waiting", when),
+        ("snapshot_waiting", {**when, "rent_after": RENT_AFTER_SECONDS}),
         ("snapshot_members", when),
         ("read_money", when),
         ("snapshot_outcomes", {**when, "seconds": outcome_seconds}),

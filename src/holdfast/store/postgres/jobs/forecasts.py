@@ -8,7 +8,7 @@ import msgspec
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.fleet.snapshot import FleetHost, OfferTrouble, PoolView, SpawnOutcome
 from holdfast.core.placement.types import Candidate
-from holdfast.core.progress.pace import SeenStep, estimate, read_pace
+from holdfast.core.progress.pace import estimate
 from holdfast.core.states import HostState, InstanceState
 from holdfast.moves.values import StoreValue
 from holdfast.store.port.clock import Now
@@ -58,12 +58,7 @@ class PostgresForecasts(OnSession):
         rows = await self.session.rows("read_steps", now=now)
         found = {}
         for row in rows:
-            last = -row["age_seconds"]
-            steps = (
-                SeenStep(last - row["took_seconds"], row["first_step"]),
-                SeenStep(last, row["step"]),
-            )
-            said = estimate(read_pace(steps), row["total"], 0.0)
+            said = estimate(row["step"], row["total"], row["rate"], row["age_seconds"])
             if said is not None and said.left_seconds is not None:
                 found[row["job_id"]] = said.left_seconds
         return found

@@ -58,7 +58,7 @@ class Reservation(msgspec.Struct, frozen=True):
             "reserve_from": RESERVE_FROM,
             "granted": self.at if self.taken else None,
             "road": "host" if self.taken else "leader",
-            "said": ", which took it" if self.taken else "",
+            "said": ", by the host itself" if self.taken else "",
             "revision": self.revision,
             "now": self.at,
         }

@@ -16,7 +16,13 @@ from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Tx, to_json
 from holdfast.store.postgres.moves import load_moves, write_moves
 
-EVENT_OF = {"slow": "task.straggler", "slowed": "job.slowed", "corrupt": "job.corrupt"}
+EVENT_OF = {
+    "slow": "task.straggler",
+    "slowed": "job.slowed",
+    "corrupt": "job.corrupt",
+    "still": "task.still",
+}
+ENDED_OF: dict[SuspectKind, str] = {"slow": "task.steady", "still": "task.moving"}
 MAX_RESTARTS = 3
 """Attempts of one job that are ended for a slow rank; further ones run on, however slow."""
 
@@ -78,18 +84,26 @@ class PostgresSuspects(OnSession):
 
     @transacts
     async def end_suspect(
-        self, tx: Tx, job_id: str, rank: int, epoch: int, message: str, *, now: Now = None
+        self,
+        tx: Tx,
+        job_id: str,
+        rank: int,
+        epoch: int,
+        message: str,
+        *,
+        kind: SuspectKind = "slow",
+        now: Now = None,
     ) -> bool:
-        """Write that a slow rank keeps up again, with its event."""
+        """Write that a slow rank keeps up, or that its work moves, again, with the event."""
         at = await tx.now(now)
         m = await load_moves(tx, [job_id], at)
         job, task = _find(m, job_id, rank, epoch)
         if job is None or task is None:
             return False
-        given = {"job_id": job_id, "attempt": job.attempts, "rank": rank}
+        given = {"job_id": job_id, "attempt": job.attempts, "rank": rank, "kind": kind}
         if not await tx.run("end_suspect", now=at, **given):
             return False
-        m.log("task.steady", job, message, task=task)
+        m.log(ENDED_OF[kind], job, message, task=task)
         await write_moves(tx, m)
         return True
 

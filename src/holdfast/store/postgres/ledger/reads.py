@@ -1,11 +1,13 @@
 """Sums and losses of the ledger, for reports, the API and metrics."""
 
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
-from holdfast.core.ledger.spans import TimePart, find_parts
+from holdfast.core.ledger.spans import Kept, TimePart, find_parts, list_days, widen_span
 from holdfast.core.ledger.values import (
     FIELDS,
     LABEL,
@@ -43,11 +45,15 @@ class LedgerReads(OnSession):
         filters: Mapping[str, str] | None = None,
         unit: Unit = "gpu",
         step: Step = "hour",
+        zone: ZoneInfo | None = None,
+        cuts: Sequence[datetime] = (),
     ) -> list[LedgerSum]:
         """Return the sums of `[since, until)` for each value of the fields `by`, ordered by key.
 
         by: of job, owner, project, queue, pool, host, label:KEY and time. filters: field → the
-        value that it must have. step: with `time`, the length of its stretches.
+        value that it must have. step: with `time`, the length of its stretches. zone: whose days these
+        are; None for UTC. cuts: instants in order; with any, each key ends with the number of cuts
+        before its time, as a text.
 
         Raises:
             ValidationError: a field that there is not.
@@ -55,38 +61,67 @@ class LedgerReads(OnSession):
         given = dict(filters or {})
         check_fields(by)
         check_fields([field for field in given if field != "time"])
-        parts = await self._find_parts(tx, since, until, step if "time" in by else None)
+        timed = "time" in by
+        since, until, kept = await self._find_span(tx, since, until)
+        days = list_days(since, until, zone) if timed and step == "day" and zone else []
+        edges = sorted({*days[1:], *(cut for cut in cuts if since < cut < until)})
+        longest: Step = step if timed and not days else "hour" if days else "day"
+        if days and any(day.astimezone(UTC).minute for day in days):
+            longest = "minute"
         rows = await tx.rows(
             "read_ledger_sums",
-            **_split(parts),
-            timed="time" in by,
+            **_split(find_parts(since, until, kept, longest=longest, cuts=edges)),
+            shown=step if timed and not days else None,
             by=list(by),
             unit=unit,
             fields=list(given),
             values=list(given.values()),
         )
+        at = list(by).index("time") if timed else 0
+        starts = [since, *edges]
         sums: dict[tuple[str, ...], dict[LedgerName, int]] = defaultdict(dict)
         provisional: set[tuple[str, ...]] = set()
         for row in rows:
-            key = tuple(row["key"])
-            sums[key][LedgerName(row["name"])] = row["ms"]
+            key = row["key"]
+            if timed and zone is not None:
+                start = datetime.fromisoformat(key[at]) if key[at] else starts[row["place"]]
+                key[at] = _name_time(start, days, zone)
+            if cuts:
+                key.append(str(bisect_right(cuts, starts[row["place"]])))
+            named = sums[tuple(key)]
+            named[LedgerName(row["name"])] = named.get(LedgerName(row["name"]), 0) + row["ms"]
             if row["provisional"]:
-                provisional.add(key)
+                provisional.add(tuple(key))
         return [LedgerSum(key=k, ms=ms, provisional=k in provisional) for k, ms in sums.items()]
 
     @reads
+    async def read_counted(
+        self, tx: Tx, since: datetime, until: datetime
+    ) -> tuple[datetime, datetime]:
+        """Return the span that is counted for `[since, until)`: up to the last minute that is closed,
+        and of whole minutes, or of the hours or days that are left of an older time."""
+        since, until, kept = await self._find_span(tx, since, until)
+        return widen_span(since, max(since, until), kept)
+
+    @reads
     async def read_losses(
-        self, tx: Tx, since: datetime, until: datetime, *, filters: Mapping[str, str] | None = None
+        self,
+        tx: Tx,
+        since: datetime,
+        until: datetime,
+        *,
+        filters: Mapping[str, str] | None = None,
+        unit: Unit = "gpu",
     ) -> list[JobLosses]:
-        """Return what each job lost in `[since, until)`, the jobs with the largest loss first. A
-        job with GPUs is counted by its GPUs, another by its CPU slots. Raises ValidationError."""
+        """Return what each job lost of its GPUs, or CPU slots, in `[since, until)`, the jobs with the
+        largest loss first. Raises ValidationError."""
         given = dict(filters or {})
         check_fields(list(given))
-        parts = await self._find_parts(tx, since, until, None)
         rows = await tx.rows(
             "read_ledger_losses",
-            **_split(parts),
+            **_split(find_parts(*await self._find_span(tx, since, until))),
             names=[str(name) for name in _LOSSES],
+            unit=unit,
             fields=list(given),
             values=list(given.values()),
         )
@@ -98,14 +133,16 @@ class LedgerReads(OnSession):
         found = [_make_losses(mine, seconds.get(job_id)) for job_id, mine in jobs.items()]
         return sorted(found, key=lambda each: -sum(lost.lost_ms for lost in each.lost))
 
-    async def _find_parts(
-        self, tx: Tx, since: datetime, until: datetime, step: Step | None
-    ) -> list[TimePart]:
+    async def _find_span(
+        self, tx: Tx, since: datetime, until: datetime
+    ) -> tuple[datetime, datetime, Kept]:
+        """Return a span in UTC up to where the ledger is written, and what is kept of it."""
         cursor = await tx.one("read_ledger_cursor")
+        since, until = since.astimezone(UTC), until.astimezone(UTC)
         if cursor is None:
-            return []
-        since, until = since.astimezone(UTC), min(until, cursor["at"]).astimezone(UTC)
-        return find_parts(since, until, cursor["minutes_from"], cursor["hours_from"], step)
+            return since, since, Kept(since, since)
+        kept = Kept(cursor["minutes_from"].astimezone(UTC), cursor["hours_from"].astimezone(UTC))
+        return since, max(since, min(until, cursor["at"].astimezone(UTC))), kept
 
 
 def check_fields(fields: Sequence[str]) -> None:
@@ -123,12 +160,18 @@ def _split(parts: Sequence[TimePart]) -> dict[str, Any]:
         "steps": [part.step for part in parts],
         "sinces": [part.since for part in parts],
         "untils": [part.until for part in parts],
+        "places": [part.place for part in parts],
     }
 
 
+def _name_time(start: datetime, days: Sequence[datetime], zone: ZoneInfo) -> str:
+    """Return a stretch's time in a zone: that of its day where it is told by days."""
+    if days:
+        start = days[max(0, bisect_right(days, start) - 1)]
+    return start.astimezone(zone).isoformat(timespec="minutes")
+
+
 def _make_losses(rows: Sequence[dict[str, Any]], save_seconds: float | None) -> JobLosses:
-    unit = "gpu" if any(row["unit"] == "gpu" for row in rows) else "cpu"
-    rows = [row for row in rows if row["unit"] == unit]
     first = rows[0]
     ms: Counter[str] = Counter()
     ends: Counter[str] = Counter()
@@ -145,7 +188,7 @@ def _make_losses(rows: Sequence[dict[str, Any]], save_seconds: float | None) -> 
         project=first["project"],
         owner=first["owner"],
         queue=first["queue"],
-        devices=first["gpus"] if unit == "gpu" else first["cpu_slots"],
+        devices=first["devices"],
         lost=causes,
         stalled_ms=ms[LedgerName.STALLED],
         checkpointing_ms=ms[LedgerName.CHECKPOINTING],

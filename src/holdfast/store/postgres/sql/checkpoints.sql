@@ -63,6 +63,13 @@ where j.id is null or j.state = 'succeeded' limit %(limit)s;
 delete from checkpoints c using unnest(%(blobs)s::text[]) as n(name)
 where c.job_id = split_part(n.name, '/', 1) and c.blob = n.name;
 
+-- name: list_named_blobs
+-- Of every kind the newest, by which the blob store is known that holds them.
+(select blob from checkpoints order by created_at desc limit %(limit)s)
+union all (select 'packs/' || pack from bundle_packs order by created_at desc limit %(limit)s)
+union all (select 'plans/' || plan from bundles order by created_at desc limit %(limit)s)
+union all (select blob from call_checkpoints limit %(limit)s);
+
 -- name: find_orphan_blobs
 -- A blob's name begins with its job's id. A blob of an unknown job may belong to another database that uses the same
 -- place, so it stays. Bytes go by the rows of an answer, and never because rows are absent (DOUBT-3).

@@ -7,6 +7,9 @@ create table cluster (
   rules        text not null default '', -- operators' rules of classification, as they wrote them (TOML)
   -- Made once: it stands in every rented machine's name, so that no other Holdfast takes the machine for its own.
   installation text not null default substr(replace(gen_random_uuid()::text, '-', ''), 1, 12),
+  -- The id of the blob store that holds the blobs named here, and where that is; empty until a server has adopted one.
+  blob_store   text not null default '',
+  blob_place   text not null default '',
   -- Made once, and in no answer: with it one server proves to another that it is of this cluster.
   replica_key  text not null default replace(gen_random_uuid()::text || gen_random_uuid()::text, '-', '')
 );
@@ -73,6 +76,16 @@ update cluster set settings_rev = settings_rev + 1 returning settings_rev;
 
 -- name: read_installation
 select installation from cluster;
+
+-- name: read_blob_store
+-- `served`: another server than `holder` leads, so it serves.
+select blob_store as id, blob_place as place,
+       exists (select from leadership where holder <> %(holder)s and expires_at > clock_timestamp()) as served
+from cluster;
+
+-- name: adopt_blob_store
+-- Of several servers that adopt at once, one writes.
+update cluster set blob_store = %(id)s, blob_place = %(place)s where blob_store = %(instead_of)s;
 
 -- name: read_replica_key
 select replica_key from cluster;

@@ -193,9 +193,10 @@ where j.id = any(%(ids)s)
 -- While an attempt lives its newest beat is in the tasks; after it, in the job's own row.
 select {columns:job:j but step total beat_at},
        case when b.beat_at is null then j.step else b.step end as step,
-       case when b.beat_at is null then j.total else b.total end as total, coalesce(b.beat_at, j.beat_at) as beat_at
+       case when b.beat_at is null then j.total else b.total end as total, coalesce(b.beat_at, j.beat_at) as beat_at,
+       b.rate, b.moved_at
 from jobs j left join lateral (
-  select t.step, t.total, t.beat_at from tasks t where t.job_id = j.id and t.beat_at is not null
+  select t.step, t.total, t.beat_at, t.rate, t.moved_at from tasks t where t.job_id = j.id and t.beat_at is not null
   order by t.beat_at desc, t.rank limit 1
 ) b on j.state in ('reserved', 'running', 'draining')
 where j.id = any(%(ids)s);
@@ -311,14 +312,11 @@ select q.name, least(%(limit)s, (
 from jobs me cross join unnest(%(queues)s::text[]) as q(name) where me.id = %(id)s;
 
 -- name: read_steps
--- How far running jobs are, for the time that is left to them: of each, its rank that is the least far. A job that was
--- tried before may have gone on from the step that its last attempt reached.
-select distinct on (t.job_id) t.job_id, t.step, t.total, coalesce(b.step, 0) as first_step,
-       extract(epoch from t.beat_at - t.started_at)::double precision as took_seconds,
+-- How far running jobs are, for the time that is left to them: of each, its rank that is the least far.
+select distinct on (t.job_id) t.job_id, t.step, t.total, t.rate,
        extract(epoch from coalesce(%(now)s::timestamptz, clock_timestamp()) - t.beat_at)::double precision as age_seconds
-from tasks t join jobs j on j.id = t.job_id
-left join attempts b on b.job_id = j.id and b.number = j.attempts - 1
-where t.state = 'running' and t.total is not null and t.step is not null and t.beat_at is not null and t.started_at is not null
+from tasks t
+where t.state = 'running' and t.total is not null and t.step is not null and t.beat_at is not null and t.rate is not null
 order by t.job_id, t.step;
 
 -- ---- Admission: from queued to reserved, and back when the reservation was not offered in time.
@@ -893,20 +891,28 @@ order by j.id desc limit %(limit)s;
 -- ---- The snapshot of a cycle.
 
 -- name: snapshot_waiting
--- Queued jobs by shape, so that a hundred thousand alike are one row; grouped before anything is joined or filled in, because
--- that would be done for each of them. Those of paused queues start on no host.
-with shapes as materialized (
+-- Queued jobs by shape, and by which pools' `rent_after_seconds` they have waited, so that a hundred thousand alike are a few
+-- rows; grouped before anything is joined or filled in, because that would be done for each of them. Those of paused queues start
+-- on no host.
+with afters as (
+  select coalesce(array_agg(distinct a.seconds order by a.seconds), '{}') as seconds from (
+    select case when p.spec ? 'rent_after_seconds' then (p.spec->>'rent_after_seconds')::double precision
+      else %(rent_after)s::double precision end as seconds from pools p) a
+  where a.seconds is not null
+), shapes as materialized (
   select j.queue, j.project, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes, j.spec->'host_labels' as host_labels,
-         count(*) as jobs, min(j.queued_at) as queued_at
-  from jobs j where j.state = 'queued'
-  group by j.queue, j.project, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes, j.spec->'host_labels'
+         width_bucket(date_part('epoch', %(now)s::timestamptz - j.queued_at), a.seconds) as bucket,
+         count(*) as jobs, min(j.queued_at) as queued_at, max(j.queued_at) as last_at
+  from jobs j cross join afters a where j.state = 'queued'
+  group by j.queue, j.project, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes, j.spec->'host_labels', 8
 )
 select s.queue, s.project, s.jobs, s.tasks, s.gpus, s.cpu_slots, s.memory_bytes,
        coalesce(s.host_labels, '{}') as host_labels,
-       greatest(0, date_part('epoch', %(now)s::timestamptz - s.queued_at)) as oldest_seconds
+       greatest(0, date_part('epoch', %(now)s::timestamptz - s.queued_at)) as oldest_seconds,
+       greatest(0, date_part('epoch', %(now)s::timestamptz - s.last_at)) as newest_seconds
 from shapes s join queues q on q.name = s.queue
 where q.paused_at is null
-order by s.queue, s.project, s.tasks, s.gpus, s.cpu_slots, s.memory_bytes, 8;
+order by s.queue, s.project, s.tasks, s.gpus, s.cpu_slots, s.memory_bytes, 8, 9;
 
 -- ---- Upkeep.
 

@@ -73,27 +73,29 @@ select id, job_id, attempt, host_id, unit from ledger_subjects where job_id = an
 
 
 -- name: read_ledger_sums
--- The parts are stretches of time, each with the table that it is read from. `step` is what the field `time` shows.
+-- The parts are stretches of time, each with the table that it is read from, and with its place between the cuts of the span.
+-- `shown` is the length of what the field `time` shows; null: nothing.
 with parts as (
-  select * from unnest(%(steps)s::text[], %(sinces)s::timestamptz[], %(untils)s::timestamptz[]) as p(step, since, until)
+  select * from unnest(%(steps)s::text[], %(sinces)s::timestamptz[], %(untils)s::timestamptz[], %(places)s::integer[])
+    as p(step, since, until, place)
 ), found as (
-  select h.subject, h.name, case when %(timed)s then m.at end as at, sum(m.ms) as ms
+  select h.subject, h.name, p.place, date_trunc(%(shown)s::text, m.at, 'UTC') as at, sum(m.ms) as ms
   from parts p join ledger_hours h on p.step = 'minute' and h.at >= date_trunc('hour', p.since, 'UTC') and h.at < p.until
-  cross join lateral minutes_of(h) m where m.at >= p.since and m.at < p.until group by 1, 2, 3
+  cross join lateral minutes_of(h) m where m.at >= p.since and m.at < p.until group by 1, 2, 3, 4
   union all
-  select h.subject, h.name, case when %(timed)s then h.at end, sum(h.ms)
-  from parts p join ledger_hours h on p.step = 'hour' and h.at >= p.since and h.at < p.until group by 1, 2, 3
+  select h.subject, h.name, p.place, date_trunc(%(shown)s::text, h.at, 'UTC'), sum(h.ms)
+  from parts p join ledger_hours h on p.step = 'hour' and h.at >= p.since and h.at < p.until group by 1, 2, 3, 4
   union all
-  select d.subject, d.name, case when %(timed)s then d.at end, sum(d.ms)
-  from parts p join ledger_days d on p.step = 'day' and d.at >= p.since and d.at < p.until group by 1, 2, 3
+  select d.subject, d.name, p.place, date_trunc(%(shown)s::text, d.at, 'UTC'), sum(d.ms)
+  from parts p join ledger_days d on p.step = 'day' and d.at >= p.since and d.at < p.until group by 1, 2, 3, 4
 )
 select array(select ledger_field(s, f.field, r.at) from unnest(%(by)s::text[]) with ordinality as f(field, n) order by f.n) as key,
-       r.name, sum(r.ms)::bigint as ms, bool_or(not s.settled) as provisional
+       r.place, r.name, sum(r.ms)::bigint as ms, bool_or(not s.settled) as provisional
 from found r join ledger_subjects s on s.id = r.subject
 where s.unit = %(unit)s and r.ms > 0 and not exists (
   select from unnest(%(fields)s::text[], %(values)s::text[]) as w(field, value) where ledger_field(s, w.field, null) <> w.value)
-group by 1, 2
-order by 1, 2;
+group by 1, 2, 3
+order by 1, 2, 3;
 
 -- name: read_ledger_losses
 -- By attempt and name, with the cause of the attempt's end.
@@ -112,13 +114,13 @@ with parts as (
   from parts p join ledger_days d on p.step = 'day' and d.at >= p.since and d.at < p.until
   where d.name = any(%(names)s) group by 1, 2
 ), summed as (
-  select s.job_id, s.attempt, s.unit, max(s.job_name) as job_name, max(s.project) as project, max(s.owner) as owner,
+  select s.job_id, s.attempt, max(s.job_name) as job_name, max(s.project) as project, max(s.owner) as owner,
          max(s.queue) as queue, r.name, sum(r.ms)::bigint as ms
   from found r join ledger_subjects s on s.id = r.subject
-  where s.job_id <> '' and r.ms > 0 and not exists (
+  where s.unit = %(unit)s and s.job_id <> '' and r.ms > 0 and not exists (
     select from unnest(%(fields)s::text[], %(values)s::text[]) as w(field, value) where ledger_field(s, w.field, null) <> w.value)
-  group by s.job_id, s.attempt, s.unit, r.name
+  group by s.job_id, s.attempt, r.name
 )
-select s.*, coalesce(a.cause, '') as cause, coalesce(j.tasks * j.gpus, 0) as gpus, coalesce(j.tasks * j.cpu_slots, 0) as cpu_slots
+select s.*, coalesce(a.cause, '') as cause, coalesce(j.tasks * case when %(unit)s = 'gpu' then j.gpus else j.cpu_slots end, 0) as devices
 from summed s left join attempts a on a.job_id = s.job_id and a.number = s.attempt left join jobs j on j.id = s.job_id
 order by s.job_id, s.attempt;

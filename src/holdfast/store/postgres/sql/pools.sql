@@ -35,6 +35,13 @@ where name = %(name)s;
 -- name: resume_pool
 update pools set paused_at = null, paused_reason = '' where name = %(name)s;
 
+-- name: forget_holds
+-- What earlier spawns said of a pool, because it was mended since.
+with outcomes as (delete from pool_outcomes where pool = %(name)s and fault <> '' returning 1),
+  troubles as (delete from offer_troubles where pool = %(name)s returning 1),
+  blocks as (update pools set blocked = '' where name = %(name)s and blocked <> '' returning 1)
+select exists (select from outcomes) or exists (select from troubles) or exists (select from blocks);
+
 -- name: delete_pool
 update pools set deleted_at = coalesce(deleted_at, %(now)s) where name = %(name)s;
 

@@ -1,18 +1,18 @@
--- Suspects: ranks that are slow by themselves or computed wrongly, and gangs that slowed, with the evidence.
+-- Suspects: ranks that are slow by themselves or computed wrongly, gangs that slowed, and work that stands still, with the evidence.
 -- after: jobs
 
 create table suspects (
   job_id   text not null,
   attempt  integer not null check (attempt >= 1),
   rank     integer not null check (rank >= -1), -- -1: the gang as a whole
-  kind     text not null constraint suspects_kind_check check (kind in ('slow', 'slowed', 'corrupt')),
+  kind     text not null constraint suspects_kind_check check (kind in ('slow', 'slowed', 'corrupt', 'still')),
   host_id  text,
   at       timestamptz not null,
   step     bigint not null,
   message  text not null,
   evidence jsonb not null default '{}',
   act      text not null default '' constraint suspects_act_check check (act in ('', 'blame', 'replace', 'restart')),
-  ended_at timestamptz, -- when the rank kept up again
+  ended_at timestamptz, -- when the rank kept up, or its work moved, again
   primary key (job_id, attempt, rank, kind)
 );
 
@@ -26,7 +26,7 @@ on conflict (job_id, attempt, rank, kind) do update set
 
 -- name: end_suspect
 update suspects set ended_at = %(now)s
-where job_id = %(job_id)s and attempt = %(attempt)s and rank = %(rank)s and kind = 'slow' and ended_at is null;
+where job_id = %(job_id)s and attempt = %(attempt)s and rank = %(rank)s and kind = %(kind)s and ended_at is null;
 
 -- name: list_suspects
 select s.job_id, s.attempt, nullif(s.rank, -1) as rank, s.kind, h.name as host, s.at, s.step, s.message, s.evidence, s.act,

@@ -28,6 +28,8 @@ create table tasks (
   total             bigint,
   beat_at           timestamptz,
   first_beat_at     timestamptz, -- the first one that its host told of
+  rate              double precision, -- its steps in a second of the last five minutes
+  moved_at          timestamptz, -- when its step last moved forward
   section           text,
   section_until     timestamptz, -- until when its section excuses the ranks of its gang that wait for it on other hosts
   facts             jsonb, -- what its host told of its end
@@ -144,10 +146,11 @@ where t.state in ('reserved', 'running', 'preempting');
 with given as (
   select * from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(hosts)s::text[],
                        %(incarnations)s::text[], %(beats)s::boolean[], %(steps)s::bigint[], %(totals)s::bigint[],
-                       %(ages)s::double precision[], %(sections)s::text[], %(tallies)s::text[])
-    as g(job_id, rank, epoch, host_id, incarnation, beat, step, total, age, section, tally)
+                       %(ages)s::double precision[], %(sections)s::text[], %(tallies)s::text[],
+                       %(rates)s::double precision[], %(stills)s::double precision[])
+    as g(job_id, rank, epoch, host_id, incarnation, beat, step, total, age, section, tally, rate, still)
 ), locked as (
-  select t.job_id, t.rank, g.beat, g.step, g.total, g.age, g.section, g.tally
+  select t.job_id, t.rank, g.beat, g.step, g.total, g.age, g.section, g.tally, g.rate, g.still
   from given g join tasks t on t.job_id = g.job_id and t.rank = g.rank
   where t.job_id = any(%(jobs)s::text[]) and t.epoch = g.epoch and t.host_id = g.host_id
     and t.incarnation = g.incarnation and t.state in ('reserved', 'running', 'preempting')
@@ -160,6 +163,8 @@ update tasks t set
   step = case when l.beat then coalesce(l.step, t.step) else t.step end,
   total = case when l.beat then coalesce(l.total, t.total) else t.total end,
   section = case when l.beat then l.section else t.section end,
+  rate = case when l.beat then l.rate else t.rate end,
+  moved_at = case when l.beat then %(now)s::timestamptz - l.still * interval '1 second' else t.moved_at end,
   beat_at = case when l.beat then greatest(t.beat_at, %(now)s::timestamptz - l.age * interval '1 second') else t.beat_at end,
   first_beat_at = coalesce(t.first_beat_at, case when l.beat then %(now)s::timestamptz - l.age * interval '1 second' end),
   tally = coalesce(l.tally::jsonb, t.tally), tally_at = case when l.tally is null then t.tally_at else %(now)s end
@@ -368,7 +373,8 @@ select count(*) from tasks where host_id = %(id)s and state in ('reserved', 'run
 -- name: snapshot_members
 -- Members of supervised jobs that wait for another host: each is one task.
 select t.queue, count(*) as jobs, t.gpus, t.cpu_slots, t.memory_bytes, coalesce(j.spec->'host_labels', '{}') as host_labels,
-       greatest(0, extract(epoch from %(now)s::timestamptz - min(t.ready_at)))::double precision as oldest_seconds
+       greatest(0, extract(epoch from %(now)s::timestamptz - min(t.ready_at)))::double precision as oldest_seconds,
+       greatest(0, extract(epoch from %(now)s::timestamptz - max(t.ready_at)))::double precision as newest_seconds
 from tasks t join jobs j on j.id = t.job_id
 where t.state = 'blocked' and t.ready_at <= %(now)s and j.state in ('reserved', 'running')
 group by t.queue, t.gpus, t.cpu_slots, t.memory_bytes, coalesce(j.spec->'host_labels', '{}')

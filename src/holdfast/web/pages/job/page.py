@@ -11,8 +11,8 @@ import msgspec
 import yaml
 
 from holdfast.client.methods.jobs import JobMethods
-from holdfast.core.progress.pace import Estimate
-from holdfast.core.records import AttemptRecord, JobRecord
+from holdfast.core.progress.pace import estimate, find_still
+from holdfast.core.records import AttemptRecord
 from holdfast.core.states import JobState
 from holdfast.core.stragglers.records import SuspectRecord
 from holdfast.errors import NotFound
@@ -49,6 +49,7 @@ async def show(ask: PageRequest) -> Page:
         reader.suspects(view.id),
         reader.session_right(view.id),
     )
+    beaten_ago = ask.now - (view.beat_at or ask.now)
     values = {
         "job": view,
         "command": view.spec.shell or shlex.join(view.spec.argv),
@@ -57,7 +58,8 @@ async def show(ask: PageRequest) -> Page:
         "why": why,
         "may_enter": right.allowed and view.state is JobState.RUNNING,
         "slow": find_slow(suspects, view.attempts),
-        "estimate": estimate(view, attempts, ask.now),
+        "estimate": estimate(view.step, view.total, view.rate, beaten_ago.total_seconds()),
+        "still": find_still(view.beat_at, view.moved_at),
         "tab": tab,
         "tabs": tabs,
         "rank": ask.query.get("rank", ""),
@@ -163,21 +165,3 @@ def group_stacks(views: Sequence[ForensicsView]) -> list[StackGroup]:
             group.ranks.append(view.rank)
     order = {part: at for at, part in enumerate(_PARTS_FIRST)}
     return sorted(groups.values(), key=lambda each: order.get(each.part, len(order)))
-
-
-def estimate(job: JobRecord, attempts: Sequence[AttemptRecord], now: datetime) -> Estimate | None:
-    """Return how far the job is: its step, and the rate of the attempt that runs."""
-    if job.step is None:
-        return None
-    running = attempts[-1] if attempts else None
-    before = max((a.step or 0 for a in attempts[:-1]), default=0)
-    rate = None
-    began = None if running is None else running.first_beat_at or running.started_at
-    if began is not None and job.beat_at is not None:  # loading is no work
-        seconds = (job.beat_at - began).total_seconds()
-        done = job.step - min(before, job.step)
-        rate = done / seconds if seconds > 0 and done > 0 else None
-    left = None
-    if job.total is not None and rate and not job.state.terminal:
-        left = max(0, job.total - job.step) / rate
-    return Estimate(job.step, job.total, rate, left)

@@ -47,10 +47,22 @@ class Labelled(NamedTuple):
         """Return its part: one of PARTS."""
         if self.source == "later":
             return PARTS[0]
-        return PARTS[1 + (hashlib.sha256(self.name.encode()).digest()[-1] % 2 == 0)]
+        tuned = hashlib.sha256(self.name.encode()).digest()[-1] % 2 == 0
+        return PARTS[1 + tuned + 2 * (self.source == "public")]
 
 
-PARTS = ("written after all rules", "held out at first", "tuned on")
+PARTS = (
+    "written after all rules",
+    "held out at first",
+    "tuned on",
+    "public, for judging only",
+    "public, tuned on",
+)
+TUNED = (PARTS[2], PARTS[4])
+FRAMES = (
+    'Traceback (most recent call last):\n  File "/home/ada/job/train.py", line 40, in <module>\n'
+    "    main()\n"
+)
 
 
 class Result(NamedTuple):
@@ -70,20 +82,21 @@ class Result(NamedTuple):
 
 
 def read_corpus() -> list[Labelled]:
-    """Return the endings of both sources."""
+    """Return the endings of all sources."""
     ends = json.loads((HERE / "endings.json").read_text())
     found: list[Labelled] = []
     for program in tomllib.loads((HERE / "programs.toml").read_text())["program"]:
         facts = {"runtime_seconds": 2.0, **ends[program["name"]]}
         found.append(_label(program, "program", facts))
-    files = (("shapes.toml", "shape"), ("later.toml", "later"))
+    files = (("shapes.toml", "shape"), ("later.toml", "later"), ("public.toml", "public"))
     shapes = [
         (source, shape)
         for name, source in files
         for shape in tomllib.loads((HERE / name).read_text())["shape"]
     ]
     for source, shape in shapes:
-        facts = {"log_tail": shape.get("log", "").lstrip("\n"), **shape.get("facts", {})}
+        said = f"{FRAMES}{shape['raised']}\n" if "raised" in shape else shape.get("log", "")
+        facts = {"log_tail": said.lstrip("\n"), **shape.get("facts", {})}
         if "signal" in shape:
             facts["signal"] = shape["signal"]
         elif not shape.get("none"):
@@ -107,6 +120,8 @@ def name_decision(decision: Decision) -> str:
     """Return the word of the labels for a decision."""
     if decision.event in (JobEvent.FAIL, JobEvent.CANCEL):
         return "never"
+    if decision.cause is Cause.PROGRAM_ERROR:
+        return "once"
     if decision.cause is Cause.START_TIMEOUT:
         return "start_again"
     if decision.charged_to is Budget.INFRA:
@@ -121,7 +136,8 @@ def measure(corpus: Sequence[Labelled]) -> list[Result]:
     results = []
     for ending in corpus:
         found = classify(ending.facts)
-        decision = decide(found, Charges(), POLICY, AttemptEnding(job_id="j"), chance=0.0)
+        end = AttemptEnding(job_id="j", elsewhere=found.cause is Cause.PROGRAM_ERROR)
+        decision = decide(found, Charges(), POLICY, end, chance=0.0)
         results.append(Result(ending, str(found.cause), name_decision(decision), found.rule))
     return results
 
@@ -184,7 +200,7 @@ def main() -> None:
     for part in PARTS:
         print(part, share([r for r in results if r.ending.part == part]))
     for result in results:
-        if not result.right and result.ending.part == PARTS[-1]:
+        if not result.right and result.ending.part in TUNED:
             ending = result.ending
             print(
                 ending.name,

@@ -10,7 +10,7 @@ from holdfast.agent.tasks import AgentTask
 from holdfast.agent.uplink.checkpoints import out_path
 from holdfast.work.stop_word import NAME
 
-log = logging.getLogger("holdfast.agent.orders.stop_words")
+log = logging.getLogger("holdfast.agent.watch.stop_words")
 
 
 def leave_word(task: AgentTask, why: str, until: float) -> None:

@@ -7,9 +7,9 @@ PIPE-1  A reader that a signal would simply end gets its TERM after the processe
 """
 
 import os
-import signal
 from collections.abc import Collection
-from pathlib import Path
+
+from holdfast.process.table import read_signals
 
 
 def find_readers(pids: Collection[int]) -> set[int]:
@@ -35,12 +35,7 @@ def find_readers(pids: Collection[int]) -> set[int]:
 
 def catches_term(pid: int) -> bool:
     """Return whether a process has a handler for TERM."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    except OSError:
-        return False
-    masks = [int(line.split()[1], 16) for line in lines if line.startswith("SigCgt:")]
-    return any(mask >> (signal.SIGTERM - 1) & 1 for mask in masks)
+    return read_signals(pid).catches_term
 
 
 def _find_pipe(pid: int, fd: int) -> str:

@@ -6,8 +6,9 @@ import os
 import signal
 
 from holdfast.process import table as process_table
+from holdfast.process.endings.teller import Teller
+from holdfast.process.endings.telling import HALF, Tell
 from holdfast.process.groups import TaskGroup
-from holdfast.process.output.pipelines import find_readers
 from holdfast.process.spawn import signal_group
 from holdfast.process.table import ProcessEntry
 from holdfast.process.tree import Forest, Tree
@@ -17,7 +18,8 @@ GRACE_POLL_SECONDS = 0.02
 _KILL_POLL_MAX_SECONDS = 0.1
 _BLIND_POLL_SECONDS = 0.1
 _LEAVING_SECONDS = 0.1  # helpers (a resource tracker) need a moment to end
-_END_OF_INPUT_SECONDS = 0.25  # a reader ends by itself after its last writer
+_TELL_POLL_SECONDS = 0.06  # then a process has shown what it does with its TERM; grows
+_TELL_POLL_MAX_SECONDS = 0.5
 _MAX_NAMES = 8
 
 
@@ -51,11 +53,10 @@ class Signaller:
 class TreeEnding:
     """The ending of one tree: TERM, a grace, then KILL until nothing is left or a limit passed.
 
-    The first process gets its TERM at once. The others get it after the first one's exit, or
-    `GRACE_POLL_SECONDS` later, because finding them takes milliseconds and most programs leave
-    none. A process that only reads the output of others in the tree gets its TERM after them
-    (PIPE-1). Processes left after the first one's exit have `_LEAVING_SECONDS` to end by
-    themselves; then they are named in `left`.
+    The first process gets its TERM at once. `Teller` says when the others get it, from
+    `GRACE_POLL_SECONDS` later on, because finding them takes milliseconds and most programs leave
+    none; tell: "tree" has all of them told then. Processes left after the first one's exit (`left`)
+    have `_LEAVING_SECONDS` to end by themselves; then they are all told, and named in `left`.
 
     A state machine without a clock or a wait of its own: call `step(now)` at `next_at`, or sooner
     when a process exited, until it returns True. Then `survivors` are the pids that SIGKILL did not
@@ -73,13 +74,15 @@ class TreeEnding:
         kill_limit_seconds: float,
         signaller: Signaller,
         left: bool = False,
+        tell: Tell = "main",
     ) -> None:
         self.tree = tree
-        self.kill_at = now + grace_seconds
+        self._began, self.kill_at = now, now + grace_seconds
         self.left: list[str] = []
         self._leave_until = now + _LEAVING_SECONDS if left and grace_seconds > 0 else 0.0
-        self._told: set[tuple[int, int]] = set()
-        self._reading: dict[tuple[int, int], float] = {}  # readers → when they are told, too
+        self._teller: Teller | None = None
+        self._tell: Tell = "tree" if left else tell
+        self._tell_poll_seconds = _TELL_POLL_SECONDS
         self._names = left and not tree.leads
         self.next_at = now
         self.survivors: list[int] = []
@@ -121,6 +124,7 @@ class TreeEnding:
 
     def _wait(self, now: float) -> bool:
         if not (self._first_warned or self.first_exited):
+            self._teller = self._make_teller()
             # A stopped process receives a TERM only once it is continued.
             for number in (signal.SIGTERM, signal.SIGCONT):
                 self._signaller.send_blindly(self.tree, number, alone=True)
@@ -137,15 +141,23 @@ class TreeEnding:
             return False
         if not self._warned:
             self._warn_others(now)
-            if not self._warned and not self.first_exited:
-                self.next_at = min(self.kill_at, now + _KILL_POLL_MAX_SECONDS)
-                return False
         elif self.first_exited and self._forest.find_living(self.tree).gone:
             return True
-        self.next_at = (
-            min(self.kill_at, now + GRACE_POLL_SECONDS) if self.first_exited else self.kill_at
-        )
+        self.next_at = min(self.kill_at, self._find_next_look(now))
         return False
+
+    def _find_next_look(self, now: float) -> float:
+        if self.first_exited:
+            return now + GRACE_POLL_SECONDS
+        if self._warned:
+            return self.kill_at
+        pause = self._tell_poll_seconds
+        self._tell_poll_seconds = min(pause * 1.5, _TELL_POLL_MAX_SECONDS)
+        return min(now + pause, self._half_at) if now < self._half_at else now + pause
+
+    @property
+    def _half_at(self) -> float:
+        return self._began + HALF * (self.kill_at - self._began)
 
     def _kill(self, now: float) -> bool:
         if self._kill_began is None:
@@ -177,26 +189,21 @@ class TreeEnding:
         return False
 
     def _warn_others(self, now: float) -> None:
-        """Send TERM to all processes that have had none. Processes that only read the output of
-        others get it later, where the end of those did not end them (PIPE-1)."""
+        """Send TERM to the processes that are to have it now (`telling`)."""
+        teller = self._teller = self._teller or self._make_teller()
         members = self._forest.find_living(self.tree).members
-        firsts = (self.tree.pid, self.tree.program_pid)  # a keeper passes its TERM on
-        if self._first_warned:
-            self._told.update(e.identity for e in members if e.pid in firsts)
-        readers = find_readers([entry.pid for entry in members])
-        self._warned = True
-        for entry in members:
-            if entry.identity in self._told or (self.tree.leads and entry.pid not in firsts):
-                continue
-            if entry.pid in readers:
-                self._reading[entry.identity] = now + _END_OF_INPUT_SECONDS
-            if self._reading.get(entry.identity, 0.0) > now:
-                self._warned = False
-                continue
-            self._told.add(entry.identity)
+        if self.tree.leads:
+            firsts = (self.tree.pid, self.tree.program_pid)
+            members = [entry for entry in members if entry.pid in firsts]
+        for entry in teller.choose(members, now, half_over=now >= self._half_at):
             self._note_left(entry)
             self._signaller.send(entry, signal.SIGTERM)
             self._signaller.send(entry, signal.SIGCONT)
+        self._warned = teller.settled
+
+    def _make_teller(self) -> Teller:
+        keeper = {self.tree.pid} - {self.tree.program_pid}  # it passes its TERM on
+        return Teller(self.tree.program_pid, self._tell, unseen=keeper)
 
     def _note_left(self, entry: ProcessEntry) -> None:
         if self._names and len(self.left) < _MAX_NAMES:

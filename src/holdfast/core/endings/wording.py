@@ -1,0 +1,87 @@
+"""The wording of one message, by which a rule recognises it: a regular expression, the part of the
+log in which it counts, and what it means."""
+
+import re
+from enum import StrEnum
+from functools import cache
+from typing import NamedTuple
+
+from holdfast.core.causes import Cause
+from holdfast.core.endings.regex import find_words
+
+
+class LogPart(StrEnum):
+    """The part of a log in which a message counts (PATTERN-4, LAST-1)."""
+
+    END = "end"
+    NEAR = "end and the lines before it"
+    LAST = "last words"
+    RAISED = "exception"
+
+
+class Pattern(NamedTuple):
+    """One message of a tool. name: the rule is called `log-NAME` (in a pull's error: `pull-NAME`).
+
+    expressions: a regular expression for each wording of the message. cascade: the message reports
+    a dead or silent peer, so the rank that prints it is a victim. part: the part of the log in
+    which the message counts. code: the exit code that goes with it, 0 for any. elsewhere: the next
+    attempt belongs on another host.
+    """
+
+    name: str
+    expressions: tuple[str, ...]
+    cause: Cause
+    sentence: str
+    cascade: bool = False
+    part: LogPart = LogPart.END
+    code: int = 0
+    elsewhere: bool = False
+
+    @property
+    def alternatives(self) -> tuple[tuple[str, re.Pattern[str]], ...]:
+        """Return each expression with words that every matching text contains, because a search for
+        the words first is ten times as fast."""
+        return _compile(self.expressions)
+
+    def search(self, text: str) -> re.Match[str] | None:
+        """Return the match of the first alternative that occurs in `text`, or None."""
+        for words, regex in self.alternatives:
+            if words in text and (found := regex.search(text)) is not None:
+                return found
+        return None
+
+
+def expect_end(
+    name: str, cause: Cause, sentence: str, *alternatives: str, cascade: bool = False
+) -> Pattern:
+    """Return a message that counts at the end; one of a peer's death also in the lines before it."""
+    part = LogPart.NEAR if cascade else LogPart.END
+    return Pattern(name, alternatives, cause, sentence, cascade, part)
+
+
+def expect_last(
+    name: str,
+    cause: Cause,
+    sentence: str,
+    *alternatives: str,
+    code: int = 0,
+    elsewhere: bool = False,
+) -> Pattern:
+    """Return a message that counts only as the last words, or in the exception that ended it."""
+    return Pattern(
+        name, alternatives, cause, sentence, part=LogPart.LAST, code=code, elsewhere=elsewhere
+    )
+
+
+def expect_raised(name: str, sentence: str, *alternatives: str, elsewhere: bool = False) -> Pattern:
+    """Return a mistake that counts only in the exception that ended the program."""
+    # Python ends with 1 after an exception: with another code, something else ended the program.
+    cause, part = Cause.PROGRAM_ERROR, LogPart.RAISED
+    return Pattern(name, alternatives, cause, sentence, part=part, code=1, elsewhere=elsewhere)
+
+
+@cache
+def _compile(expressions: tuple[str, ...]) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """Compile expressions at the first search, because all of them take a tenth of an agent's
+    start."""
+    return tuple((find_words(text), re.compile(text)) for text in expressions)

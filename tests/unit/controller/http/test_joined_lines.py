@@ -1,0 +1,289 @@
+"""Two WebSockets that are joined, over real sockets: what the server itself writes falls into no
+frame, and what is slow is told from what is dead."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+import socket
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import uvicorn
+
+from holdfast.controller.http.sockets import Socket
+from holdfast.controller.http.splice import SplicedProtocol
+from holdfast.controller.sessions.open import relay
+from holdfast.errors import HoldfastError, Unauthorized
+from holdfast.wire.sessions.frames import (
+    DAMAGED,
+    LEFT,
+    LOST,
+    MAX_MESSAGE_BYTES,
+    PROTOCOL,
+    REFUSAL,
+    REFUSED,
+)
+from holdfast.wire.sessions.websocket import (
+    BINARY,
+    CLOSE,
+    CONTINUED,
+    PING,
+    PONG,
+    MessageReader,
+    make_key,
+    write_message,
+)
+from tests.waits import within
+
+MASK = b"mask"
+PING_SECONDS = 0.05
+
+
+class End:
+    """One end of a link, which decides about each byte that it sends."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.messages: list[bytes] = []
+        self.pings = self.pongs = 0
+        self.code: int | None = None
+        self._cut = MessageReader(MAX_MESSAGE_BYTES)
+
+    async def hear(self) -> bool:
+        """Take in what comes next, and answer a ping; return False at the end of the line."""
+        try:
+            data = await self.reader.read(1 << 16)
+        except ConnectionError:
+            data = b""
+        for opcode, payload in self._cut.feed(data):
+            if opcode == BINARY:
+                self.messages.append(payload)
+            elif opcode == PING:
+                self.pings += 1
+                self.answer(payload)
+            elif opcode == PONG:
+                self.pongs += 1
+            elif opcode == CLOSE:
+                self.code = int.from_bytes(payload[:2], "big")
+                self.writer.write(write_message(payload, MASK, CLOSE))
+                self.writer.close()
+                return False
+        return bool(data)
+
+    def answer(self, payload: bytes) -> None:
+        self.writer.write(write_message(payload, MASK, PONG))
+
+
+class Mute(End):
+    """An end that answers no ping, as one whose answer waits behind a frame."""
+
+    def answer(self, payload: bytes) -> None:
+        """Say nothing."""
+
+
+class Lines:
+    """A server that joins every two WebSockets that come."""
+
+    def __init__(self) -> None:
+        self.refused: asyncio.Future[HoldfastError] = asyncio.Future()
+        self.codes: list[int] = []
+        self.ends: list[End] = []
+        self._first: tuple[Socket, asyncio.Event] | None = None
+        self.port = 0
+
+    async def app(self, scope: Any, receive: Any, send: Any) -> None:
+        line = Socket(scope, receive, send)
+        await line.accept(PROTOCOL)
+        if self._first is None:
+            self._first = line, asyncio.Event()
+            await self._first[1].wait()
+            return
+        (user, over), self._first = self._first, None
+        self.codes.append(await relay(user, line, self._stay))
+        over.set()
+
+    async def _stay(self) -> HoldfastError:
+        return await asyncio.shield(self.refused)
+
+    async def connect(self, kind: type[End] = End) -> End:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        head = (
+            f"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {make_key(bytes(16))}\r\n"
+            f"Sec-WebSocket-Protocol: {PROTOCOL}\r\n\r\n"
+        )
+        writer.write(head.encode())
+        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+        self.ends.append(kind(reader, writer))
+        return self.ends[-1]
+
+
+@pytest.fixture
+async def lines() -> AsyncIterator[Lines]:
+    found = Lines()
+    with socket.create_server(("127.0.0.1", 0)) as wire:
+        found.port = wire.getsockname()[1]
+        server = uvicorn.Server(
+            uvicorn.Config(
+                found.app, ws=SplicedProtocol, ws_per_message_deflate=False, lifespan="off", interface="asgi3",
+                ws_ping_interval=PING_SECONDS, ws_ping_timeout=PING_SECONDS, log_config=None,
+                timeout_graceful_shutdown=1,
+            )
+        )  # fmt: skip
+        server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign, assignment]  # the tests' own stay
+        task = asyncio.create_task(server.serve(sockets=[wire]))
+        yield found
+        for end in found.ends:
+            if not end.writer.is_closing():
+                end.writer.transport.abort()
+        server.should_exit = True
+        async with within(10):
+            await task
+
+
+def cut(data: bytes, seed: int) -> list[bytes]:
+    """Cut bytes at random places."""
+    places = sorted(random.Random(seed).sample(range(len(data)), 24))
+    return [data[a:b] for a, b in itertools.pairwise([0, *places, len(data)])]
+
+
+@pytest.mark.parametrize("towards", ["user", "host"])
+async def test_a_ping_comes_between_the_parts_of_a_message_and_changes_none(
+    lines: Lines, towards: str
+) -> None:
+    """SPLICE-1: each part is sent once a ping of the server has come, so each falls within it."""
+    ends = await lines.connect(), await lines.connect()
+    sender, reader = ends if towards == "host" else ends[::-1]
+    data = random.Random(7).randbytes(200_000)
+    async with within(20):
+        for number, piece in enumerate(cut(write_message(data, MASK), 3)):
+            sender.writer.write(piece)
+            while reader.pings <= number:
+                await reader.hear()
+        while not reader.messages:
+            await reader.hear()
+    assert reader.messages == [data]
+
+
+async def test_what_the_ends_ask_within_a_message_is_answered_at_once(lines: Lines) -> None:
+    """SPLICE-1: the pong does not wait for the end of the message that is on its way to the asker."""
+    user, host = await lines.connect(), await lines.connect()
+    data = bytes(100_000)
+    message = write_message(data, MASK)
+    host.writer.write(message[:50_000])
+    async with within(10):
+        for number in range(5):
+            user.writer.write(write_message(b"?", MASK, PING))
+            while user.pongs <= number:
+                assert await user.hear()
+        host.writer.write(message[50_000:])
+        while not user.messages:
+            await user.hear()
+    assert user.messages == [data]
+
+
+@pytest.mark.parametrize("towards", ["user", "host"])
+async def test_a_slow_message_is_waited_for_and_both_ends_hear_the_server_meanwhile(
+    lines: Lines, towards: str
+) -> None:
+    """SPLICE-2: its sender answers no ping before its end, and takes many times as long as a ping
+    may."""
+    sides = (Mute, End) if towards == "host" else (End, Mute)
+    ends = await lines.connect(sides[0]), await lines.connect(sides[1])
+    sender, reader = ends if towards == "host" else ends[::-1]
+    data = b"slow" * 10
+    async with within(20):
+        both = [asyncio.create_task(hear_on(end)) for end in ends]
+        for byte in write_message(data, MASK):
+            sender.writer.write(bytes((byte,)))
+            await asyncio.wait(both, timeout=PING_SECONDS / 4)
+        while not reader.messages:
+            await asyncio.wait(both, timeout=PING_SECONDS)
+    assert reader.messages == [data]
+    assert not lines.codes
+    assert sender.pings == 1  # no other is sent before the answer
+    assert sender.pongs > 1
+    assert reader.pings > 1
+    for one in both:
+        one.cancel()
+
+
+async def hear_on(end: End) -> None:
+    """Take in what comes, until the end of the line."""
+    while await end.hear():
+        pass
+
+
+@pytest.mark.parametrize("towards", ["user", "host"])
+async def test_a_line_that_stops_within_a_message_is_given_up(lines: Lines, towards: str) -> None:
+    """SPLICE-2: neither what it began to send nor what its kernel still takes keeps it."""
+    sides = (Mute, End) if towards == "host" else (End, Mute)
+    ends = await lines.connect(sides[0]), await lines.connect(sides[1])
+    sender, reader = ends if towards == "host" else ends[::-1]
+    sender.writer.write(write_message(bytes(1000), MASK)[:500])
+    async with within(10):
+        await hear_on(reader)
+    assert reader.code == LOST
+    assert reader.messages == []
+
+
+async def test_a_reader_that_takes_nothing_and_says_nothing_is_given_up(lines: Lines) -> None:
+    """SPLICE-2: what waits for it does not keep its line, or its partner's."""
+    await lines.connect(Mute)
+    host = await lines.connect()
+    block = write_message(bytes(1 << 18), MASK)
+
+    async def pour() -> None:
+        with contextlib.suppress(ConnectionError):
+            while host.code is None:
+                host.writer.write(block)
+                await host.writer.drain()
+
+    pouring = asyncio.create_task(pour())
+    async with within(20):
+        await hear_on(host)
+        await pouring
+
+
+async def test_a_refusal_waits_for_the_end_of_a_message(lines: Lines) -> None:
+    """SPLICE-1: the server's own message stands before or after another, never in it."""
+    user, host = await lines.connect(), await lines.connect()
+    begun = write_message(bytes(50_000), MASK)
+    host.writer.write(bytes((BINARY,)) + begun[1:])  # without the bit of a message's last frame
+    host.writer.write(write_message(b"?", MASK, PING))
+    async with within(10):
+        while not host.pongs:
+            await host.hear()
+        lines.refused.set_result(Unauthorized("your token is over"))
+        while not user.pings:
+            await user.hear()
+        host.writer.write(write_message(bytes(50_000), MASK, CONTINUED))
+        await hear_on(host)
+        await hear_on(user)
+    assert user.messages[0] == bytes(100_000)
+    assert user.messages[1][0] == REFUSAL
+    assert (user.code, host.code) == (REFUSED, REFUSED)
+
+
+async def test_a_refusal_does_not_wait_for_a_message_that_does_not_end(lines: Lines) -> None:
+    user, host = await lines.connect(), await lines.connect()
+    host.writer.write(write_message(bytes(1000), MASK)[:500])
+    async with within(10):
+        lines.refused.set_result(Unauthorized("your token is over"))
+        await hear_on(user)
+    assert user.code == REFUSED
+
+
+@pytest.mark.parametrize(
+    ("code", "told"), [(LEFT, LEFT), (DAMAGED, DAMAGED), (1001, LOST)], ids=str
+)
+async def test_both_ends_learn_why_a_link_is_closed(lines: Lines, code: int, told: int) -> None:
+    user, host = await lines.connect(), await lines.connect()
+    async with within(10):
+        user.writer.write(write_message(code.to_bytes(2, "big"), MASK, CLOSE))
+        await hear_on(host)
+    assert (host.code, lines.codes) == (told, [told])
