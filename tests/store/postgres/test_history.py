@@ -177,3 +177,23 @@ async def test_a_member_that_is_retried_keeps_its_whole_array(rig: Rig) -> None:
     await prune(rig)
     assert len(await rig.store.jobs.list_jobs(JobFilter(array_id="array-1"))) == 2
     assert msgspec.structs.asdict(await rig.store.arrays.get_array("array-1"))["size"] == 2
+
+
+async def test_bytes_go_by_the_rows_of_an_answer_and_never_by_its_absence(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """DOUBT-3: a connection that answers nothing makes no blob an orphan."""
+
+    async def answer_nothing(*_: object, **__: object) -> list[object]:
+        return []
+
+    store, job = rig.store, await rig.submit()
+    blob, value = f"{job}/0/1/1", "0" * 64
+    assert await store.checkpoints.find_known_blobs([blob]) == set(), "no row names it"
+    assert await store.calls.find_known_values([value]) == set()
+    monkeypatch.setattr(store.session, "rows", answer_nothing)
+    assert await store.checkpoints.find_known_blobs([blob]) == {blob}
+    assert await store.checkpoints.find_inputs([value]) == {value}
+    assert await store.calls.find_known_values([value]) == {value}
+    assert await store.bundles.find_known(["p"], ["q"]) == {"p", "q"}
+    assert await store.call_checkpoints.find_known_blobs(["calls/s/0/1"]) == {"calls/s/0/1"}

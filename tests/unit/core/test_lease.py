@@ -1,4 +1,5 @@
-"""LEASE-5: a step of the store's clock is told from its running, however long a reading takes."""
+"""LEASE-5: a step of the store's clock is told from its running, however long a reading takes.
+LEASE-6: only time in which a renewal could be written counts."""
 
 from __future__ import annotations
 
@@ -7,7 +8,15 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.lease import STEP_SECONDS, STEP_SHARE, ClockReading, find_step
+from holdfast.core.lease import (
+    GAP_SECONDS,
+    STEP_SECONDS,
+    STEP_SHARE,
+    ClockReading,
+    Spell,
+    count_gaps,
+    find_step,
+)
 
 START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 SPANS = st.floats(0.0, 60.0)
@@ -59,3 +68,40 @@ def test_a_step_that_no_reading_explains_is_seen_with_its_direction(
     assert (found < 0.0) is back
     assert abs(found) >= step - first - second - 0.001
     assert abs(found) <= step + 0.001
+
+
+def make_spells(lengths: list[tuple[float, float]]) -> list[Spell]:
+    """Spells of these lengths, each after a pause of this length."""
+    spells, at = [], START
+    for pause, length in lengths:
+        since = at + timedelta(seconds=pause)
+        at = since + timedelta(seconds=length)
+        spells.append(Spell(since, at))
+    return spells
+
+
+@given(st.lists(st.tuples(SPANS, SPANS), max_size=5), SPANS, SPANS)
+def test_time_is_in_a_gap_or_counts(
+    lengths: list[tuple[float, float]], begins: float, lasts: float
+) -> None:
+    """Between two times no more is left out than passed outside of spells, and all of it but the
+    bound for each gap."""
+    spells = make_spells(lengths)
+    since = START + timedelta(seconds=begins)
+    until = max([since, *(spell.until for spell in spells)]) + timedelta(seconds=lasts)
+    outside = (until - since).total_seconds() - sum(
+        max(0.0, (min(s.until, until) - max(s.since, since)).total_seconds()) for s in spells
+    )
+    found = count_gaps(spells, since, until)
+    assert 0.0 <= found <= outside + 1e-6
+    before = max(0.0, (spells[0].since - since).total_seconds()) if spells else outside
+    assert found >= outside - before - GAP_SECONDS * len(spells) - 1e-6
+
+
+def test_a_gap_before_the_last_renewal_prolongs_no_lease() -> None:
+    first, second = make_spells([(0.0, 10.0), (60.0, 10.0)])
+    gap = 60.0 - GAP_SECONDS
+    assert count_gaps([first, second], first.until, second.until) == gap
+    assert count_gaps([first, second], second.since, second.until) == 0.0
+    assert count_gaps([first], first.until, second.since) == gap, "it is not over yet"
+    assert count_gaps([], first.since, second.until) == 0.0

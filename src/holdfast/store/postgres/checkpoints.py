@@ -202,8 +202,8 @@ class PostgresCheckpoints(OnSession):
     async def find_inputs(self, hashes: Sequence[str]) -> set[str]:
         """Return which of these values are the standard input of a job, an array or a schedule on
         record."""
-        rows = await self.session.rows("find_inputs", hashes=list(hashes))
-        return {row["stdin"] for row in rows}
+        rows = await self.session.rows("find_other_than_inputs", hashes=list(hashes))
+        return {*hashes} - {row["hash"] for row in rows}
 
     async def read_blob_store(self, holder: str = "") -> KnownBlobStore:
         """Return the blob store that holds the blobs of this database, as far as it is known.
@@ -226,9 +226,8 @@ class PostgresCheckpoints(OnSession):
     async def find_known_blobs(self, names: Sequence[str]) -> set[str]:
         """Return which of these blobs must stay, because a row names them, or because their jobs
         are unknown to this database."""
-        return {
-            row["blob"] for row in await self.session.rows("find_known_blobs", blobs=list(names))
-        }
+        rows = await self.session.rows("find_orphan_blobs", blobs=list(names))
+        return {*names} - {row["blob"] for row in rows}
 
 
 async def _note_broken(

@@ -59,8 +59,8 @@ class PostgresStore:
     reached or it is not known whether a transaction was committed. It may be called again
     afterwards.
 
-    dsn: a connection string of libpq. max_connections: size of the pool; leadership and hints need
-    three more. prepare_threshold: None for a pooler in transaction mode. lead_seconds: how long a
+    dsn: a connection string of libpq. max_connections: size of the pool; leadership, hints and
+    second looks need four more. prepare_threshold: None for a pooler in transaction mode. lead_seconds: how long a
     lead lasts without a renewal. warm: new connections plan the statements that place a job at
     once, so that the first job is placed as quickly as later ones; meant for processes that run for
     long. environment: the environment's layer of settings, for the decisions the store makes

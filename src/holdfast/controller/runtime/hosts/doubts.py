@@ -1,11 +1,13 @@
 """Doubts about answers of absence.
 
-DOUBT-1  What was not found ends no work, signs no browser out and takes no secret's right away before a
-         second look, on another connection, has not found it either. Where the second look finds
-         it, or brings no answer, the store counts as away: the caller gets Unavailable, so a host
-         is told nothing of such a report, and its leases' deadlines stay as they were.
+DOUBT-1  What was not found ends no work, signs no browser out and takes no secret's right away
+         before a second look, on another connection, has not found it either. Where the second look
+         finds it, or brings no answer, the store counts as away: the caller gets Unavailable, so a
+         host is told nothing of such a report, and its leases' deadlines stay as they were.
 DOUBT-2  A doubt lasts one look: where both agree, the verdict stands at once, for any number of
          tasks. Where nothing is absent, no statement is sent.
+DOUBT-3  Bytes are deleted by the rows of an answer that names them, and never because an answer does
+         not: a query of orphans that brings nothing deletes nothing.
 """
 
 from collections.abc import Sequence

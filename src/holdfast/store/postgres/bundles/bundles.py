@@ -148,6 +148,7 @@ class PostgresBundles(OnSession):
 
     async def find_known(self, packs: Sequence[str], plans: Sequence[str]) -> set[str]:
         """Return which of these packs and plans are on record."""
-        kept = await self.session.rows("find_known_packs", packs=list(packs))
-        planned = await self.session.rows("find_known_plans", plans=list(plans))
-        return {row["pack"] for row in kept} | {row["plan"] for row in planned}
+        unkept = await self.session.rows("find_orphan_packs", packs=list(packs))
+        unplanned = await self.session.rows("find_orphan_plans", plans=list(plans))
+        known = {*packs} - {row["pack"] for row in unkept}
+        return known | ({*plans} - {row["plan"] for row in unplanned})

@@ -54,8 +54,8 @@ class PostgresCallCheckpoints(OnSession):
         """Return which of these blobs must stay, because a row names them, or because they belong
         to no call of this database."""
         mine = read_blobs(names)
-        rows = await self.session.rows("find_known_call_blobs", rows=to_json(mine))
-        return {*names} - {one.blob for one in mine} | {row["blob"] for row in rows}
+        rows = await self.session.rows("find_orphan_call_blobs", rows=to_json(mine))
+        return {*names} - {row["blob"] for row in rows}
 
 
 async def _locate(tx: Tx, name: str, holder: CallHolder) -> tuple[int, int]:

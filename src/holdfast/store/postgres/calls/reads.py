@@ -31,8 +31,8 @@ class PostgresCallReads(OnSession):
     async def find_known_values(self, names: Collection[str]) -> set[str]:
         """Return which of these values, named by SHA-256, are an argument or a result of a call, or
         of a workflow's node, on record (VALUE-1)."""
-        rows = await self.session.rows("find_known_values", names=list(names))
-        return {row["sha256"] for row in rows}
+        rows = await self.session.rows("find_orphan_values", names=list(names))
+        return {*names} - {row["sha256"] for row in rows}
 
     @transacts_planned
     async def read_busy(self, tx: Tx) -> list[BusyCall]:

@@ -12,8 +12,9 @@ from psycopg.rows import dict_row
 
 from holdfast.store.postgres.connection.session_settings import write_session_settings
 
-CONNECTIONS = 11
-"""Most connections of a controller: a pool of eight, the lead's, and two for notifications."""
+CONNECTIONS = 12
+"""Most connections of a controller: a pool of eight, the lead's, two for notifications, and one for
+second looks."""
 OPEN_TRANSACTION_SECONDS = 600
 LEAST_WAL_BYTES = 256 << 20
 _UNITS = {"kB": 1 << 10, "8kB": 8 << 10, "MB": 1 << 20, "16MB": 16 << 20, "GB": 1 << 30, "B": 1}

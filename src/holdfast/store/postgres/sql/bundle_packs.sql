@@ -35,5 +35,5 @@ delete from bundle_packs p using (
 where p.pack = d.pack and not exists (select from bundle_uses u where u.pack = p.pack)
 returning p.pack;
 
--- name: find_known_packs
-select pack from bundle_packs where pack = any(%(packs)s::text[]);
+-- name: find_orphan_packs
+select n.pack from unnest(%(packs)s::text[]) as n(pack) where not exists (select from bundle_packs b where b.pack = n.pack);

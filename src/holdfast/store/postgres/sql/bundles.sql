@@ -42,5 +42,5 @@ delete from bundles b using (
 where b.project = d.project and b.digest = d.digest
 returning b.plan;
 
--- name: find_known_plans
-select plan from bundles where plan = any(%(plans)s::text[]);
+-- name: find_orphan_plans
+select n.plan from unnest(%(plans)s::text[]) as n(plan) where not exists (select from bundles b where b.plan = n.plan);

@@ -46,8 +46,8 @@ limit %(limit)s;
 delete from call_checkpoints c using json_to_recordset(%(rows)s::json) as g(set_id text, index integer, blob text)
 where c.set_id = g.set_id and c.index = g.index and c.blob = g.blob;
 
--- name: find_known_call_blobs
+-- name: find_orphan_call_blobs
 -- A blob of an unknown set may belong to another database that uses the same place, so it stays.
 select g.blob from json_to_recordset(%(rows)s::json) as g(set_id text, index integer, blob text)
-where not exists (select 1 from call_sets s where s.id = g.set_id)
-   or exists (select 1 from call_checkpoints c where c.set_id = g.set_id and c.index = g.index and c.blob = g.blob);
+where exists (select 1 from call_sets s where s.id = g.set_id)
+  and not exists (select 1 from call_checkpoints c where c.set_id = g.set_id and c.index = g.index and c.blob = g.blob);

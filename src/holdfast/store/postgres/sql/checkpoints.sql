@@ -70,12 +70,12 @@ union all (select 'packs/' || pack from bundle_packs order by created_at desc li
 union all (select 'plans/' || plan from bundles order by created_at desc limit %(limit)s)
 union all (select blob from call_checkpoints limit %(limit)s);
 
--- name: find_known_blobs
+-- name: find_orphan_blobs
 -- A blob's name begins with its job's id. A blob of an unknown job may belong to another database that uses the same
--- place, so it stays.
+-- place, so it stays. Bytes go by the rows of an answer, and never because rows are absent (DOUBT-3).
 select n.name as blob from unnest(%(blobs)s::text[]) as n(name)
-where not exists (select 1 from jobs j where j.id = split_part(n.name, '/', 1))
-   or exists (select 1 from checkpoints c where c.job_id = split_part(n.name, '/', 1) and c.blob = n.name);
+where exists (select 1 from jobs j where j.id = split_part(n.name, '/', 1))
+  and not exists (select 1 from checkpoints c where c.job_id = split_part(n.name, '/', 1) and c.blob = n.name);
 
 -- name: read_save_distances
 -- How far apart the saves of a job were, from those that are kept.

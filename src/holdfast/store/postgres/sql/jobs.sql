@@ -833,10 +833,11 @@ select j.state, coalesce((select t.epoch from tasks t where t.job_id = j.id and 
        j.attempts, j.tasks
 from jobs j where j.id = %(job_id)s for update of j;
 
--- name: find_inputs
-select spec->>'stdin' as stdin from jobs where spec ? 'stdin' and spec->>'stdin' = any(%(hashes)s::text[])
-union select spec->>'stdin' from arrays where spec->>'stdin' = any(%(hashes)s::text[])
-union select spec->'job'->>'stdin' from schedules where spec->'job'->>'stdin' = any(%(hashes)s::text[]);
+-- name: find_other_than_inputs
+select n.hash from unnest(%(hashes)s::text[]) as n(hash) where n.hash not in (
+  select spec->>'stdin' as stdin from jobs where spec ? 'stdin' and spec->>'stdin' = any(%(hashes)s::text[])
+  union select spec->>'stdin' from arrays where spec->>'stdin' = any(%(hashes)s::text[])
+  union select spec->'job'->>'stdin' from schedules where spec->'job'->>'stdin' = any(%(hashes)s::text[]));
 
 -- ---- Webhooks.
 

@@ -39,13 +39,15 @@ returning number;
 update leadership set expires_at = '-infinity' where number = %(number)s;
 
 -- name: look_again
--- What a first look did not find (DOUBT-1). One row always, with the time and the lead.
+-- What a first look did not find (DOUBT-1). One row always, with the time and the lead. The guards are those of the first
+-- looks: `renew_tasks`, and `find_task_holder` where no host is named.
 select coalesce(%(now)s::timestamptz, clock_timestamp()) as now, (select max(number) from leadership) as lead,
   array(select b.host_id from heartbeats b join hosts h on h.id = b.host_id where b.host_id = any(%(hosts)s::text[])) as hosts,
   array(
     select g.n from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(task_hosts)s::text[], %(incarnations)s::text[])
       with ordinality as g(job_id, rank, epoch, host_id, incarnation, n)
     join tasks t on t.job_id = g.job_id and t.rank = g.rank and t.epoch = g.epoch
+    join hosts h on h.id = t.host_id and (g.host_id is not null or h.key_hash is not null)
     where t.state in ('reserved', 'running', 'preempting')
       and t.host_id = coalesce(g.host_id, t.host_id) and t.incarnation = coalesce(g.incarnation, t.incarnation)) as tasks,
   array(
