@@ -27,6 +27,8 @@ _PARTS_AT_ONCE = 2
 _LOOKS_AT_ONCE = 16
 _DELETES_AT_ONCE = 100  # one request has 30 s, of which a busy gateway spent 60 ms on each
 _PATIENCE_SECONDS = 60.0
+_NO_CONDITIONS = ("501", "NotImplemented", "not supported")
+"""Words of a gateway that writes under no condition."""
 _NO_BUCKET = "<Code>NoSuchBucket</Code>"
 
 
@@ -153,12 +155,20 @@ class ObjectBlobs:
         """See `BlobStore.claim`."""
         from obstore.exceptions import AlreadyExistsError
 
-        try:
+        async def put(mode: str) -> None:
             await self._obstore.put_async(
-                self._store, check_name(name), data, mode="create", use_multipart=False
+                self._store, check_name(name), data, mode=mode, use_multipart=False
             )
-        except AlreadyExistsError:
-            pass
+
+        try:
+            try:
+                await put("create")
+            except AlreadyExistsError:
+                pass
+            except Exception as error:
+                if not any(word in str(error) for word in _NO_CONDITIONS):
+                    raise
+                await put("overwrite")  # of callers at the same moment, all read the last one's
         except Exception as error:
             raise self._unavailable(error) from error
         return b"".join([piece async for piece in self.read(name)])

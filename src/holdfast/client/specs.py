@@ -1,10 +1,12 @@
 """Job specs made of keyword arguments or a file's table, with the short names that people write."""
 
+import codecs
 import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -166,6 +168,56 @@ def _read_value(given: str, name: str, value: Any) -> Any:
         return reader(value)
     except ValueError as error:
         raise ValidationError(f"{given}: {error}", field=given) from None
+
+
+def read_env(pairs: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """Read variables given as K=V, or as K for that of `environ`. Raises ValidationError."""
+    values = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals and name not in environ:
+            message = f"--env {name}: no such variable here; write {name}=VALUE"
+            raise ValidationError(message, field=f"env.{name}")
+        values[_as_utf8(name)] = _as_utf8(value if equals else environ[name])
+    return values
+
+
+def _as_utf8(word: str) -> str:
+    """Return a word of the command line as UTF-8 text, in whichever locale Python read it."""
+    try:
+        return os.fsencode(word).decode()
+    except ValueError:  # other text, or none: the submission judges it
+        return word
+
+
+def read_env_files(paths: Sequence[str]) -> dict[str, str]:
+    """Read files of lines K=V in UTF-8; lines that are empty or begin with # say nothing. Raises
+    ValidationError with the line."""
+    values = {}
+    for path in paths:
+        try:
+            # As bytes, because a text also has line ends inside of values, such as U+2028.
+            data = Path(path).read_bytes().removeprefix(codecs.BOM_UTF8)
+            lines = [line.decode() for line in data.splitlines()]
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
+            raise ValidationError(
+                f"--env-file {path}: cannot be read: {why}", field="env"
+            ) from None
+        for number, line in enumerate(lines, 1):
+            text = line.strip().removeprefix("export ").lstrip()
+            if not text or text.startswith("#"):
+                continue
+            name, equals, value = text.partition("=")
+            if not equals or not name.strip():
+                raise ValidationError(
+                    f"--env-file {path}, line {number}: it is not K=V", field="env"
+                )
+            value = value.strip()
+            if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
+                value = value[1:-1]
+            values[name.strip()] = value
+    return values
 
 
 def read_secrets(words: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:

@@ -34,6 +34,7 @@ from holdfast.controller.log_lines import set_up_logging
 from holdfast.controller.loops.leader import Leader
 from holdfast.controller.runtime.auth import ensure_admin_token
 from holdfast.controller.runtime.background import keep_going
+from holdfast.controller.runtime.bundles.place import OTHER_BLOBS
 from holdfast.controller.runtime.context import Controller
 from holdfast.core.settings.resolve import layer_from_environment
 from holdfast.core.settings.table import RENAMED
@@ -47,6 +48,8 @@ from holdfast.wire.sessions.frames import MAX_MESSAGE_BYTES
 
 log = logging.getLogger("holdfast.controller")
 BACKLOG = 4096
+EXIT_OTHER_BLOBS = 78
+"""The exit status of a server that may not join the others, which another start would not change."""
 CERTIFICATE_SECONDS = 86_400.0  # between two warnings about the certificate
 RENEWAL_SECONDS = 60.0  # between two looks for a renewed one
 COLLECT_AFTER = 10_000  # new objects: a batch of syncs makes thousands, all short-lived
@@ -453,5 +456,5 @@ def run_server(config: ServerConfig) -> int:
             runner.run(serve(config))
     except HoldfastError as error:
         log.error("%s", error.message)
-        return 1
+        return EXIT_OTHER_BLOBS if error.code == OTHER_BLOBS else 1
     return 0

@@ -22,6 +22,7 @@ class Bucket:
         self.uploads: dict[str, dict[int, bytes]] = {}
         self.aborted = 0
         self.failing = False
+        self.plain = False  # it writes under no condition
         self.lock = threading.Lock()
 
 
@@ -83,6 +84,8 @@ def make_handler(bucket: Bucket) -> type[BaseHTTPRequestHandler]:
                 done = "".join(f"<Deleted><Key>{name}</Key></Deleted>" for name in names)
                 return 200, f"<DeleteResult>{done}</DeleteResult>".encode(), {}
             if self.command == "PUT":
+                if self.headers.get("If-None-Match") == "*" and bucket.plain:
+                    return 501, b"<Error><Code>NotImplemented</Code></Error>", {}
                 if self.headers.get("If-None-Match") == "*" and key in bucket.objects:
                     return 412, b"<Error><Code>PreconditionFailed</Code></Error>", {}
                 bucket.objects[key] = body

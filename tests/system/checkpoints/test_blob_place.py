@@ -12,11 +12,14 @@ from holdfast.blobs.folder import FolderBlobs
 from holdfast.blobs.identity import PlaceStanding, judge, read_id, say_missing
 from holdfast.blobs.interface import BlobsUnavailable
 from holdfast.controller.runtime.bundles.place import BlobPlace
+from holdfast.controller.server import EXIT_OTHER_BLOBS
 from holdfast.errors import Conflict
 from holdfast.store.postgres.store import PostgresStore
 from tests.store.pg_fixture import MakeStore
 from tests.system.checkpoints.test_blobs import pieces
+from tests.system.cluster import Controller
 from tests.unit.controller.conftest import Served, served, store
+from tests.waits import stretch
 
 __all__ = ["served", "store"]
 PACK = "packs/a1"
@@ -156,3 +159,22 @@ def test_what_is_missing_is_said_by_its_kind() -> None:
     assert say_missing(missing) == (
         "2 packs of code and files and 3 checkpoints of jobs (jobb, joba)"
     )
+
+
+@pytest.mark.slow
+def test_a_second_server_ends_with_the_reason(pg_emptied: str, tmp_path: Path) -> None:
+    made = []
+    try:
+        for name in ("one", "two"):
+            place = {"HOLDFAST_BLOBS": str(tmp_path / name)}
+            made.append(Controller(tmp_path, name, pg_emptied, place).start(wait=name == "one"))
+            if name == "one":
+                made[0].wait_lead()
+        second = made[1].process
+        assert second is not None
+        assert second.wait(stretch(60)) == EXIT_OTHER_BLOBS, made[1].log()
+        assert made[1].messages("where another server keeps them")
+        assert not made[1].messages("serving http")
+    finally:
+        for controller in made:
+            controller.close()

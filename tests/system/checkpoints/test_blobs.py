@@ -123,6 +123,12 @@ async def test_names_cannot_leave_the_store(blobs: BlobStore, name: str) -> None
         await read(blobs, name)
 
 
+async def test_a_bucket_that_writes_under_no_condition_is_claimed_too(bucket: Bucket) -> None:
+    blobs = ObjectBlobs("s3://team/holdfast", patience_seconds=1.0)
+    bucket.plain = True
+    assert await blobs.claim("store-id", b"mine") == b"mine"
+
+
 async def test_a_multipart_upload_that_breaks_off_is_aborted(bucket: Bucket) -> None:
     blobs = ObjectBlobs("s3://team/holdfast")
     with pytest.raises(ValidationError):

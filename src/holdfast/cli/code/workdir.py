@@ -132,6 +132,19 @@ def send_workdir(client: Client, spec: JobSpec, workdir: Workdir | None) -> JobS
     return msgspec.structs.replace(spec, code=code)
 
 
+def note_left_behind(spec: JobSpec) -> None:
+    """Note where a command names a file of this folder, which no host has."""
+    if spec.code is not None or spec.cwd is not None:
+        return
+    words = [part for word in (*spec.argv, spec.shell or "") for part in word.split()]
+    for word in words:
+        if not word.startswith(("/", "-", "..")) and os.path.isfile(word):
+            note(
+                f"{word} is a file of this folder, which hosts do not have; --workdir . takes it along"
+            )
+            return
+
+
 def send_folder(client: Client, workdir: Workdir, project: str) -> Sent:
     """Ask the user about the folder where that is needed, and send it, showing the progress."""
     import gc

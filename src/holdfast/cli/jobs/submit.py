@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import fcntl
 import os
 import stat
@@ -22,6 +21,7 @@ from holdfast.cli.code.workdir import (
     CODE_OPTIONS,
     SETUP_OPTIONS,
     UNSENT,
+    note_left_behind,
     send_workdir,
     take_workdir,
 )
@@ -39,7 +39,7 @@ from holdfast.cli.jobs.flags import (
 )
 from holdfast.cli.options import LABEL, POSITIVE, add_options, read_pairs
 from holdfast.cli.output import note
-from holdfast.client.specs import build_spec, parse_start, read_secrets
+from holdfast.client.specs import build_spec, parse_start, read_env, read_env_files, read_secrets
 from holdfast.core.spec import MAX_STDIN_BYTES
 from holdfast.errors import ValidationError
 
@@ -210,6 +210,7 @@ def read_job(client: Client, options: Mapping[str, Any]) -> JobSpec:
     if workdir is not None:
         fields["code"] = UNSENT
     spec = read_spec(client.place, options, os.environ, time.time(), fields)
+    note_left_behind(spec)
     return with_input(client, send_workdir(client, spec, workdir), options["stdin"])
 
 
@@ -264,8 +265,8 @@ def read_spec(
     read_data(fields, options)
     _merge(fields, "labels", read_pairs("--label", options["labels"]))
     _merge(fields, "host_labels", read_pairs("--host-label", options["host_labels"], "host_labels"))
-    _merge(fields, "env", _read_env_files(options.get("env_files") or ()))
-    _merge(fields, "env", _read_env(options["env"], environ))
+    _merge(fields, "env", read_env_files(options.get("env_files") or ()))
+    _merge(fields, "env", read_env(options["env"], environ))
     _merge(fields, "secrets", read_secrets(options["secrets"], environ))
     _read_command(fields, options["command"], options["shell"])
     place_here(fields, place, environ)
@@ -326,55 +327,6 @@ def _merge(fields: dict[str, Any], name: str, more: Mapping[str, str]) -> None:
         raise ValidationError(f"{name} in the file is not a table of names and values", field=name)
     if more or old:
         fields[name] = {**old, **more}
-
-
-def _read_env(pairs: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    values = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals and name not in environ:
-            message = f"--env {name}: no such variable here; write {name}=VALUE"
-            raise ValidationError(message, field=f"env.{name}")
-        values[_as_utf8(name)] = _as_utf8(value if equals else environ[name])
-    return values
-
-
-def _as_utf8(word: str) -> str:
-    """Return a word of the command line as UTF-8 text, in whichever locale Python read it."""
-    try:
-        return os.fsencode(word).decode()
-    except ValueError:  # other text, or none: the submission judges it
-        return word
-
-
-def _read_env_files(paths: Sequence[str]) -> dict[str, str]:
-    """Read files of lines K=V in UTF-8; lines that are empty or begin with # say nothing. Raises
-    ValidationError with the line."""
-    values = {}
-    for path in paths:
-        try:
-            # As bytes, because a text also has line ends inside of values, such as U+2028.
-            data = Path(path).read_bytes().removeprefix(codecs.BOM_UTF8)
-            lines = [line.decode() for line in data.splitlines()]
-        except (OSError, ValueError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it is no UTF-8"
-            raise ValidationError(
-                f"--env-file {path}: cannot be read: {why}", field="env"
-            ) from None
-        for number, line in enumerate(lines, 1):
-            text = line.strip().removeprefix("export ").lstrip()
-            if not text or text.startswith("#"):
-                continue
-            name, equals, value = text.partition("=")
-            if not equals or not name.strip():
-                raise ValidationError(
-                    f"--env-file {path}, line {number}: it is not K=V", field="env"
-                )
-            value = value.strip()
-            if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
-                value = value[1:-1]
-            values[name.strip()] = value
-    return values
 
 
 def read_file(path: str) -> dict[str, Any]:

@@ -30,8 +30,9 @@ _CONTROLLER_STOP_SECONDS = 10.0
 _DATABASE_STOP_SECONDS = 10.0
 _ROTATE_SECONDS = 10.0
 _AHEAD_VARIABLE = "HOLDFAST_EXECUTORS_AHEAD"
-# Exit codes that another start would not change, such as `holdfast.agent.config.EXIT_BAD_CONFIG`.
-_HOPELESS = (78,)
+# The exit code that another start would not change: `holdfast.agent.config.EXIT_BAD_CONFIG`, and
+# `holdfast.controller.server.EXIT_OTHER_BLOBS`, which ends no `up` whose host may have work.
+_HOPELESS = 78
 _FOLDER_GONE = 75  # `holdfast.agent.guardian.loop.EXIT_FOLDER_GONE`
 
 
@@ -292,7 +293,8 @@ class PartsSupervisor:
         restarts = self._restarts[name]
         delay = restarts.die(time.monotonic())
         why = f"the {name} {describe_exit(code)}"
-        if code in _HOPELESS or (restarts.keeps_dying and not self._ready):
+        hopeless = code == _HOPELESS and (name == "agent" or not self._ready)
+        if hopeless or (restarts.keeps_dying and not self._ready):
             log = self._folder.log_file(name)
             self._failure = f"{why}. The end of {log}:\n{self._folder.tail(name)}"
         elif restarts.keeps_dying:

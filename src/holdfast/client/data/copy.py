@@ -293,7 +293,7 @@ class Copier:
             yield path, target, status
             return
         yield path, target, status
-        for where, folders, names in os.walk(path):
+        for where, folders, names in os.walk(path, onerror=_raise):
             below = os.path.relpath(where, path)
             for name in sorted(folders) + sorted(names):
                 one = os.path.join(where, name)
@@ -352,6 +352,11 @@ class Copier:
         if (now.st_size, (now.st_ino, now.st_mtime_ns)) != (size, sign):
             raise _Changed
         self.channel.ask({**words, "sha256": sha256, "bits": bits})
+
+
+def _raise(error: OSError) -> None:
+    """Raise the error of a folder that cannot be read, which a walk would pass over in silence."""
+    raise error
 
 
 def void(value: object) -> None:

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli.code.workdir import note_left_behind
 from holdfast.cli.output import count_of, say_state
+from holdfast.core.bundles.code import CodeRef
+from holdfast.core.spec import JobSpec
 from tests.unit.cli.stub import JOB, Answer, Stub, job_record
 
 
@@ -59,6 +62,33 @@ def test_variables_are_utf8_in_whichever_locale(stub: Stub, tmp_path: Path, mark
     subprocess.run([sys.executable, "-m", "holdfast", *words], env={**locale, **place}, check=True)
     (sent,) = [json.loads(r.body) for r in stub.requests if r.method == "POST"]
     assert sent["env"] == {"A": "Grüße\u2028 an\x85 alle", "B": "2", "C": "ä", "D": "ö"}
+
+
+@pytest.mark.parametrize(
+    ("spec", "noted"),
+    [
+        (JobSpec(argv=["python", "train.py"]), True),
+        (JobSpec(shell="cd /tmp && python sub/train.py"), True),
+        (JobSpec(argv=["python", "other.py", "/etc/hosts"]), False),
+        (JobSpec(argv=["python", "train.py"], cwd="/srv"), False),
+        (JobSpec(argv=["python", "train.py"], code=CodeRef(digest="0" * 64)), False),
+    ],
+)
+def test_a_file_that_no_host_has_is_noted(
+    spec: JobSpec,
+    noted: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Elsewhere the job ends with "can't open file 'train.py'"."""
+    (tmp_path / "sub").mkdir()
+    for name in ("train.py", "sub/train.py"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    note_left_behind(spec)
+    said = "train.py is a file of this folder, which hosts do not have; --workdir . takes it along"
+    assert (said in capsys.readouterr().err) is noted
 
 
 def test_a_shown_command_can_be_typed_again(stub: Stub) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import random
@@ -10,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -126,6 +128,25 @@ def test_a_name_that_is_there_is_no_pattern(task: Path, here: Path) -> None:
     for bad in ("[z-a]", "x[!]y", "[9-0]*"):
         with pytest.raises(ValidationError, match="is not there, and it is no pattern: "):
             make_copier(task).fetch([bad], str(here))
+
+
+def test_a_folder_that_cannot_be_read_is_not_passed_over(
+    task: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "tree/closed").mkdir(parents=True)
+    (here / "tree/a").write_bytes(b"a")
+    scan = os.scandir
+
+    def refuse(path: str) -> Any:
+        if str(path).endswith("closed"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(PermissionError, match="tree/closed"):
+        make_copier(task).send([str(here / "tree")], "there")
+    monkeypatch.undo()
+    assert list_tree(task) == {}, "nothing is half written"
 
 
 def test_files_and_folders_go_there(task: Path, here: Path) -> None:

@@ -14,6 +14,7 @@ from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire.api import ServerProblem
 
 log = logging.getLogger("holdfast.controller")
+OTHER_BLOBS = "other_blobs"
 LOOK_SECONDS = 5.0
 """The least time between two looks at a blob store that is not as it should be."""
 NAMED_BLOBS = 200
@@ -51,7 +52,7 @@ class BlobPlace:
         while (why := await self._look()) and self._clock() < until:
             await asyncio.sleep(1.0)
         if why:
-            raise Conflict(why, code="other_blobs")
+            raise Conflict(why, code=OTHER_BLOBS)
         if self.problem is not None:
             log.error("%s. %s", self.problem.sentence, self.problem.mend)
 
