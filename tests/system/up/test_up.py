@@ -144,6 +144,8 @@ def test_a_killed_part_comes_back(make_rig: MakeRig, part: str) -> None:
     hello(rig)
     what = "database" if part == "postgres" else part
     assert f"the {what}" in rig.say()
+    took_tasks = "as the host's guardian it took all tasks and shells with it" in rig.say()
+    assert took_tasks == (part == "agent")
     assert rig.stop() == 0
 
 
