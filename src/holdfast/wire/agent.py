@@ -102,6 +102,12 @@ class RegisterAnswer(AgentMessage, frozen=True, kw_only=True):
     sync_interval_seconds: Elapsed = 5.0
 
 
+class ControllersAnswer(AgentMessage, frozen=True, kw_only=True):
+    """The addresses at which the cluster's controllers serve, as each names its own."""
+
+    urls: Annotated[list[ShortText], Meta(max_length=64)] = []
+
+
 class BeatReport(AgentMessage, frozen=True, kw_only=True):
     """The last beat of a task. `age_seconds` avoids comparing two machines' clocks."""
 
@@ -492,6 +498,7 @@ class LogsAnswer(AgentMessage, frozen=True, kw_only=True):
 encode = msgspec.json.Encoder().encode
 encode_logs = msgspec.msgpack.Encoder().encode
 decode_logs_answer = msgspec.json.Decoder(LogsAnswer).decode
+decode_controllers_answer = msgspec.json.Decoder(ControllersAnswer).decode
 decode_register_answer = msgspec.json.Decoder(RegisterAnswer).decode
 decode_sync_answer = msgspec.json.Decoder(SyncAnswer).decode
 decode_checkpoint_stored = msgspec.json.Decoder(CheckpointStored).decode
