@@ -381,6 +381,7 @@ class Cluster:
             "gpus": 0,
             "memory_bytes": 4 << 30,
             "join_token_file": str(token),
+            "learn_controllers": proxy is None,  # a line that is cut stays cut
             **options,
         }
         host = self.hosts[name] = Host(

@@ -53,6 +53,7 @@ from holdfast.agent.sessions.home import Sessions
 from holdfast.agent.tasks import TaskTable
 from holdfast.agent.uplink.calls import CALL_SECONDS, ControllerCalls
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers
+from holdfast.agent.uplink.controllers import KnownControllers
 from holdfast.agent.uplink.identity import Registrar
 from holdfast.agent.uplink.log_reads import LogReader
 from holdfast.agent.uplink.logs import LogShipper
@@ -67,7 +68,7 @@ from holdfast.agent.watch.memory import MemoryWatch
 from holdfast.agent.watch.runner import WatchRunner
 from holdfast.agent.watch.telemetry import Telemetry
 from holdfast.agent.watch.usage import UsageMeter
-from holdfast.http.addresses import read_addresses
+from holdfast.http.addresses import HttpAddress, read_addresses
 from holdfast.http.asynchronous import AsyncHttp
 from holdfast.http.blocking import BlockingHttp
 from holdfast.process.files import make_private_folder
@@ -97,6 +98,11 @@ class Agent:
         self._http = AsyncHttp(addresses, ca_file=ca_file, timeout_seconds=CALL_SECONDS)
         self._files = BlockingHttp(addresses, ca_file=ca_file, timeout_seconds=SILENCE_SECONDS)
         self._calls = ControllerCalls(self._http)
+        self._controllers: KnownControllers | None = None
+        if config.learn_controllers:
+            self._controllers = KnownControllers(
+                self._calls, addresses, config.state_path, self._learn_controllers
+            )
         self._registrar = Registrar(self._calls, config, ties.incarnation, ties.host_mark)
         self._table = TaskTable(config.state_path, self._registrar.make_token)
         self._link = GuardianLink(ties.incarnation)
@@ -108,6 +114,10 @@ class Agent:
         self._make_orders()
         self._make_ends()
         self._make_sync()
+
+    def _learn_controllers(self, addresses: list[HttpAddress]) -> None:
+        self._http.learn(addresses)
+        self._files.learn(addresses)
 
     def _make_watches(self) -> None:
         """Make the parts that watch tasks, and kill them when a watchdog trips."""
@@ -368,6 +378,8 @@ class Agent:
             self._sync.interval_seconds = self._registrar.identity.sync_interval_seconds
             group.create_task(self._exchange.register_when_swept())
             group.create_task(self._sync.run())
+            if self._controllers is not None:
+                group.create_task(self._controllers.run())
             group.create_task(self._executors.run())
             group.create_task(self._rooms.run())
             group.create_task(self._shipper.run())

@@ -68,6 +68,7 @@ class AgentConfig(
     environment that tasks get beside the usual ones (ENV-1). mounts: the folders that jobs may mount
     by these names. cache_bytes: most bytes of jobs' caches that stay here. sessions: False where no
     user may come into the tasks of this host (`exec`, `shell`, `attach`, `port-forward`).
+    learn_controllers: False where only those of `url` are to be called (LEARN-1).
     """
 
     url: str
@@ -95,6 +96,7 @@ class AgentConfig(
     mounts: dict[MountName, HostMount] = {}
     cache_bytes: Annotated[int, Meta(ge=0)] = 100 << 30
     sessions: bool = True
+    learn_controllers: bool = True
 
     @property
     def host_labels(self) -> dict[str, str]:

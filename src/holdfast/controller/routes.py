@@ -42,8 +42,8 @@ from holdfast.controller.sessions import routes as session_routes
 from holdfast.controller.sessions import tickets
 from holdfast.controller.sessions.open import open_session
 from holdfast.controller.sync import caches as host_caches
+from holdfast.controller.sync import controllers, route
 from holdfast.controller.sync import health as host_health
-from holdfast.controller.sync import route
 from holdfast.controller.workflows import workflows
 from holdfast.core.arrays.records import ArrayRecord, ScheduleRecord, ScheduleRunRecord
 from holdfast.core.bundles.code import CodeRef
@@ -140,6 +140,8 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", "/v1/agent/checkpoint/skip", Role.HOST, checkpoints.skip_agent_checkpoint,
              "What was offered cannot be used: the one before.", body=agent.CheckpointSkip,
              answers={200: agent.CheckpointOffer}),
+    Endpoint("POST", "/v1/agent/controllers", Role.HOST, controllers.list_controllers,
+             "The addresses at which the cluster's controllers serve.", answers={200: agent.ControllersAnswer}),
     Endpoint("POST", "/v1/agent/health", Role.HOST, host_health.put_health,
              "What a host's check measured, and which is due.", body=health.HealthRequest,
              answers={200: health.HealthAnswer}),

@@ -242,6 +242,7 @@ class RunningServer:
             asyncio.create_task(self._server.serve(sockets=[self._sock]), name="http"),
             keep("the writer of readings", self.controller.telemetry.run),
             keep("the watch over gangs", self.controller.gangs.run),
+            keep("the word that it serves", self.controller.say_serving),
         ]
         self._look_at_certificate()
         while not self._server.started:
@@ -297,10 +298,14 @@ class RunningServer:
             self._next_look.cancel()
         await self.controller.close()
         if self._tasks:
-            hints, leader, http, telemetry, gangs = self._tasks
+            hints, leader, http, telemetry, gangs, serving = self._tasks
             leader.cancel()
             telemetry.cancel()
             gangs.cancel()
+            serving.cancel()
+            with contextlib.suppress(TimeoutError, HoldfastError):
+                async with asyncio.timeout(_FORCED_SECONDS):
+                    await self.controller.store.hosts.forget_controller(self.controller.replica)
             hints.cancel()
             await asyncio.wait(self._tasks, timeout=_PARTS_SECONDS)
             if not http.done():

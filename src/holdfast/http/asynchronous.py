@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from weakref import WeakKeyDictionary
 
@@ -105,7 +105,15 @@ class AsyncHttp:
         timeout_seconds: float = 30.0,
     ) -> None:
         self._courier = Courier(addresses, AsyncDialer(), headers, ca_file, timeout_seconds)
-        self.urls = self._courier.urls
+
+    @property
+    def urls(self) -> str:
+        """Return the addresses of the controllers, to be named in messages."""
+        return self._courier.urls
+
+    def learn(self, addresses: Iterable[HttpAddress]) -> None:
+        """Add controllers of the same cluster (see `Courier`)."""
+        self._courier.learn(addresses)
 
     @asynccontextmanager
     async def send(self, request: HttpRequest) -> AsyncIterator[AsyncReply]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Coroutine, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -115,7 +115,15 @@ class BlockingHttp:
         timeout_seconds: float = 30.0,
     ) -> None:
         self._courier = Courier(addresses, BlockingDialer(), headers, ca_file, timeout_seconds)
-        self.urls = self._courier.urls
+
+    @property
+    def urls(self) -> str:
+        """Return the addresses of the controllers, to be named in messages."""
+        return self._courier.urls
+
+    def learn(self, addresses: Iterable[HttpAddress]) -> None:
+        """Add controllers of the same cluster (see `Courier`)."""
+        self._courier.learn(addresses)
 
     @contextmanager
     def send(self, request: HttpRequest) -> Iterator[BlockingReply]:

@@ -196,6 +196,13 @@ class Courier:
         """Return the addresses of the controllers, to be named in messages."""
         return " or ".join(address.url for address in self._addresses)
 
+    def learn(self, addresses: Iterable[HttpAddress]) -> None:
+        """Add controllers of the same cluster, behind those that are known."""
+        for address in addresses:
+            if address.url not in {known.url for known in self._addresses}:
+                self._proxies.append(find_proxy(address))
+                self._addresses = (*self._addresses, address)
+
     async def open(self, request: HttpRequest) -> HttpExchange:
         """Send a request; return once the head of its answer has come (CALL-3). Raises
         ConnectionLost; NeverConnected if no controller has got the request."""

@@ -105,6 +105,12 @@ class RegisterAnswer(AgentMessage, frozen=True, kw_only=True):
 MAX_STILL_CHARS = 1024
 
 
+class ControllersAnswer(AgentMessage, frozen=True, kw_only=True):
+    """The addresses at which the cluster's controllers serve, as each names its own."""
+
+    urls: Annotated[list[ShortText], Meta(max_length=64)] = []
+
+
 class BeatReport(AgentMessage, frozen=True, kw_only=True):
     """The last beat of a task. `age_seconds` avoids comparing two machines' clocks. rate: its steps in
     a second of the last five minutes. still_seconds: since its step last moved forward."""
@@ -501,6 +507,7 @@ class LogsAnswer(AgentMessage, frozen=True, kw_only=True):
 encode = msgspec.json.Encoder().encode
 encode_logs = msgspec.msgpack.Encoder().encode
 decode_logs_answer = msgspec.json.Decoder(LogsAnswer).decode
+decode_controllers_answer = msgspec.json.Decoder(ControllersAnswer).decode
 decode_register_answer = msgspec.json.Decoder(RegisterAnswer).decode
 decode_sync_answer = msgspec.json.Decoder(SyncAnswer).decode
 decode_checkpoint_stored = msgspec.json.Decoder(CheckpointStored).decode

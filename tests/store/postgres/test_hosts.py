@@ -89,3 +89,16 @@ async def test_the_caches_of_a_host_are_those_that_its_present_agent_told(rig: R
     snap = await rig.store.admission.read_admission(10, now=rig.now)
     assert [host.caches for host in snap.hosts] == [{"p/hf", "p/pip"}]
     assert [job.caches for job in snap.candidates] == [("hf",)]
+
+
+async def test_the_controllers_that_serve_are_named_until_they_stop_or_fall_silent(
+    rig: Rig,
+) -> None:
+    """LEARN-1"""
+    hosts = rig.store.hosts
+    for url in ("http://a", "http://b", "http://c"):
+        await hosts.note_controller(url, now=rig.now)
+    await hosts.note_controller("http://b", now=rig.tick(60))
+    assert await hosts.list_controllers(now=rig.now) == ["http://b", "http://a", "http://c"]
+    await hosts.forget_controller("http://a", now=rig.now)
+    assert await hosts.list_controllers(now=rig.tick(550)) == ["http://b"], "the last is silent"

@@ -12,6 +12,24 @@ from tests.waits import wait_until
 pytestmark = pytest.mark.slow
 
 
+def test_a_host_that_was_told_of_one_controller_goes_on_with_another(cluster: Cluster) -> None:
+    """LEARN-1: also where it starts anew once the one that it joined is gone."""
+    first, second = cluster.controller, cluster.add_controller()
+    host = cluster.add_host("h")
+    known = host.state / "controllers.json"
+    wait_until(
+        lambda: known.exists() and second.url in known.read_text(), 60, what="it to be learned"
+    )
+    client = cluster.client_of(second)
+    first.kill()
+    before = client.submit(argv=["true"]).id
+    wait_until(lambda: client.job(before).state == "succeeded", 60, what="a job of the other")
+    host.kill_guardian()
+    host.start()
+    after = client.submit(argv=["true"]).id
+    wait_until(lambda: client.job(after).state == "succeeded", 60, what="a job after a restart")
+
+
 def test_a_host_and_a_client_go_on_with_the_controller_that_is_left(cluster: Cluster) -> None:
     """The leader dies. The task that runs meanwhile notices nothing, its output is followed over the
     death, and the next job runs as soon as the other one leads."""

@@ -109,6 +109,11 @@ class ControllerCalls:
         )
         return decode_body(health.decode_answer, body)
 
+    async def ask_controllers(self) -> wire.ControllersAnswer:
+        """Ask where the cluster's controllers serve."""
+        body = await self._post("/v1/agent/controllers", b"{}", timeout_seconds=CALL_SECONDS)
+        return decode_body(wire.decode_controllers_answer, body)
+
     async def end_session(self, session_id: str, end: SessionEnd) -> None:
         """Report that a session is over."""
         path = f"/v1/agent/sessions/{session_id}/end"

@@ -150,7 +150,7 @@ def _set_price(face: Face, usd: Value, since: str | None, host: str, *, yes: boo
             if not yes:
                 ask("holdfast: set this price?")
         effect = client.set_price(price, host=host, since=at)
-    face.show(effect, _say_effect(effect))
+    face.show(effect, "the price is set")
 
 
 def _say_effect(effect: PriceEffect) -> str:

@@ -6,6 +6,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from holdfast.blobs.interface import BlobStore
@@ -52,6 +53,7 @@ from holdfast.providers.locate import open_provider
 from holdfast.store.postgres.store import PostgresStore
 
 POKE_SOON_SECONDS = 0.005
+SERVING_SECONDS = 60.0
 OpenProvider = Callable[[str, Mapping[str, Any], str], Provider]
 log = logging.getLogger("holdfast.controller")
 
@@ -200,6 +202,13 @@ class Controller:
             except Exception:
                 log.exception("the stream of hints broke; taken up again")
             await asyncio.sleep(1.0)
+
+    async def say_serving(self) -> None:
+        """Write where this replica serves, for hosts to learn, for ever."""
+        while True:
+            with suppress(Unavailable):
+                await self.store.hosts.note_controller(self.replica)
+            await asyncio.sleep(SERVING_SECONDS)
 
     async def close(self) -> None:
         """Answer the calls that wait and end the background work, each within its time

@@ -96,11 +96,14 @@ def say_change(change: PriceChange) -> str:
         unit, old, new = "CPU slot", before.slot_hour_usd, after.slot_hour_usd
     whose = f"of host {after.host}" if after.host else "of hosts that name no price themselves"
     since = "" if after.since is None else f" from {after.since:%Y-%m-%d %H:%M} UTC on"
-    return f"an hour of a {unit} {whose} costs {_say(new)}{since}; it cost {_say(old)} before"
+    costs, cost = (_say(usd, after.host) for usd in (new, old))
+    return f"an hour of a {unit} {whose} is {costs}{since}; it was {cost} before"
 
 
-def _say(usd: float | None) -> str:
-    return "what the cluster's price says, or nothing that is known" if usd is None else f"${usd:g}"
+def _say(usd: float | None, host: str) -> str:
+    if usd is None:
+        return "at the cluster's price" if host else "without a price"
+    return f"${usd:g}"
 
 
 class Prices:

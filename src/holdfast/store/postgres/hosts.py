@@ -28,9 +28,25 @@ from holdfast.store.postgres.connection.session import Tx, to_json
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
 from holdfast.wire.agent import HostFacts
 
+CONTROLLER_SECONDS = 600.0
+"""A controller that has not said for so long that it serves is named to no host."""
+
 
 class PostgresHosts(OnSession, HostStore):
     """Hosts and their states."""
+
+    async def note_controller(self, url: str, *, now: Now = None) -> None:
+        """Write that a controller serves at this address."""
+        await self.session.single(lambda tx: tx.run("note_controller", url=url, now=now))
+
+    async def forget_controller(self, url: str, *, now: Now = None) -> None:
+        """Forget a controller that stops, and those that have said nothing for a day."""
+        await self.session.single(lambda tx: tx.run("forget_controllers", url=url, now=now))
+
+    async def list_controllers(self, *, now: Now = None) -> list[str]:
+        """Return the addresses of the controllers that serve, those that said so last first."""
+        given = {"seconds": CONTROLLER_SECONDS, "now": now}
+        return [row["url"] for row in await self.session.rows("list_controllers", **given)]
 
     @transacts
     async def register_host(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import ssl
 import subprocess
@@ -70,6 +71,20 @@ def test_a_renewed_certificate_is_read_once_it_is_whole(pem: Path, tmp_path: Pat
     with pytest.raises(HoldfastError, match="the one that was read before is served on"):
         files.reload(served)
     assert files.reload(served) is None, "it is told once"
+    assert show(served) == ssl.PEM_cert_to_DER_cert(pem.read_text())
     shutil.copy(new.with_name("key.pem"), key)
     assert "new connections get" in (files.reload(served) or "")
+    assert show(served) == ssl.PEM_cert_to_DER_cert(new.read_text())
     assert "new connections get" in (files.reload(served, unchanged=True) or "")
+
+
+def show(context: ssl.SSLContext) -> bytes | None:
+    """Return the certificate that a server with this context shows to a client."""
+    asks = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    asks.check_hostname, asks.verify_mode = False, ssl.CERT_NONE
+    up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client, server = asks.wrap_bio(down, up), context.wrap_bio(up, down, server_side=True)
+    for end in (client, server, client, server):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            end.do_handshake()
+    return client.getpeercert(binary_form=True)

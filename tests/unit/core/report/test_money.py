@@ -88,5 +88,7 @@ def test_a_hosts_first_price_is_no_change_and_a_later_one_holds_from_then_on() -
     (change,) = find_changes({"a": one}, [dearer], AT)
     assert change.after.since == AT
     assert say_change(change) == (
-        "an hour of a GPU of host a costs $3 from 2026-11-20 00:00 UTC on; it cost $2 before"
+        "an hour of a GPU of host a is $3 from 2026-11-20 00:00 UTC on; it was $2 before"
     )
+    (change,) = find_changes({"": CLUSTER}, [HostPrice(host="")], AT)
+    assert "is without a price from 2026-11-20" in say_change(change)
