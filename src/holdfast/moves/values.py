@@ -197,6 +197,7 @@ class TaskBeat(StoreValue, frozen=True, kw_only=True):
     total: int | None
     age_seconds: float
     section: str | None = None
+    nan_beats: int = 0
 
 
 class HostSync(StoreValue, frozen=True, kw_only=True):

@@ -103,12 +103,13 @@ class RegisterAnswer(AgentMessage, frozen=True, kw_only=True):
 
 
 class BeatReport(AgentMessage, frozen=True, kw_only=True):
-    """The last beat of a task. `age_seconds` avoids comparing two machines' clocks."""
+    """The last beat of a task, by its age. nan_beats: losses in a row that were not finite."""
 
     step: Large | None = None
     total: Large | None = None
     age_seconds: Elapsed = 0.0
     section: ShortText | None = None
+    nan_beats: Count = 0
 
 
 class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):

@@ -34,14 +34,15 @@ async def test_a_job_goes_from_submission_to_success(rig: Rig) -> None:
     await rig.host()
     job_id, key = await rig.running(name="train", labels={"team": "a"}, secrets={"TOKEN": "hush"})
     rig.tick(10)
-    beat = TaskBeat(key=key, step=4, total=9, age_seconds=2.0, section="eval")
+    beat = TaskBeat(key=key, step=4, total=9, age_seconds=2.0, section="eval", nan_beats=3)
     answer = await rig.sync(live=[key], beats=[beat])
     assert answer.renewed == ((key, 300.0),)
     job = await rig.job(job_id)
     assert (job.step, job.total, job.beat_at) == (4, 9, rig.now - timedelta(seconds=2))
     task = (await rig.store.jobs.list_tasks(job_id))[0]
-    assert (task.section, task.lease_until, task.host_name) == (
+    assert (task.section, task.nan_beats, task.lease_until, task.host_name) == (
         "eval",
+        3,
         rig.now + timedelta(seconds=300),
         "name-h1",
     )
@@ -197,7 +198,16 @@ async def test_keys_no_row_could_hold_are_lost_and_hurt_nobody(rig: Rig) -> None
         TaskKey(job_id, 0, 2**80),
         TaskKey(job_id, -1, 1),
     ]
-    beats = [TaskBeat(key=key, step=2**90, total=-(2**90), age_seconds=1e300, section="a\x00b")]
+    beats = [
+        TaskBeat(
+            key=key,
+            step=2**90,
+            total=-(2**90),
+            age_seconds=1e300,
+            section="a\x00b",
+            nan_beats=2**90,
+        )
+    ]
     good = HostSync(
         host_id="h1", incarnation=rig.incarnations["h1"], live=(*monsters, key), beats=tuple(beats)
     )

@@ -201,6 +201,7 @@ def _read_report(host: HostRecord, request: wire.SyncRequest, *, newest: bool) -
                 total=t.beat.total,
                 age_seconds=t.beat.age_seconds,
                 section=t.beat.section,
+                nan_beats=t.beat.nan_beats,
             )
             for t in request.tasks
             if t.beat is not None

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
+from holdfast.bounds import MAX_COUNT
 from holdfast.core.causes import Cause
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.facts import TaskFacts
@@ -146,6 +147,7 @@ def _storable(beat: TaskBeat) -> TaskBeat:
         total=clamp_count(beat.total),
         age_seconds=min(max(beat.age_seconds, 0.0), MAX_AGE_SECONDS),
         section=None if beat.section is None else clean_text(beat.section),
+        nan_beats=min(beat.nan_beats, MAX_COUNT),
     )
 
 
@@ -276,7 +278,7 @@ def note_beat(task: TaskRow, beat: TaskBeat | None, now: datetime) -> None:
     beat_at = now - timedelta(seconds=beat.age_seconds)
     task.step = task.step if beat.step is None else beat.step
     task.total = task.total if beat.total is None else beat.total
-    task.section = beat.section
+    task.section, task.nan_beats = beat.section, beat.nan_beats
     task.first_beat_at = task.first_beat_at or beat_at
     task.beat_at = beat_at if task.beat_at is None else max(task.beat_at, beat_at)
 

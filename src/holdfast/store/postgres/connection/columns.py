@@ -69,7 +69,7 @@ COLUMNS: Mapping[str, Mapping[str, tuple[str, Writer]]] = {
         move:  state text, lease_until timestamptz, offered_at timestamptz,
                claimed_at timestamptz, barrier boolean, port integer, started_at timestamptz,
                ended_at timestamptz, step bigint, total bigint, beat_at timestamptz,
-               first_beat_at timestamptz, section text, facts jsonb
+               first_beat_at timestamptz, section text, nan_beats integer, facts jsonb
         place: epoch bigint, host_id text, incarnation text, devices integer[],
                lease_ttl_seconds double precision, replaced integer, reserved_at timestamptz,
                ready_at timestamptz, start_failures integer, stop_cause text, stop_reason text,

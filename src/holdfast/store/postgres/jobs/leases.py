@@ -345,6 +345,7 @@ async def _renew(tx: Tx, builders: Sequence[AnswerBuilder], at: datetime) -> Non
         totals=[None if b is None else b.total for _, _, b in given],
         ages=[0.0 if b is None else b.age_seconds for _, _, b in given],
         sections=[None if b is None else b.section for _, _, b in given],
+        nans=[0 if b is None else b.nan_beats for _, _, b in given],
         tallies=_give_tallies(given),
         now=at,
     )

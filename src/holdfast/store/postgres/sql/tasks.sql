@@ -29,6 +29,7 @@ create table tasks (
   beat_at           timestamptz,
   first_beat_at     timestamptz, -- the first one that its host told of
   section           text,
+  nan_beats         integer not null default 0, -- losses in a row that were not finite, by its newest report
   section_until     timestamptz, -- until when its section excuses the ranks of its gang that wait for it on other hosts
   facts             jsonb, -- what its host told of its end
   tally             jsonb, -- what it spent its time on, as its host told about once a minute, and when
@@ -144,10 +145,10 @@ where t.state in ('reserved', 'running', 'preempting');
 with given as (
   select * from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(hosts)s::text[],
                        %(incarnations)s::text[], %(beats)s::boolean[], %(steps)s::bigint[], %(totals)s::bigint[],
-                       %(ages)s::double precision[], %(sections)s::text[], %(tallies)s::text[])
-    as g(job_id, rank, epoch, host_id, incarnation, beat, step, total, age, section, tally)
+                       %(ages)s::double precision[], %(sections)s::text[], %(nans)s::integer[], %(tallies)s::text[])
+    as g(job_id, rank, epoch, host_id, incarnation, beat, step, total, age, section, nan_beats, tally)
 ), locked as (
-  select t.job_id, t.rank, g.beat, g.step, g.total, g.age, g.section, g.tally
+  select t.job_id, t.rank, g.beat, g.step, g.total, g.age, g.section, g.nan_beats, g.tally
   from given g join tasks t on t.job_id = g.job_id and t.rank = g.rank
   where t.job_id = any(%(jobs)s::text[]) and t.epoch = g.epoch and t.host_id = g.host_id
     and t.incarnation = g.incarnation and t.state in ('reserved', 'running', 'preempting')
@@ -160,6 +161,7 @@ update tasks t set
   step = case when l.beat then coalesce(l.step, t.step) else t.step end,
   total = case when l.beat then coalesce(l.total, t.total) else t.total end,
   section = case when l.beat then l.section else t.section end,
+  nan_beats = case when l.beat then l.nan_beats else t.nan_beats end,
   beat_at = case when l.beat then greatest(t.beat_at, %(now)s::timestamptz - l.age * interval '1 second') else t.beat_at end,
   first_beat_at = coalesce(t.first_beat_at, case when l.beat then %(now)s::timestamptz - l.age * interval '1 second' end),
   tally = coalesce(l.tally::jsonb, t.tally), tally_at = case when l.tally is null then t.tally_at else %(now)s end
