@@ -18,6 +18,8 @@ MAX_DISK_BYTES = 2**63 - 1  # the size that file systems without a limit report
 MAX_MEMORY_BYTES = 1 << 50  # of one device or host; a thousand of them fit a `bigint`
 MAX_SECONDS = 100 * 366 * 86_400.0  # so long before today is still a valid date
 MAX_FIGURE = 1e15
+NAN_BEATS = 3
+"""After so many losses in a row that are NaN or infinite, the job's owner is told."""
 
 Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 """A count or a small number: ranks, attempts, devices, process ids."""

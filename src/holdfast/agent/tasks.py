@@ -83,7 +83,8 @@ class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
     the mark of the call that the watch is for, if the task is an executor. output: stream → the
     bytes that it wrote, and those that are lost. notices: sentences for its owner, reported with
     its end. acked: True once the controller has its end. tally: what it spent its time on.
-    given_step: the step of the checkpoint that it was given.
+    given_step: the step of the checkpoint that it was given. nan_beats: the losses in a row that
+    were not finite.
     """
 
     watch: dict[str, Any] | None = None
@@ -99,6 +100,7 @@ class TaskFile(msgspec.Struct, kw_only=True, omit_defaults=True):
     acked: bool = False
     tally: TallyClock = TallyClock()
     given_step: int | None = None
+    nan_beats: int = 0
 
 
 class AgentTask:
@@ -323,27 +325,20 @@ class AgentTask:
         told = None
         if beat is not None:
             age = max(0.0, now - beat.at)
-            section = self.watch.section
             moved = self.steps.moved_at
             told = BeatReport(
                 step=beat.step,
                 total=beat.total,
                 age_seconds=age,
-                section=section,
+                section=self.watch.section,
                 rate=self.steps.find_rate(now),
                 still_seconds=None if moved is None else max(0.0, now - moved),
+                nan_beats=self.saved.nan_beats,
             )
         if not self.live:
-            facts = self._dated_facts(now)
-            return TaskReport(
-                key=self.key,
-                state="ended",
-                pid=self.pid,
-                beat=told,
-                facts=facts,
-                counts=self.counts,
-                checksums=self.rings.checksums.list_last(),
-            )
+            ended: Any = {"state": "ended", "facts": self._dated_facts(now), "counts": self.counts}
+            ended["checksums"] = self.rings.checksums.list_last()
+            return TaskReport(key=self.key, pid=self.pid, beat=told, **ended)
         if not self.began or (beat is None and now < self.started_at + self.told_seconds):
             return TaskReport(
                 key=self.key, state="starting", pid=self.pid, beat=told, tally=self._tell_tally(now)

@@ -150,6 +150,7 @@ class TaskFields(msgspec.Struct, kw_only=True):
     offered_at: the time at which its agent was first ordered to run it. claimed_at: the time at
     which its agent confirmed that it keeps a place for it. barrier: every rank of the gang has a
     place, so it may start (GANG-1). port: rank 0's port for the rendezvous.
+    nan_beats: number of losses in a row that were NaN or infinite, as its beats told.
     replaced: number of times that another host took over this rank of a supervised job; the rank
     then has an epoch of its own (MEMBER-1). reserved_at: the reservation of a replacement.
     ready_at: while `blocked`, the time from which it may be placed; None where it is parked.
@@ -181,6 +182,7 @@ class TaskFields(msgspec.Struct, kw_only=True):
     rate: float | None = None
     moved_at: datetime | None = None
     section: str | None = None
+    nan_beats: int = 0
     facts: TaskFacts | None = None
     replaced: int = 0
     reserved_at: datetime | None = None

@@ -200,6 +200,7 @@ class TaskBeat(StoreValue, frozen=True, kw_only=True):
     section: str | None = None
     rate: float | None = None
     still_seconds: float | None = None
+    nan_beats: int = 0
 
 
 class HostSync(StoreValue, frozen=True, kw_only=True):

@@ -113,7 +113,8 @@ class ControllersAnswer(AgentMessage, frozen=True, kw_only=True):
 
 class BeatReport(AgentMessage, frozen=True, kw_only=True):
     """The last beat of a task. `age_seconds` avoids comparing two machines' clocks. rate: its steps in
-    a second of the last five minutes. still_seconds: since its step last moved forward."""
+    a second of the last five minutes. still_seconds: since its step last moved forward. nan_beats:
+    losses in a row that were not finite."""
 
     step: Large | None = None
     total: Large | None = None
@@ -121,6 +122,7 @@ class BeatReport(AgentMessage, frozen=True, kw_only=True):
     section: ShortText | None = None
     rate: Figure | None = None
     still_seconds: Elapsed | None = None
+    nan_beats: Count = 0
 
 
 class TaskReport(AgentMessage, frozen=True, kw_only=True, gc=False):

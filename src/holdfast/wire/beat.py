@@ -16,6 +16,7 @@ the learned timeout. `"checkpoint": true` says that a checkpoint lies in the fol
 `"waited": 12.5` is how many seconds the process has waited for other ranks since its start, and
 `"checksum": "9f2c"` a fingerprint of what this step computed, which ranks of one `"group"` (none: all
 ranks) must have alike.
+`"nan_beats": 3` is how many losses in a row were NaN or infinite.
 A sender never waits: a datagram that cannot be taken at once is dropped.
 """
 
@@ -50,6 +51,7 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     waited: Elapsed | None = None
     checksum: Checksum | None = None
     group: Annotated[str, Meta(max_length=64)] = ""
+    nan_beats: Annotated[int, Meta(ge=0, le=2**53)] | None = None
 
 
 encode_beat = msgspec.json.Encoder().encode

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import os
+from math import isfinite
 from operator import index
 from time import monotonic
 
@@ -18,7 +19,7 @@ TYPE_CHECKING = False  # `typing` itself would be most of the time this module t
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from types import TracebackType
-    from typing import Any, SupportsIndex, TypeVar
+    from typing import Any, SupportsFloat, SupportsIndex, TypeVar
 
     T = TypeVar("T")
 
@@ -84,8 +85,21 @@ class Reporter:
     `address`."""
 
     __slots__ = (
-        "_last_step", "_last_total", "_line", "_next_at", "_pending", "_plain", "_prefix", "_sections", "_task",
-        "_told", "_waited", "_waiting_since", "_waits",
+        "_last_step",
+        "_last_total",
+        "_line",
+        "_loss",
+        "_nans",
+        "_next_at",
+        "_pending",
+        "_plain",
+        "_prefix",
+        "_sections",
+        "_task",
+        "_told",
+        "_waited",
+        "_waiting_since",
+        "_waits",
     )  # fmt: skip
 
     def __init__(self, task: str, address: str) -> None:
@@ -101,7 +115,9 @@ class Reporter:
         self._waited = 0.0  # seconds in sections `wait`
         self._waiting_since = 0.0
         self._waits = 0
-        self._told = b""  # with the waited seconds, once there are any
+        self._nans = 0  # losses in a row that were not finite
+        self._loss = b""  # with their number, once a loss was told
+        self._told = b""  # with the waited seconds and the loss, once there are any
 
     def beat(self, step: Any = None, total: Any = None) -> None:
         """Send a beat, or remember it where the last one is less than `COALESCE_SECONDS` old."""
@@ -130,10 +146,25 @@ class Reporter:
         if self._line.send(datagram, monotonic()):
             self._pending = False
 
+    def tell_loss(self, loss: Any) -> None:
+        """Have the next beat tell how many losses in a row were not finite."""
+        try:
+            finite = isfinite(float(loss))
+        except Exception:  # a `__float__` of the user's own
+            return
+        self._nans = 0 if finite else min(self._nans + 1, MAX_NUMBER)
+        self._loss = b',"nan_beats":%d' % self._nans
+        self._tell()
+
+    def _tell(self) -> None:
+        waited = b',"waited":%.6f' % self._waited if self._waited else b""
+        self._told = waited + self._loss
+
     def _encode(self) -> bytes:
         step, total = self._last_step, self._last_total
         if step is None:
-            return self._plain if total is None else b'%b,"total":%d}' % (self._prefix, total)
+            among = b"" if total is None else b',"total":%d' % total
+            return b"%b%b%b}" % (self._prefix, among, self._loss)
         if total is None:
             return b'%b,"step":%d%b}' % (self._prefix, step, self._told)
         return b'%b,"step":%d,"total":%d%b}' % (self._prefix, step, total, self._told)
@@ -158,7 +189,7 @@ class Reporter:
     def add_wait(self, seconds: float) -> None:
         """Add seconds that this process waited for other ranks."""
         self._waited = min(self._waited + max(0.0, seconds), MAX_WAITED_SECONDS)
-        self._told = b',"waited":%.6f' % self._waited
+        self._tell()
 
     def enter(self, section: Section) -> None:
         """Report that the work is in `section` from now on."""
@@ -264,6 +295,7 @@ def beat(
     total: SupportsIndex | float | None = None,
     checksum: str | bytes | float | None = None,
     group: str | int = "",
+    loss: SupportsFloat | None = None,
 ) -> None:
     """Report that the work moved forward, where it really did: after a step, a batch, a file.
 
@@ -272,6 +304,8 @@ def beat(
     not. checksum: in a gang, a fingerprint of what this step computed and what other ranks must
     have alike, such as a hash of the reduced gradients or of a replica's weights: a rank that has
     another one computes wrongly, and its host is set aside. group: which ranks must be alike; none: all.
+    loss: the loss of this step; after three in a row that are NaN or infinite the job says so and runs
+    on. A tensor on a GPU is waited for, so give it where your code reads the loss anyway.
 
     Costs microseconds, never waits and never raises; outside Holdfast it does nothing. The first
     beat arms the stall watchdog: from then on silence is suspicious.
@@ -283,6 +317,8 @@ def beat(
         reporter = _find_reporter()
         if reporter is None:
             return
+    if loss is not None:
+        reporter.tell_loss(loss)
     reporter.beat(step, total)
     if checksum is not None:
         reporter.tell_checksum(checksum, group)

@@ -35,7 +35,14 @@ async def test_a_job_goes_from_submission_to_success(rig: Rig) -> None:
     job_id, key = await rig.running(name="train", labels={"team": "a"}, secrets={"TOKEN": "hush"})
     rig.tick(10)
     beat = TaskBeat(
-        key=key, step=4, total=9, age_seconds=2.0, section="eval", rate=0.5, still_seconds=7.0
+        key=key,
+        step=4,
+        total=9,
+        age_seconds=2.0,
+        section="eval",
+        rate=0.5,
+        still_seconds=7.0,
+        nan_beats=3,
     )
     answer = await rig.sync(live=[key], beats=[beat])
     assert answer.renewed == ((key, 300.0),)
@@ -44,8 +51,9 @@ async def test_a_job_goes_from_submission_to_success(rig: Rig) -> None:
     assert (job.rate, job.moved_at) == (0.5, rig.now - timedelta(seconds=7))
     task = (await rig.store.jobs.list_tasks(job_id))[0]
     assert (task.rate, task.moved_at) == (job.rate, job.moved_at)
-    assert (task.section, task.lease_until, task.host_name) == (
+    assert (task.section, task.nan_beats, task.lease_until, task.host_name) == (
         "eval",
+        3,
         rig.now + timedelta(seconds=300),
         "name-h1",
     )
@@ -202,7 +210,16 @@ async def test_keys_no_row_could_hold_are_lost_and_hurt_nobody(rig: Rig) -> None
         TaskKey(job_id, 0, 2**80),
         TaskKey(job_id, -1, 1),
     ]
-    beats = [TaskBeat(key=key, step=2**90, total=-(2**90), age_seconds=1e300, section="a\x00b")]
+    beats = [
+        TaskBeat(
+            key=key,
+            step=2**90,
+            total=-(2**90),
+            age_seconds=1e300,
+            section="a\x00b",
+            nan_beats=2**90,
+        )
+    ]
     good = HostSync(
         host_id="h1", incarnation=rig.incarnations["h1"], live=(*monsters, key), beats=tuple(beats)
     )

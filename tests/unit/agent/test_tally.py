@@ -52,6 +52,23 @@ def send(runner: WatchRunner, task: AgentTask, at: float, **said: Any) -> None:
     runner.take_beat(encode_beat(Beat(task=str(task.key), **said)), at)
 
 
+def test_a_loss_that_stays_nan_is_told_once_and_with_each_report(tmp_path: Path) -> None:
+    task = make_task(tmp_path)
+    runner = make_runner(task)
+    start(task, 110.0)
+    for step, nans in enumerate([0, 1, 2]):
+        send(runner, task, 120.0 + step, step=step, nan_beats=nans)
+    assert task.saved.notices == []
+    for step, nans in enumerate([3, None, 4], 3):
+        send(runner, task, 120.0 + step, step=step, nan_beats=nans)
+    assert task.saved.notices == ["its loss was NaN or infinite for 3 beats in a row, up to step 3"]
+    told = task.report(130.0).beat
+    assert told is not None
+    assert told.nan_beats == 4
+    send(runner, task, 131.0, step=9, nan_beats=0)
+    assert cast(Any, task.report(132.0).beat).nan_beats == 0
+
+
 def test_a_task_counts_what_it_does_and_tells_it_once_a_minute_and_at_its_end(
     tmp_path: Path,
 ) -> None:

@@ -398,6 +398,28 @@ def test_a_wait_for_other_ranks_is_told_with_the_next_step(
     assert agent.next().waited == told.waited, "it is the sum since the start"
 
 
+class Odd:
+    def __float__(self) -> float:
+        raise RuntimeError("no")
+
+
+def test_losses_that_are_not_finite_are_counted_until_one_is(
+    agent: Agent, reporter: Reporter
+) -> None:
+    told = []
+    for step, loss in enumerate([2.5, float("nan"), float("inf"), "nan", Odd(), 1.0]):
+        reporter.tell_loss(loss)
+        pause_coalescing(reporter)
+        reporter.beat(step)
+        told.append(agent.next().nan_beats)
+    assert told == [0, 1, 2, 3, 3, 0]
+
+
+def test_a_beat_without_a_loss_says_nothing_of_it(agent: Agent, reporter: Reporter) -> None:
+    reporter.beat(1)
+    assert agent.next().nan_beats is None
+
+
 @pytest.mark.parametrize(
     ("given", "sent"),
     [

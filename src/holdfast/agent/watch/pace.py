@@ -11,6 +11,7 @@ import struct
 from collections.abc import Sequence
 
 from holdfast.agent.tasks import AgentTask
+from holdfast.bounds import MAX_COUNT, NAN_BEATS
 from holdfast.core.stragglers.agree import StepChecksum
 from holdfast.wire.beat import Beat
 
@@ -50,6 +51,16 @@ def note_pace(task: AgentTask, beat: Beat, now: float, sender: int) -> None:
         rings.pace.read_cpu(now, read_cpu_seconds(sender))
     if full:
         rings.pace.end()
+
+
+def note_loss(task: AgentTask, beat: Beat) -> None:
+    """Note how many losses in a row were not finite, and tell the job's owner of the first few."""
+    if beat.nan_beats is None:
+        return
+    before, task.saved.nan_beats = task.saved.nan_beats, min(beat.nan_beats, MAX_COUNT)
+    if before < NAN_BEATS <= beat.nan_beats:
+        at = "" if beat.step is None else f", up to step {beat.step}"
+        task.note(f"its loss was NaN or infinite for {beat.nan_beats} beats in a row{at}")
 
 
 def read_cpu_seconds(pid: int) -> float | None:

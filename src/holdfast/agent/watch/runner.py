@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast.agent.probes import Probe, Probed
 from holdfast.agent.tasks import AgentTask, TaskTable
-from holdfast.agent.watch.pace import PASSED_BYTES, find_sender, note_pace, pass_senders
+from holdfast.agent.watch.pace import PASSED_BYTES, find_sender, note_loss, note_pace, pass_senders
 from holdfast.bounds import UNREADABLE
 from holdfast.core.causes import Watchdog
 from holdfast.core.facts import Trip
@@ -160,6 +160,7 @@ class WatchRunner:
             task.steps.beat(now, beat.step)
         task.note_progress(now)
         task.count_beat(now)
+        note_loss(task, beat)
         task.dirty = True
         task.beats.append((now, beat))
         del task.beats[:-_KEPT_BEATS]

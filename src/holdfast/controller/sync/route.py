@@ -204,6 +204,7 @@ def _read_report(host: HostRecord, request: wire.SyncRequest, *, newest: bool) -
                 section=t.beat.section,
                 rate=t.beat.rate,
                 still_seconds=t.beat.still_seconds,
+                nan_beats=t.beat.nan_beats,
             )
             for t in request.tasks
             if t.beat is not None

@@ -3,6 +3,7 @@ about it. Pure."""
 
 from collections.abc import Callable, Iterator
 
+from holdfast.bounds import NAN_BEATS
 from holdfast.controller.why import forecasts, gangs, limits, places, pools, retries, shares, waits
 from holdfast.controller.why.circumstances import Circumstances
 from holdfast.controller.why.words import line, say_moment, say_span
@@ -147,6 +148,7 @@ def _explain_running(found: Circumstances) -> Iterator[WhyLine]:
     yield line("running", f"attempt {job.attempts} runs on {where}; {beat}{steps}")
     yield from gangs.explain_members(found)
     yield from gangs.explain_suspects(found)
+    yield from _explain_loss(found)
     yield from shares.explain_idle(found)
     yield from shares.explain_loan(found)
     yield from retries.explain_progress(found)
@@ -154,6 +156,19 @@ def _explain_running(found: Circumstances) -> Iterator[WhyLine]:
     unwatched = list(_explain_unwatched(found))
     yield from limits.explain_running(job, found.limits, found.now, watched=not unwatched)
     yield from unwatched
+
+
+def _explain_loss(found: Circumstances) -> Iterator[WhyLine]:
+    """Explain that the loss of some ranks is NaN or infinite."""
+    bad = [task for task in found.tasks if task.nan_beats >= NAN_BEATS]
+    if bad:
+        ranks = f" of {len(bad)} of its {len(found.tasks)} ranks" if len(found.tasks) > 1 else ""
+        most = max(task.nan_beats for task in bad)
+        yield line(
+            "loss_not_finite",
+            f"the loss{ranks} was NaN or infinite for the last {most} beats; nothing stops it for that",
+            f"holdfast cancel {found.job.id}",
+        )
 
 
 def _explain_unwatched(found: Circumstances) -> Iterator[WhyLine]:

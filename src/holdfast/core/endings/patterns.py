@@ -141,6 +141,7 @@ MEMORY: tuple[Pattern, ...] = (
             r"\b(?:[Ff]ailed|[Uu]nable) to allocate (?:memory\b|(?:data of size )?\d)",
             r"\bmalloc of size \d{1,20} failed\b",
             r"\bMaximum pool size exceeded\b",
+            r"\b[Mm]emory exhausted\b",
         ),
         _OOM,
         "memory ran out",
@@ -225,7 +226,7 @@ SURROUNDINGS: tuple[Pattern, ...] = (
         r"google\.api_core\.exceptions\.(?:ServiceUnavailable|TooManyRequests|InternalServerError|BadGateway|GatewayTimeout"
         r"|DeadlineExceeded|RetryError): ",
         r"\b(?:408|52\d) (?:Client|Server) Error\b", r"\b503 Backend Error\b", r"\bcode: 529\b", r"\btoo many \d{3} error responses",
-        r"StatusCode\.(?:UNAVAILABLE|DEADLINE_EXCEEDED)\b", r"\bServerBusy\b", r"\bOperationTimedOut\b", r"\bserver is busy\b",
+        r"StatusCode\.(?:UNAVAILABLE|DEADLINE_EXCEEDED)\b", r"\bServerBusy\b", r"\bOperationTimedOut\b", r"\bserver is busy\b", r"\bservice is temporarily unavailable\b",
         r"\bdatabase system is (?:starting up|shutting down|in recovery)", r"\bis loading the dataset in memory",
         r"trying to locate the file on the Hub and we cannot find", r"The actor is dead because its node has died"),
     expect_last("slow-down", _AWAY, "a service asks it to come more slowly",
@@ -244,7 +245,7 @@ SURROUNDINGS: tuple[Pattern, ...] = (
         r"\bAPI(?:Connection|Timeout)Error: ", r"\b\w{0,40}ConnectionLost\w{0,20}: ", r"\bCommError: [^\n]{0,80}(?:timed out|communicating)",
         r"curl: \((?:18|28|52|55|56|92)\) ", r"Read error at byte \d", r"fatal: early EOF", r"the remote end hung up unexpectedly",
         r"rsync: [^\n]{0,20}connection unexpectedly closed", r"rsync error: timeout ", r"ssh: connect to host [^\n]{1,200}: Connection timed out",
-        r"Error reading SSH protocol banner", r"server closed the connection unexpectedly", r"\bLost connection to MySQL server\b",
+        r"Error reading SSH protocol banner", r"(?m:^(?![^\n]{0,400}(?:NCCL|gloo|c10d|Socket))[^\n]{0,400}\bConnection timed out\b)", r"\bECONNRESET\b", r"\bETIMEDOUT\b", r"\bHTTP 000 CONNECTION FAILED\b", r"\bIncompleteReadError: ", r"curl [^\n]{1,200}\bexit 28\b", r"server closed the connection unexpectedly", r"\bLost connection to MySQL server\b",
         r"\bMySQL server has gone away\b"),
 )  # fmt: skip
 """Messages of machines and services around the program that failed, and will come back."""

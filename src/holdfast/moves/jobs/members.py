@@ -242,6 +242,6 @@ def _empty(task: TaskRow) -> None:
     task.started_at = task.ended_at = task.reserved_at = None
     task.step = task.total = task.beat_at = task.first_beat_at = None
     task.rate = task.moved_at = None
-    task.section = task.facts = None
+    task.section, task.facts, task.nan_beats = None, None, 0
     task.stop_cause = task.stop_reason = None
     task.stop_hard = False

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, timedelta
 
+from holdfast.bounds import MAX_COUNT
 from holdfast.core.causes import Cause
 from holdfast.core.endings.rules import OperatorRule
 from holdfast.core.facts import TaskFacts
@@ -157,6 +158,7 @@ def _storable(beat: TaskBeat) -> TaskBeat:
         still_seconds=None
         if beat.still_seconds is None
         else min(max(beat.still_seconds, 0.0), MAX_AGE_SECONDS),
+        nan_beats=min(beat.nan_beats, MAX_COUNT),
     )
 
 
@@ -287,7 +289,7 @@ def note_beat(task: TaskRow, beat: TaskBeat | None, now: datetime) -> None:
     beat_at = now - timedelta(seconds=beat.age_seconds)
     task.step = task.step if beat.step is None else beat.step
     task.total = task.total if beat.total is None else beat.total
-    task.section, task.rate = beat.section, beat.rate
+    task.section, task.rate, task.nan_beats = beat.section, beat.rate, beat.nan_beats
     still = beat.still_seconds
     task.moved_at = None if still is None else now - timedelta(seconds=still)
     task.first_beat_at = task.first_beat_at or beat_at

@@ -13,8 +13,9 @@ from holdfast.controller.why.explain import explain
 from holdfast.controller.why.retries import explain_quota
 from holdfast.controller.why.shares import explain_idle, explain_share
 from holdfast.core.placement.types import Share
-from holdfast.core.records import ProjectRecord, QueueRecord
+from holdfast.core.records import ProjectRecord, QueueRecord, TaskRecord
 from holdfast.core.report.idle import IdleGpus, IdlePolicy
+from holdfast.core.states import TaskState
 from tests.unit.cli.stub import host_record, job_record
 
 NOW = datetime(2026, 5, 4, 12, tzinfo=UTC)
@@ -39,6 +40,27 @@ def test_a_quota_of_jobs_says_how_many_ends_it_waits_for(running: int, may: int,
     project = ProjectRecord(name="p", settings={}, running=running)
     found = around(job_record(state="queued"), project=project, quota_jobs=may)
     assert [line.hint for line in explain_quota(found)] == [hint]
+
+
+@pytest.mark.parametrize(
+    ("nans", "says"),
+    [
+        ([0], None),
+        ([2], None),
+        ([7], "the loss was NaN or infinite for the last 7 beats"),
+        ([0, 3, 9], "the loss of 2 of its 3 ranks was NaN or infinite for the last 9 beats"),
+    ],
+)
+def test_a_loss_that_stays_nan_is_told(nans: list[int], says: str | None) -> None:
+    tasks = tuple(
+        TaskRecord(
+            job_id="j", rank=rank, epoch=1, attempt=1, state=TaskState.RUNNING, nan_beats=each
+        )
+        for rank, each in enumerate(nans)
+    )
+    found = around(job_record(state="running", attempts=1, tasks=len(nans)), tasks=tasks)
+    told = [line.message for line in explain(found).lines if line.code == "loss_not_finite"]
+    assert [each.partition(";")[0] for each in told] == ([] if says is None else [says])
 
 
 @pytest.mark.parametrize(

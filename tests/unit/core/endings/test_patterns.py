@@ -129,6 +129,7 @@ MESSAGES = [
     ("refused-word", "RuntimeError: Unknown model (resnet5o)"),
     ("lacking", "RuntimeError: FlashAttention only supports Ampere GPUs or newer."),
     ("credentials", "botocore.exceptions.NoCredentialsError: Unable to locate credentials"),
+    ("login", "fatal: could not read Username for 'https://code.example': terminal prompts disabled"),
     ("denied", "botocore.exceptions.ClientError: An error occurred (AccessDenied) when calling the GetObject operation: Access Denied"),
     ("configuration", "srun: error: invalid partition specified: gpuu"),
     ("configuration-error", "KeyError: 'MASTER_ADDR'"),

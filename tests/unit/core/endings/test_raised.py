@@ -159,6 +159,15 @@ def test_403_alone_is_no_refusal_for_good(said: str, rule: str) -> None:
     assert classify(TaskFacts(exit_code=1, log_tail=f"{TRACE}{said}\n")).rule == rule
 
 
+def test_a_peer_that_timed_out_is_no_service_that_is_away() -> None:
+    peer = (
+        "n1:9:9 [0] NCCL WARN socketPollConnect: connect to 10.0.0.2 returned Connection timed out"
+    )
+    assert classify(TaskFacts(exit_code=1, log_tail=peer)).rule == "log-nccl-peer"
+    away = "ssh: connect to host data.example port 22: Connection timed out"
+    assert classify(TaskFacts(exit_code=1, log_tail=away)).rule == "log-cut-off"
+
+
 # ---- chains of exceptions (MISTAKE-1)
 
 

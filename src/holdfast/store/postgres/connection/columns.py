@@ -70,7 +70,7 @@ COLUMNS: Mapping[str, Mapping[str, tuple[str, Writer]]] = {
                claimed_at timestamptz, barrier boolean, port integer, started_at timestamptz,
                ended_at timestamptz, step bigint, total bigint, beat_at timestamptz,
                first_beat_at timestamptz, rate double precision, moved_at timestamptz,
-               section text, facts jsonb
+               section text, nan_beats integer, facts jsonb
         place: epoch bigint, host_id text, incarnation text, devices integer[],
                lease_ttl_seconds double precision, replaced integer, reserved_at timestamptz,
                ready_at timestamptz, start_failures integer, stop_cause text, stop_reason text,

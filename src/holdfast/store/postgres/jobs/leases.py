@@ -344,6 +344,7 @@ async def _renew(tx: Tx, builders: Sequence[AnswerBuilder], at: datetime) -> Non
         sections=[None if b is None else b.section for _, _, b in given],
         rates=[None if b is None else b.rate for _, _, b in given],
         stills=[None if b is None else b.still_seconds for _, _, b in given],
+        nans=[0 if b is None else b.nan_beats for _, _, b in given],
         tallies=_give_tallies(given),
         now=at,
     )

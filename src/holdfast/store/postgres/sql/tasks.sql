@@ -31,6 +31,7 @@ create table tasks (
   rate              double precision, -- its steps in a second of the last five minutes
   moved_at          timestamptz, -- when its step last moved forward
   section           text,
+  nan_beats         integer not null default 0, -- losses in a row that were not finite, by its newest report
   section_until     timestamptz, -- until when its section excuses the ranks of its gang that wait for it on other hosts
   facts             jsonb, -- what its host told of its end
   tally             jsonb, -- what it spent its time on, as its host told about once a minute, and when
@@ -147,10 +148,10 @@ with given as (
   select * from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(hosts)s::text[],
                        %(incarnations)s::text[], %(beats)s::boolean[], %(steps)s::bigint[], %(totals)s::bigint[],
                        %(ages)s::double precision[], %(sections)s::text[], %(tallies)s::text[],
-                       %(rates)s::double precision[], %(stills)s::double precision[])
-    as g(job_id, rank, epoch, host_id, incarnation, beat, step, total, age, section, tally, rate, still)
+                       %(rates)s::double precision[], %(stills)s::double precision[], %(nans)s::integer[])
+    as g(job_id, rank, epoch, host_id, incarnation, beat, step, total, age, section, tally, rate, still, nan_beats)
 ), locked as (
-  select t.job_id, t.rank, g.beat, g.step, g.total, g.age, g.section, g.tally, g.rate, g.still
+  select t.job_id, t.rank, g.beat, g.step, g.total, g.age, g.section, g.tally, g.rate, g.still, g.nan_beats
   from given g join tasks t on t.job_id = g.job_id and t.rank = g.rank
   where t.job_id = any(%(jobs)s::text[]) and t.epoch = g.epoch and t.host_id = g.host_id
     and t.incarnation = g.incarnation and t.state in ('reserved', 'running', 'preempting')
@@ -165,6 +166,7 @@ update tasks t set
   section = case when l.beat then l.section else t.section end,
   rate = case when l.beat then l.rate else t.rate end,
   moved_at = case when l.beat then %(now)s::timestamptz - l.still * interval '1 second' else t.moved_at end,
+  nan_beats = case when l.beat then l.nan_beats else t.nan_beats end,
   beat_at = case when l.beat then greatest(t.beat_at, %(now)s::timestamptz - l.age * interval '1 second') else t.beat_at end,
   first_beat_at = coalesce(t.first_beat_at, case when l.beat then %(now)s::timestamptz - l.age * interval '1 second' end),
   tally = coalesce(l.tally::jsonb, t.tally), tally_at = case when l.tally is null then t.tally_at else %(now)s end

@@ -45,8 +45,8 @@ class Labelled(NamedTuple):
     @property
     def part(self) -> str:
         """Return its part: one of PARTS."""
-        if self.source == "later":
-            return PARTS[0]
+        if self.source in ("later", "unseen"):
+            return PARTS[0 if self.source == "later" else 5]
         tuned = hashlib.sha256(self.name.encode()).digest()[-1] % 2 == 0
         return PARTS[1 + tuned + 2 * (self.source == "public")]
 
@@ -57,6 +57,7 @@ PARTS = (
     "tuned on",
     "public, for judging only",
     "public, tuned on",
+    "written after those rules",
 )
 TUNED = (PARTS[2], PARTS[4])
 FRAMES = (
@@ -88,7 +89,8 @@ def read_corpus() -> list[Labelled]:
     for program in tomllib.loads((HERE / "programs.toml").read_text())["program"]:
         facts = {"runtime_seconds": 2.0, **ends[program["name"]]}
         found.append(_label(program, "program", facts))
-    files = (("shapes.toml", "shape"), ("later.toml", "later"), ("public.toml", "public"))
+    files = (("shapes.toml", "shape"),)
+    files += tuple((f"{name}.toml", name) for name in ("later", "public", "unseen"))
     shapes = [
         (source, shape)
         for name, source in files
