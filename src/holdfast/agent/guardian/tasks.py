@@ -418,6 +418,7 @@ class HostTasks:
             oom=counted is not None and counted.count_oom_kills() > 0,
             stopped=task.stopped,
             lapsed=task.lapsed,
+            keeper_killed=not task.stopped and task.keeper is not None and task.keeper.killed,
             stalled_seconds=self._count_stalled(task) if task.lapsed else 0.0,
             unkillable=bool(run.survivors),
             survivors=run.survivors,
