@@ -10,6 +10,7 @@ from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.ledger.tally import Tally
 
 Text = Annotated[str, Meta(max_length=4096)]
+KEEPER_KILLED = "keeper_killed"
 _LOST = {
     "lease_lapsed": "it was silent until the lease had run out",
     "new_incarnation": "Holdfast was started anew there, and what ran under the earlier start ended",
@@ -64,7 +65,7 @@ class TaskFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, g
     memory errors of its devices, counted while it ran. gpu_lost: the error with which a device of
     the task answered. malformed: why the report of its end cannot be used.
     lost: why no report will come: "lease_lapsed", "new_incarnation", "host_gone", "host_preempted",
-    "lost_lease"; after a colon the provider's message.
+    "lost_lease", "keeper_killed"; after a colon the provider's message.
     rendezvous_port: the port that Holdfast chose for the first rank to listen on; 0 for other
     ranks.
     ended_ago_seconds: how long before this report it ended, by its host's own clock.

@@ -4,8 +4,9 @@ KEEPER-1  A keeper ends its task and all of the task's processes `SLACK_SECONDS`
           where the guardian has not: stopped by a debugger, a SIGSTOP or a freezer that took
           Holdfast alone. Both read the deadline in memory that they share, so an extension costs no
           message.
-KEEPER-2  A task that kills its parent kills its keeper, and with it itself. Its neighbours and its
-          guardian do not notice.
+KEEPER-2  A task whose keeper is killed, from outside or by the task itself, dies with it. Its
+          neighbours and its guardian do not notice. The end is charged as the host's, because
+          nothing tells the two apart and the host's budget is bounded, too.
 KEEPER-3  A keeper exits as its task did, at once; processes that the task leaves running become the
           guardian's. Signals to the keeper are passed on to the task.
 
@@ -20,7 +21,7 @@ import struct
 SLACK_SECONDS = 0.5
 """The time between a task's deadline and the keeper's kill. It is less than the margin of a lease,
 so that the task ends before the controller counts on its end."""
-_SLOT = struct.Struct("=QQQQ")  # deadline in ns of CLOCK_BOOTTIME, the task's pid, ended, spare
+_SLOT = struct.Struct("=QQQQ")  # deadline in ns of CLOCK_BOOTTIME, the task's pid, ended, passed
 _NUMBER = struct.Struct("=Q")
 _SLOTS = 1 << 15
 _MAX_DEADLINE = float((1 << 63) // 10**9)
@@ -50,6 +51,12 @@ class Slot:
     def ended(self) -> bool:
         """Return whether the keeper has ended the task, because its deadline was over."""
         return bool(_SLOT.unpack_from(self._memory, self.offset)[2])
+
+    @property
+    def killed(self) -> bool:
+        """Return whether the keeper of a task that is over was killed before the task ended."""
+        _, pid, ended, passed = _SLOT.unpack_from(self._memory, self.offset)
+        return bool(pid) and not ended and not passed
 
     def clear(self) -> None:
         """Reset the slot for another keeper."""

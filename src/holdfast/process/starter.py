@@ -27,7 +27,7 @@ from holdfast.process.syscalls import WordArray, block_all_signals, restore_sign
 
 SWITCH = "HOLDFAST_STARTER"
 _FILE = Path(__file__).with_name("starter")
-_WORDS = b"holdfast-starter words: 6"  # as in starter.c
+_WORDS = b"holdfast-starter words: 7"  # as in starter.c
 _STACK_BYTES = 1 << 12  # the exec needs none of it but the last 16, which take its errno
 
 

@@ -7,6 +7,7 @@ TABLE-1  A value that cannot be read for want of descriptors or memory is unknow
 
 import errno
 import os
+import re
 import signal
 from typing import Protocol
 
@@ -21,6 +22,7 @@ _MAX_ENVIRON_BYTES = 8 << 20
 # Of `flags` in /proc/<pid>/stat: PF_EXITING and PF_KTHREAD in the kernel's include/linux/sched.h.
 _EXITING_BIT = 0x00000004
 _KERNEL_BIT = 0x00200000
+_HELPER = re.compile(rb"from [\w.]{0,100}(?:resource_tracker|forkserver) import main")
 _ENDED = (b"Z", b"X", b"x")
 # Errors about the reader (no descriptors, no memory), not about the process that is read.
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
@@ -33,6 +35,16 @@ def read_name(pid: int) -> str:
             return file.read().decode(errors="replace").strip()
     except OSError:
         return ""
+
+
+def is_helper(pid: int) -> bool:
+    """Return whether a process is a helper of Python's multiprocessing (or joblib's), which ignores
+    TERM and ends by itself after the last process that uses it."""
+    try:
+        words = _read_file(f"/proc/{pid}/cmdline")
+    except OSError:
+        return False
+    return _HELPER.search(words) is not None
 
 
 def read_signals(pid: int) -> SignalMasks:

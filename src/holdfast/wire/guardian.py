@@ -130,7 +130,8 @@ class TaskEnded(GuardianMessage, frozen=True, kw_only=True, tag="ended"):
     first process. max_memory_bytes: peak of the group, its file cache included; without a group, of
     the largest process. output: the end of each stream that was written to. left_running: names of
     processes that its first process had left running and that were ended. stalled_seconds: with
-    `lapsed`, for how long the guardian's own loop had stood still before.
+    `lapsed`, for how long the guardian's own loop had stood still before. keeper_killed: its keeper
+    was killed before it (KEEPER-2).
     """
 
     key: TaskKey
@@ -149,6 +150,7 @@ class TaskEnded(GuardianMessage, frozen=True, kw_only=True, tag="ended"):
     output: dict[str, StreamEnd] = {}
     left_running: list[str] = []
     stalled_seconds: Elapsed = 0.0
+    keeper_killed: bool = False
 
 
 class TaskStarted(GuardianMessage, frozen=True, kw_only=True, tag="started"):

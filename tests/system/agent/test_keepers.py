@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.core.causes import Watchdog
+from holdfast.core.facts import KEEPER_KILLED
 from holdfast.core.lease import margin_seconds
 from holdfast.process.keeper import SLACK_SECONDS
 from holdfast.process.starter import find_starter
@@ -108,7 +109,8 @@ def test_a_task_that_signals_its_parent_harms_itself_alone(
     facts = controller.wait_end(key)
     wanted = {"KILL": (None, 9), "TERM": (None, 15), "STOP": (3, None)}[number]
     assert (facts.exit_code, facts.signal) == wanted
-    assert (facts.stopped, facts.lost, facts.trip) == (False, None, None)
+    lost = KEEPER_KILLED if number == "KILL" else None
+    assert (facts.stopped, facts.lost, facts.trip) == (False, lost, None)
     assert is_alive(pid)
     assert controller.states[neighbour] == "running"
     assert len(controller.registrations) == 1, "its guardian is the same"

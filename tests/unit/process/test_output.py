@@ -222,6 +222,18 @@ def test_a_helper_that_goes_by_itself_in_a_moment_is_not_named(home: Home) -> No
     assert run.left_running == []
 
 
+@pytest.mark.parametrize("module", ["resource_tracker", "forkserver"])
+def test_a_helper_of_multiprocessing_is_not_named(home: Home, module: str) -> None:
+    """Python starts it, not the user, and it outlives what it serves on purpose."""
+    (home.folder / f"{module}.py").write_text("import time\nmain = lambda fd: time.sleep(60)\n")
+    code = f"from {module} import main;main(5)"
+    run = start_logged(
+        home, f"cd {home.folder}; {sys.executable} -S -c '{code}' & sleep 60 & exit 0"
+    )
+    home.finish(run)
+    assert run.left_running == ["sleep"]
+
+
 # ---- pipelines that are told to stop
 
 SAVES = """

@@ -419,6 +419,7 @@ class HostTasks:
             oom_counted=counted is not None,
             stopped=task.stopped,
             lapsed=task.lapsed,
+            keeper_killed=not task.stopped and task.keeper is not None and task.keeper.killed,
             stalled_seconds=self._count_stalled(task) if task.lapsed else 0.0,
             unkillable=bool(run.survivors),
             survivors=run.survivors,

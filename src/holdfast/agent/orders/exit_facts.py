@@ -1,7 +1,7 @@
 """Make the facts of a task's end, from the guardian's message, for the report."""
 
 from holdfast.core.causes import Cause, Watchdog
-from holdfast.core.facts import TaskFacts, Trip
+from holdfast.core.facts import KEEPER_KILLED, TaskFacts, Trip
 from holdfast.core.watchdogs.verdicts import make_trip
 from holdfast.wire.guardian import TaskEnded
 
@@ -44,7 +44,11 @@ def make_facts(
     killed = trip is not None or over > 0
     stopped = ended.stopped and not ended.lapsed and (stop_asked or not killed)
     start_error = ended.start_error[:4096] if ended.start_error and not ended.lapsed else None
-    lost = f"it could not start the task: {start_error}"
+    lost = None
+    if start_error and ended.hosts_fault:
+        lost = f"it could not start the task: {start_error}"[:4096]
+    elif ended.keeper_killed and not (ended.lapsed or ended.oom or killed):
+        lost = KEEPER_KILLED
     own_code = ended.exit_code if ended.exit_code is None or 0 <= ended.exit_code <= 255 else 255
     return TaskFacts(
         exit_code=own_code,
@@ -56,7 +60,7 @@ def make_facts(
         stop_cause=Cause.HOST_DRAINED if stopped and host_stops and not stop_asked else None,
         unkillable=ended.unkillable,
         start_error=start_error,
-        lost=lost[:4096] if start_error and ended.hosts_fault else None,
+        lost=lost,
         log_tail=log_tail,
         runtime_seconds=max(0.0, ended.runtime_seconds),
         max_memory_bytes=max(0, ended.max_memory_bytes),

@@ -46,7 +46,7 @@ from holdfast.core.endings.raised import (
 from holdfast.core.endings.rules import SIGNALS, OperatorRule, find_match
 from holdfast.core.endings.wording import LogPart, Pattern
 from holdfast.core.endings.xids import Blame, find_xid, find_xid_lines, leave_out_others
-from holdfast.core.facts import Classified, TaskFacts, is_preempted, say_lost
+from holdfast.core.facts import KEEPER_KILLED, Classified, TaskFacts, is_preempted, say_lost
 from holdfast.core.logs.lines import MAX_LINE_CHARS, cut_line, say_bytes
 from holdfast.core.watchdogs.lost_lease import TOLD
 
@@ -171,6 +171,8 @@ OUTSIDE: tuple[Rule, ...] = (
          Cause.START_TIMEOUT, lambda f, e: f"its host could not start it: {f.lost}"),
     Rule("host-preempted", lambda f: _when(is_preempted(f.lost), lost=f.lost), Cause.PREEMPTED,
          lambda f, e: f"its host was preempted: {say_lost(f.lost or '')}"),
+    Rule("keeper-killed", lambda f: _when(f.lost == KEEPER_KILLED), Cause.AGENT_TRANSIENT,
+         lambda f, e: "its keeper, the process of Holdfast above it, was killed, and it died with it"),
     Rule("host-lost", lambda f: _when(f.lost is not None, lost=f.lost), Cause.AGENT_TRANSIENT,
          lambda f, e: f"its host was lost: {say_lost(f.lost or '')}"),
     # An agent that stops a task without the controller's order says why.

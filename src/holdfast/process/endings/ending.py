@@ -206,7 +206,8 @@ class TreeEnding:
         return Teller(self.tree.program_pid, self._tell, unseen=keeper)
 
     def _note_left(self, entry: ProcessEntry) -> None:
-        if self._names and len(self.left) < _MAX_NAMES:
+        wanted = self._names and len(self.left) < _MAX_NAMES
+        if wanted and not process_table.is_helper(entry.pid):
             name = process_table.read_name(entry.pid)
             self.left += [name] if name else []
 

@@ -104,6 +104,17 @@ def test_lapsed_is_a_lost_lease() -> None:
     assert not facts.stopped
 
 
+def test_a_killed_keeper_is_charged_to_no_retry_unless_memory_or_a_watchdog_explains_it() -> None:
+    """KEEPER-2."""
+    ended = TaskEnded(key=KEY, signal=9, keeper_killed=True)
+    found = classify(make_facts(ended, **PLAIN))
+    assert (found.cause, found.rule) == (Cause.AGENT_TRANSIENT, "keeper-killed")
+    assert "its keeper" in found.message
+    for changes in ({"oom": True}, {"lapsed": True}):
+        ended = TaskEnded(key=KEY, signal=9, keeper_killed=True, **changes)
+        assert make_facts(ended, **PLAIN).lost is None
+
+
 def test_what_the_host_lacked_is_no_failed_start_of_the_job() -> None:
     """END-3: a fork that failed is charged to the host, and a program that is not there to the
     job."""
