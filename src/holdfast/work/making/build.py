@@ -16,6 +16,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from holdfast.work.making import say
 from holdfast.work.making.copying import can_clone, copy_file, copy_tree, remove_tree
 from holdfast.work.making.inputs import Digests, Inputs, describe_outside, list_names
 from holdfast.work.making.links import find_environments, find_local, find_packages, own_all, relink
@@ -158,11 +159,10 @@ class Builder:
         self._sees_reads = trial.stat().st_atime_ns != 0
         trial.unlink()
         if not self._sees_reads:
-            text = (
-                "holdfast: this host's disk notes no reads (noatime), so the environment depends on "
-                "the files that --setup-files and the line name, and on local installs as a whole"
+            say(
+                "this host's disk notes no reads (noatime), so the environment depends on the files "
+                "that --setup-files and the line name, and on local installs as a whole"
             )
-            print(text, flush=True)
 
     # ---- after
 

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.work.making import say
 from holdfast.work.making.copying import copy_file, remove_tree
 
 KEEP_DAYS = 14.0
@@ -122,7 +123,7 @@ def tell_age(folder: Path, told: dict[str, Any]) -> None:
     (`core.bundles.code.find_old_environment`)."""
     days = (time.time() - told["made_at"]) / 86_400
     if days >= OLD_DAYS:
-        print(f"holdfast: the environment {folder.name} was made {days:.0f} days ago", flush=True)
+        say(f"the environment {folder.name} was made {days:.0f} days ago")
 
 
 def discard(folder: Path) -> None:

@@ -49,7 +49,7 @@ class Host:
         """Prepare a job's environment; return the job's folder and the variables of its program."""
         self.number += 1
         home = self.folder / f"job{self.number}"
-        home.mkdir()
+        home.mkdir(exist_ok=True)
         for name, text in files.items():
             (home / name).parent.mkdir(parents=True, exist_ok=True)
             (home / name).write_text(text)
@@ -124,6 +124,25 @@ def test_files_that_are_named_in_turn_count_where_no_read_shows_them(host: Host)
     assert find(host.run(line, {**files, "pins.cfg": "2"})) != first
     outside.write_text("2")
     assert find(host.run(line, files)) != first
+
+
+def test_a_script_that_the_line_names_is_given_the_variables_that_it_names(host: Host) -> None:
+    files = {"tools/make.py": "import os; print(os.environ['OWN'])", "tools/a.txt": ""}
+    line = "cd tools && python make.py > $VIRTUAL_ENV/own && cat a.txt"
+    found = [find(host.run(line, files, {"OWN": v})) for v in "121"]
+    assert found[0] == found[2] != found[1]
+    assert (host.folder / "root" / found[1] / "venv/own").read_text() == "2\n"
+
+
+def test_a_link_counts_by_what_it_leads_to(host: Host) -> None:
+    (host.folder / "pins").write_text("1")
+    found = list[str]()
+    for text in "12":
+        (host.folder / "pins").write_text(text)
+        (host.folder / f"job{host.number + 1}").mkdir()
+        (host.folder / f"job{host.number + 1}/requirements.txt").symlink_to(host.folder / "pins")
+        found.append(find(host.run("true", {})))
+    assert found[0] != found[1]
 
 
 @pytest.mark.parametrize(
