@@ -73,19 +73,23 @@ def write_ready(folder: Path, told: dict[str, Any]) -> None:
 def describe(folder: Path) -> tuple[str, int]:
     """Return a digest of the names, sizes, bits and times of an environment's files, and the bytes
     that they take on the disk (KEPT-2). Raises OSError."""
-    digest, size = hashlib.sha256(), 0
-    waiting = [entry.path for entry in os.scandir(folder) if not entry.name.startswith(READY)]
+    digest, size, waiting = hashlib.sha256(), 0, [str(folder)]
     while waiting:
-        path = waiting.pop()
-        status = os.lstat(path)
-        size += status.st_blocks * 512
-        words = (
-            f"{path} {status.st_mode} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}\n"
-        )
-        digest.update(words.encode(errors="surrogateescape"))
-        if os.path.isdir(path) and not os.path.islink(path):
-            with os.scandir(path) as entries:
-                waiting += sorted(entry.path for entry in entries)
+        with os.scandir(waiting.pop()) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+        for entry in entries:
+            if entry.name == READY:
+                continue
+            is_folder, status = (
+                entry.is_dir(follow_symlinks=False),
+                entry.stat(follow_symlinks=False),
+            )
+            size += status.st_blocks * 512
+            times = f"{status.st_mtime_ns} {status.st_ctime_ns}"
+            words = f"{entry.path} {status.st_mode} {status.st_size} {times}\n"
+            digest.update(words.encode(errors="surrogateescape"))
+            if is_folder:
+                waiting.append(entry.path)
     return digest.hexdigest(), size
 
 
