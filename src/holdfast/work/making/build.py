@@ -16,9 +16,18 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from holdfast.work.making import say
 from holdfast.work.making.copying import can_clone, copy_file, copy_tree, remove_tree
 from holdfast.work.making.inputs import Digests, Inputs, describe_outside, list_names
-from holdfast.work.making.links import find_environments, find_local, find_packages, own_all, relink
+from holdfast.work.making.links import (
+    find_copied,
+    find_environments,
+    find_leads,
+    find_local,
+    find_packages,
+    own_all,
+    relink,
+)
 
 VENV, SOURCE, CONDA = "venv", "src", "conda"
 GIT = ".git"
@@ -89,7 +98,7 @@ class Builder:
         self._variables = dict(variables)
         self._digests = digests
         self._laid = dict[str, tuple[int, int]]()
-        self._sees_reads = False
+        self._sees_reads = self._clones = False
         self.inputs = Inputs()
         self.linked, self.copied = list[str](), list[str]()
 
@@ -115,7 +124,8 @@ class Builder:
     # ---- before
 
     def _run_line(self, command: str) -> None:
-        link_mode = "clone" if can_clone(self._folder) else "copy"
+        self._clones = can_clone(self._folder)
+        link_mode = "clone" if self._clones else "copy"
         env = {
             "UV_COMPILE_BYTECODE": "1",
             "PYTHONUNBUFFERED": "1",
@@ -158,11 +168,10 @@ class Builder:
         self._sees_reads = trial.stat().st_atime_ns != 0
         trial.unlink()
         if not self._sees_reads:
-            text = (
-                "holdfast: this host's disk notes no reads (noatime), so the environment depends on "
-                "the files that --setup-files and the line name, and on local installs as a whole"
+            say(
+                "this host's disk notes no reads (noatime), so the environment depends on the files "
+                "that --setup-files and the line name, and on local installs as a whole"
             )
-            print(text, flush=True)
 
     # ---- after
 
@@ -176,8 +185,15 @@ class Builder:
                 continue  # the line deleted it
             if (status.st_size, status.st_mtime_ns) != before:
                 changed.add(name)
-            if self._sees_reads and status.st_atime_ns != 0:
+            if status.st_nlink > 1 or (self._sees_reads and status.st_atime_ns != 0):
                 read.append(name)
+        if self._clones:
+            unread = {
+                n: p
+                for n in self._laid.keys() - {*read, *changed}
+                if (p := self._source / n).is_file()
+            }
+            read += sorted(find_copied([self._venv, self._folder / CONDA], unread))
         for name in read:
             self.inputs.files[name] = self._digests.of_file(self._home / name)
         return read, changed
@@ -205,6 +221,8 @@ class Builder:
         """Relink what points into the code, or make it an input; record what local installs were
         made from, and drop the code where nothing needs it any more."""
         left = set[str]()
+        for one in (self._venv, self._folder / CONDA):
+            left |= find_leads(one, self._source, list(inner))
         for one in packages:
             left |= relink(one, self._source, list(inner))
             for path, editable in find_local(one):

@@ -40,7 +40,7 @@ _FOLLOWED = (".txt", ".in", ".conf", ".cfg", ".yml", ".yaml", ".sh", ".toml", ""
 _NOT_FOLLOWED = ("pyproject.toml", "setup.cfg")  # their words name what is read only at times
 _SPLIT = re.compile(r"[\s\"'`=;,&|<>(){}@]+")
 _MOST_FILES, _MOST_BYTES, _MOST_WORDS = 500, 8 << 20, 20_000
-_MOST_OUTSIDE = 20_000
+_MOST_OUTSIDE, _MOST_PLACES = 20_000, 20
 SECRET_FILE = "digests.key"
 
 
@@ -68,11 +68,12 @@ class Digests:
         return hmac.new(self._secret, data, hashlib.sha256).hexdigest()
 
     def of_file(self, path: Path) -> str:
-        """Return the digest of a file's contents, or of a link's target; "" where there is none."""
+        """Return the digest of a file's contents, also where a link leads there, or of the link
+        itself where it leads to no file; "" where there is nothing."""
+        digest = hmac.new(self._secret, digestmod=hashlib.sha256)
         try:
-            if path.is_symlink():
+            if path.is_symlink() and not path.is_file():
                 return self.of(b"link " + os.fsencode(os.readlink(path)))
-            digest = hmac.new(self._secret, digestmod=hashlib.sha256)
             with open(path, "rb") as file:
                 while data := file.read(1 << 20):
                     digest.update(data)
@@ -108,20 +109,23 @@ def find_named(
     folder: Path, words: Iterable[str], files: Iterable[Path]
 ) -> Iterator[tuple[Path, str]]:
     """Yield each file with its text: `files`, the files that `words` name, and those that their
-    texts name in turn. Relative names count from the folder, or from the file that has them."""
+    texts name in turn. Relative names count from the folder, from a folder that `words` name, or
+    from the file that has them."""
     seen = set[Path]()
     waiting = [(path, path.name not in _NOT_FOLLOWED) for path in files]
     for text in words:
-        waiting += [(path, True) for path in _list_named(text, (folder,))]
+        places = [folder / word for word in _SPLIT.split(text) if os.path.isdir(folder / word)]
+        waiting += [(path, True) for path in _list_named(text, (folder, *places[:_MOST_PLACES]))]
     while waiting and len(seen) < _MOST_FILES:
         path, follows = waiting.pop()
         path = Path(os.path.normpath(path))
         if path in seen:
             continue
         seen.add(path)
-        text = _read_text(path) if follows and path.suffix in _FOLLOWED else ""
+        text = _read_text(path)
         yield path, text
-        waiting += [(found, True) for found in _list_named(text, (path.parent, folder))]
+        if follows and path.suffix in _FOLLOWED:
+            waiting += [(found, True) for found in _list_named(text, (path.parent, folder))]
 
 
 def _read_text(path: Path) -> str:

@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from holdfast.work.making import say
 from holdfast.work.making.copying import copy_file, remove_tree
 
 KEEP_DAYS = 14.0
@@ -72,19 +73,23 @@ def write_ready(folder: Path, told: dict[str, Any]) -> None:
 def describe(folder: Path) -> tuple[str, int]:
     """Return a digest of the names, sizes, bits and times of an environment's files, and the bytes
     that they take on the disk (KEPT-2). Raises OSError."""
-    digest, size = hashlib.sha256(), 0
-    waiting = [entry.path for entry in os.scandir(folder) if not entry.name.startswith(READY)]
+    digest, size, waiting = hashlib.sha256(), 0, [str(folder)]
     while waiting:
-        path = waiting.pop()
-        status = os.lstat(path)
-        size += status.st_blocks * 512
-        words = (
-            f"{path} {status.st_mode} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}\n"
-        )
-        digest.update(words.encode(errors="surrogateescape"))
-        if os.path.isdir(path) and not os.path.islink(path):
-            with os.scandir(path) as entries:
-                waiting += sorted(entry.path for entry in entries)
+        with os.scandir(waiting.pop()) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+        for entry in entries:
+            if entry.name == READY:
+                continue
+            is_folder, status = (
+                entry.is_dir(follow_symlinks=False),
+                entry.stat(follow_symlinks=False),
+            )
+            size += status.st_blocks * 512
+            times = f"{status.st_mtime_ns} {status.st_ctime_ns}"
+            words = f"{entry.path} {status.st_mode} {status.st_size} {times}\n"
+            digest.update(words.encode(errors="surrogateescape"))
+            if is_folder:
+                waiting.append(entry.path)
     return digest.hexdigest(), size
 
 
@@ -122,7 +127,7 @@ def tell_age(folder: Path, told: dict[str, Any]) -> None:
     (`core.bundles.code.find_old_environment`)."""
     days = (time.time() - told["made_at"]) / 86_400
     if days >= OLD_DAYS:
-        print(f"holdfast: the environment {folder.name} was made {days:.0f} days ago", flush=True)
+        say(f"the environment {folder.name} was made {days:.0f} days ago")
 
 
 def discard(folder: Path) -> None:

@@ -11,11 +11,12 @@ OWN-1     No file of an environment shares a hard link with another, and no link
 from __future__ import annotations
 
 import contextlib
+import filecmp
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -110,6 +111,33 @@ def find_local(packages: Path) -> Iterator[tuple[Path, bool]]:
             url = urlsplit(told.get("url", ""))
             if url.scheme == "file" and url.path:
                 yield (Path(unquote(url.path)), bool((told.get("dir_info") or {}).get("editable")))
+
+
+def find_leads(environment: Path, made_in: Path, kept: list[Path]) -> set[str]:
+    """Return where links of an environment lead below `made_in`, relative to it."""
+    found, start = set[str](), os.path.realpath(made_in)
+    for base, folders, names in os.walk(environment):
+        for path in [p for name in (*folders, *names) if (p := Path(base, name)).is_symlink()]:
+            leads = Path(os.path.realpath(path))
+            if leads.is_relative_to(start) and not any(leads.is_relative_to(k) for k in kept):
+                found.add("" if str(leads) == start else str(leads.relative_to(start)))
+    return found
+
+
+def find_copied(environments: list[Path], files: Mapping[str, Path]) -> set[str]:
+    """Return the names of those `files` whose bytes stand in an environment, too: a clone of a file
+    is no read that its access time would show."""
+    by_size = dict[int, list[str]]()
+    for name, path in files.items():
+        if size := path.stat().st_size:
+            by_size.setdefault(size, []).append(name)
+    found = set[str]()
+    for environment in environments:
+        for base, _, names in os.walk(environment):
+            for path in [Path(base, name) for name in names]:
+                alike = by_size.get(path.lstat().st_size, ())
+                found |= {n for n in alike if filecmp.cmp(files[n], path, shallow=False)}
+    return found
 
 
 def own_all(folder: Path, packages: list[Path]) -> None:

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.work.making import kept
+from holdfast.work.making import kept, say
 from holdfast.work.making.build import CONDA, SOURCE, VENV, Builder, SetupFailed, choose_python
 from holdfast.work.making.copying import remove_tree
 from holdfast.work.making.inputs import (
@@ -167,7 +167,7 @@ class Setup:
                     why = why or f"{change} is not as it was for the environment {folder.name}"
             os.close(lock)
         if why:
-            print(f"holdfast: {why}, so it is made anew", flush=True)
+            say(f"{why}, so it is made anew")
         return None
 
     def _make(self, key: str) -> tuple[Path, dict[str, Any], int]:
@@ -177,8 +177,7 @@ class Setup:
             try:
                 fcntl.flock(making, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                text = "holdfast: another job makes the same environment; waiting for it"
-                print(text, flush=True)
+                say("another job makes the same environment; waiting for it")
                 fcntl.flock(making, fcntl.LOCK_EX)
                 if found := self._find(key):
                     return found
@@ -197,7 +196,7 @@ class Setup:
     def _build(self, folder: Path) -> dict[str, Any]:
         folder.mkdir(mode=0o700)
         began = time.monotonic()
-        print(f"holdfast: making the environment {folder.name}", flush=True)
+        say(f"making the environment {folder.name}")
         self._tell_left_out()
         try:
             builder = Builder(folder, self._home, self._code, self._passed, self._digests)
@@ -217,9 +216,7 @@ class Setup:
             remove_tree(folder)
             raise
         took = time.monotonic() - began
-        print(
-            f"holdfast: the environment is ready ({took:.1f} s, {size / 2**20:.0f} MiB)", flush=True
-        )
+        say(f"the environment is ready ({took:.1f} s, {size / 2**20:.0f} MiB)")
         return told
 
     def _tell_left_out(self) -> None:
@@ -227,8 +224,7 @@ class Setup:
         left = sorted(n for n in self._plan.get("given") or () if n not in self._passed)
         if left and self._command:
             names = ", ".join(left[:8]) + (", …" if len(left) > 8 else "")
-            text = f"the making is not given {names}; a --setup line that names a variable is"
-            print(f"holdfast: {text}", flush=True)
+            say(f"the making is not given {names}; a --setup line that names a variable is")
 
     def _name(self, folder: Path, told: dict[str, Any]) -> dict[str, str]:
         """Return the variables of a program that runs in an environment. The line's own `.venv`,

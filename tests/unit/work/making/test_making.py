@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.work.making.build import SetupFailed
+from holdfast.work.making.links import find_copied
 from holdfast.work.making.program import Setup, limit
 
 _PTH = (
@@ -49,7 +50,7 @@ class Host:
         """Prepare a job's environment; return the job's folder and the variables of its program."""
         self.number += 1
         home = self.folder / f"job{self.number}"
-        home.mkdir()
+        home.mkdir(exist_ok=True)
         for name, text in files.items():
             (home / name).parent.mkdir(parents=True, exist_ok=True)
             (home / name).write_text(text)
@@ -106,13 +107,40 @@ def test_a_finder_of_an_editable_install_is_relinked_as_a_path_is(host: Host) ->
 
 
 def test_files_that_the_line_read_count_and_others_do_not(host: Host) -> None:
-    line = "cat lib/a.py > $VIRTUAL_ENV/a"
+    line = "f=a; cat lib/$f.py > $VIRTUAL_ENV/a"  # which names no file
     files = {"requirements.txt": "x", "train.py": "1", "lib/a.py": "1", "lib/b.py": "1"}
     first = find(host.run(line, files))
     assert find(host.run(line, {**files, "train.py": "2", "lib/b.py": "2", "new.py": ""})) == first
     for other in ({"lib/a.py": "2"}, {"requirements.txt": "y"}):
         assert find(host.run(line, {**files, **other})) != first
     assert find(host.run(line, files)) == first
+
+
+@pytest.mark.parametrize("how", ["ln -s $PWD/lib/mine", "ln $PWD/lib/mine/__init__.py"])
+def test_code_that_is_linked_into_an_environment_counts_and_stays(host: Host, how: str) -> None:
+    line = f"d=$(echo $VIRTUAL_ENV/lib/python3*/site-packages); mkdir $d/lib; {how} $d/lib/"
+    files = {"lib/mine/__init__.py": "V = 1\n", "train.py": "1"}
+    at = "lib.mine" if "-s" in how else "lib"
+    first = host.run(line, files)
+    assert find(host.run(line, {**files, "train.py": "2"})) == find(first)
+    second = host.run(line, {**files, "lib/mine/__init__.py": "V = 2\n"})
+    said = [
+        host.ask(
+            job,
+            f"import os; os.chdir('/'); import sys; sys.path.remove(''); import {at} as m; print(m.V)",
+        )
+        for job in (first, second)
+    ]
+    assert said == ["1", "2"]
+
+
+def test_a_clone_of_a_file_is_found_though_no_read_shows(tmp_path: Path) -> None:
+    """As `cp` makes one on a disk with reflinks."""
+    (tmp_path / "env").mkdir()
+    for name, text in (("a", "one"), ("b", "two"), ("env/copy", "two"), ("empty", "")):
+        (tmp_path / name).write_text(text)
+    files = {name: tmp_path / name for name in ("a", "b", "empty")}
+    assert find_copied([tmp_path / "env"], files) == {"b"}
 
 
 def test_files_that_are_named_in_turn_count_where_no_read_shows_them(host: Host) -> None:
@@ -124,6 +152,25 @@ def test_files_that_are_named_in_turn_count_where_no_read_shows_them(host: Host)
     assert find(host.run(line, {**files, "pins.cfg": "2"})) != first
     outside.write_text("2")
     assert find(host.run(line, files)) != first
+
+
+def test_a_script_that_the_line_names_is_given_the_variables_that_it_names(host: Host) -> None:
+    files = {"tools/make.py": "import os; print(os.environ['OWN'])", "tools/a.txt": ""}
+    line = "cd tools && python make.py > $VIRTUAL_ENV/own && cat a.txt"
+    found = [find(host.run(line, files, {"OWN": v})) for v in "121"]
+    assert found[0] == found[2] != found[1]
+    assert (host.folder / "root" / found[1] / "venv/own").read_text() == "2\n"
+
+
+def test_a_link_counts_by_what_it_leads_to(host: Host) -> None:
+    (host.folder / "pins").write_text("1")
+    found = list[str]()
+    for text in "12":
+        (host.folder / "pins").write_text(text)
+        (host.folder / f"job{host.number + 1}").mkdir()
+        (host.folder / f"job{host.number + 1}/requirements.txt").symlink_to(host.folder / "pins")
+        found.append(find(host.run("true", {})))
+    assert found[0] != found[1]
 
 
 @pytest.mark.parametrize(
