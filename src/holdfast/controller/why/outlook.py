@@ -13,6 +13,7 @@ from holdfast.controller.runtime.leading.ends import foresee_ends
 from holdfast.core.fleet.breaker import PROBE_SECONDS, find_allowance, wait_for_offer
 from holdfast.core.fleet.grow import find_bound
 from holdfast.core.fleet.instances import Offer
+from holdfast.core.fleet.snapshot import SpawnOutcome
 from holdfast.core.forecast.line import MAX_AHEAD
 from holdfast.core.forecast.outlook import JobArrival, Outlook, PoolOutlook, StartPace
 from holdfast.core.forecast.raises import find_raises
@@ -37,6 +38,9 @@ LEAST_WINDOW = 600.0
 MAX_PRIORITY = 100
 MAX_MEMORY = 1 << 50
 """The memory of an offer that does not say how much it has."""
+
+FAILED_IN_ROW = 2
+"""Spawns of a pool that fail in a row, after which none is counted on."""
 
 Likes = Mapping[tuple[str, str], Spread]
 
@@ -164,7 +168,6 @@ def find_pool(rented: RentedPool, line: Sequence[Candidate]) -> PoolOutlook:
     spec = view.spec
     calm = msgspec.structs.replace(view, quiet_seconds=0.0, outcomes=(), trouble={})
     most, _ = find_bound(calm, rented.at, {})
-    failed = sum(bool(outcome.fault) for outcome in view.outcomes)
     offer = choose_offer(rented, line)
     guess = Spread(tuple(spec.spawn_timeout_seconds * part for part in (0.2, 0.4, 0.6)))
     return PoolOutlook(
@@ -178,9 +181,17 @@ def find_pool(rented: RentedPool, line: Sequence[Candidate]) -> PoolOutlook:
         jobs_per_host=spec.jobs_per_host,
         rent_after_seconds=spec.rent_after_seconds,
         spawn=spread_of(rented.spawn_seconds) or guess,
-        failing=failed / len(view.outcomes) if view.outcomes else 0.0,
+        failing=find_failing(view.outcomes),
         raises=find_raises(view, offer, rented.at),
     )
+
+
+def find_failing(outcomes: Sequence[SpawnOutcome]) -> float:
+    """Return the share of spawns that fail: all of them, where the newest failed one after the other."""
+    newest = sorted(outcomes, key=lambda each: each.age_seconds)[:FAILED_IN_ROW]
+    if len(newest) == FAILED_IN_ROW and all(outcome.fault for outcome in newest):
+        return 1.0
+    return sum(bool(outcome.fault) for outcome in outcomes) / max(1, len(outcomes))
 
 
 def find_pause_seconds(rented: RentedPool) -> float:

@@ -9,7 +9,8 @@ import msgspec
 
 from holdfast.core.forecast.outlook import Forecast, Outlook, StartPace
 from holdfast.core.forecast.replay import Effort, replay
-from holdfast.core.forecast.world import SCENARIOS
+from holdfast.core.forecast.world import SCENARIOS, World, gather_lives
+from holdfast.core.placement.plan import plan_admission
 from holdfast.core.placement.types import Candidate
 
 WORK = 100_000
@@ -17,13 +18,29 @@ WORK = 100_000
 ALONE_WORK = 20_000
 FEWEST = 5
 """Fewest scenarios from which an interval is made."""
-LOW, HIGH = 0.04, 0.96
-EARLIER, LATER, MARGIN_SECONDS = 0.7, 1.6, 60.0
-"""What an interval is widened by, because a replay knows nothing of most jobs that are yet to come, that run
-again, or that run otherwise than their likes. Taken from `bench forecast`."""
-FEW = 3.0
-"""An interval of n replays is wider by this part of n: the extremes of a few replays hold less than four of
-five starts."""
+
+
+class Widening(msgspec.Struct, frozen=True):
+    """What an interval is widened by, because a replay knows nothing of most jobs that are yet to come,
+    that run again, or that run otherwise than their likes. Taken from `bench forecast`.
+
+    low, high: the parts of the replays that it spans. earlier, later, margin_seconds: what its ends are
+    multiplied by, and moved by. few: an interval of n replays is wider by this part of n, because the
+    extremes of a few replays hold less than four of five starts.
+    """
+
+    low: float
+    high: float
+    earlier: float
+    later: float
+    margin_seconds: float
+    few: float
+
+
+IN_TURN = Widening(0.1, 0.9, 0.95, 1.08, 15.0, 1.0)
+"""For a line whose jobs start in turn: none that comes later goes before them."""
+OVERTAKEN = Widening(0.04, 0.96, 0.7, 1.6, 60.0, 3.0)
+"""For a line that more important jobs, or projects with shares, overtake."""
 LEAST_STARTS = 5
 """Fewest starts that tell a pace."""
 PACE_LOW, PACE_HIGH = 0.7, 1.5
@@ -52,22 +69,24 @@ def foretell_line(outlook: Outlook, work: int = WORK, stop: str | None = None) -
         left -= had - max(0, effort.left)
         if left < work // FEWEST and done >= FEWEST:
             break
-    found = {job_id: _sum_up(times, done) for job_id, times in starts.items()}
+    overtaken = outlook.arrivals or outlook.shares or outlook.lowest_preemptible is not None
+    by = OVERTAKEN if overtaken else IN_TURN
+    found = {job_id: _sum_up(times, done, by) for job_id, times in starts.items()}
     return Foretold({k: v for k, v in found.items() if v is not None}, whole)
 
 
-def _sum_up(times: Sequence[float], scenarios: int) -> Forecast | None:
+def _sum_up(times: Sequence[float], scenarios: int, by: Widening) -> Forecast | None:
     """Return the forecast of a job that started at these times; the other scenarios saw no start."""
     ordered = sorted(times) + [math.inf] * (scenarios - len(times))
     expected = _pick(ordered, 0.5)
     if not math.isfinite(expected):
         return None
-    few = 1.0 + FEW / scenarios
-    earliest = expected - few * (expected - _pick(ordered, LOW))
-    latest = expected + few * (_pick(ordered, HIGH) - expected)
+    few = 1.0 + by.few / scenarios
+    earliest = expected - few * (expected - _pick(ordered, by.low))
+    latest = expected + few * (_pick(ordered, by.high) - expected)
     if ordered[-1] > 0.0:  # else every replay starts it at once
-        earliest = EARLIER * earliest - MARGIN_SECONDS
-        latest = LATER * latest + MARGIN_SECONDS
+        earliest = by.earlier * earliest - by.margin_seconds
+        latest = by.later * latest + by.margin_seconds
     return Forecast(
         expected_seconds=expected,
         earliest_seconds=max(0.0, earliest),
@@ -96,6 +115,22 @@ def foretell_by_pace(ahead: int, pace: StartPace) -> Forecast | None:
     )
 
 
+def may_ever_fit(outlook: Outlook, job: Candidate) -> bool:
+    """Return whether the hosts would hold the job if nothing else ran there, with those that pools may
+    bring; a pool whose spawns all fail brings none."""
+    world = World(outlook)
+    left = {task.job_id: 0.0 for task in outlook.running}
+    world.lives = {str(n): live for n, live in enumerate(gather_lives(outlook.running, left))}
+    for key in list(world.lives):
+        world.end(key)
+    for pool in outlook.pools:
+        count = min(job.tasks, pool.room + len(pool.starting)) if pool.failing < 1.0 else 0
+        for number in range(count):
+            name = f"{pool.name}+{number}"
+            world.add_host(msgspec.structs.replace(pool.host, host_id=name, name=name))
+    return bool(plan_admission([job], world.list_room((-1, -1, -1)), {}).placements)
+
+
 def find_forecast(
     outlook: Outlook, told: Foretold, job: Candidate, ahead: int, *, more: bool = False
 ) -> Forecast | None:
@@ -108,6 +143,8 @@ def find_forecast(
         return found
     quota = outlook.quotas.get(job.project)
     if quota is not None and quota.held:
+        return None
+    if not may_ever_fit(outlook, job):
         return None
     if told.whole:  # it is not in the line, or never starts
         alone = foretell_line(msgspec.structs.replace(outlook, line=(job,)), ALONE_WORK)

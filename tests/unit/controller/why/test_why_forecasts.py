@@ -3,6 +3,10 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
+
+from holdfast.controller.why.outlook import find_failing
+from holdfast.core.fleet.snapshot import SpawnOutcome
 from tests.unit.controller.conftest import FakeAgent, Served, gpu
 
 GPUS = [gpu(n) for n in range(4)]
@@ -75,3 +79,16 @@ async def test_a_job_with_a_start_time_is_foretold_a_start_after_it(served: Serv
     assert abs((expected - at).total_seconds()) < 60
     earliest = datetime.fromisoformat(why["forecast"]["earliest_start"])
     assert (earliest - at).total_seconds() > -1, "nothing starts before its time"
+
+
+@pytest.mark.parametrize(
+    ("faults", "failing"),
+    [("", 0.0), ("x.", 0.5), (".x", 0.5), ("xx.", 1.0), ("x.x.", 0.5), ("xxxx", 1.0)],
+)
+def test_a_pool_whose_last_spawns_all_failed_brings_no_host(faults: str, failing: float) -> None:
+    """The newest stands first: "x" failed."""
+    outcomes = [
+        SpawnOutcome(age_seconds=60.0 * n, offer="a", fault="" if word == "." else "error")
+        for n, word in enumerate(faults)
+    ]
+    assert find_failing(outcomes[::-1]) == failing

@@ -114,6 +114,21 @@ def test_a_job_that_nothing_will_ever_make_room_for_has_no_forecast() -> None:
     assert find_forecast(paced, told, outlook.line[0], 0) is None
 
 
+def test_no_start_is_foretold_for_what_no_host_and_no_pool_can_hold() -> None:
+    """The pool looks again and again, so no replay of it is ever whole; and the pace is that of others."""
+    pace = StartPace(starts=600, seconds=3600.0)
+    large, small = make_job("large", gpus=4), make_job("small")
+    busy = {"hosts": (make_host("h", 0),), "running": (make_task("r", "h"),), "pace": pace}
+    grows = make_outlook(pools=(make_pool(),), **busy)
+    assert find_forecast(grows, Foretold(whole=False), large, 0) is None
+    assert find_forecast(grows, Foretold(whole=False), small, 0) is not None
+    fails = make_outlook(pools=(make_pool(failing=1.0),), hosts=(), pace=pace)
+    assert find_forecast(fails, Foretold(whole=False), small, 0) is None
+    assert find_forecast(
+        make_outlook(pools=(make_pool(failing=0.5),), pace=pace), Foretold(whole=False), small, 0
+    )
+
+
 def test_a_job_deep_in_the_line_is_expected_by_the_pace_of_starts() -> None:
     found = foretell_by_pace(999, StartPace(starts=600, seconds=3600.0))
     assert found is not None
