@@ -155,13 +155,15 @@ class LogWriter:
     def write(self, lines: int) -> None:
         """Print lines of 90 bytes that are numbered on from the last ones."""
         numbers = range(self.lines, self.lines + lines)
+        from holdfast.wire.logs import uploads
+
         data = b"".join(
             b"step %09d  loss 1.8421  3.02 s/step  %s\n" % (n, b"x" * 50) for n in numbers
         )
-        upload = self._wire.LogUpload(
+        upload = uploads.LogUpload(
             key=self._order.key, stream="stdout", offset=self.size, data=data, ended=False
         )
-        body = msgspec.msgpack.encode(self._wire.LogsRequest(uploads=[upload]))
+        body = msgspec.msgpack.encode(uploads.LogsRequest(uploads=[upload]))
         self._post("/v1/agent/logs", body, self._key, "application/msgpack")
         self.size += len(data)
         self.lines += lines

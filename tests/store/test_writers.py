@@ -97,4 +97,7 @@ def test_a_state_moves_in_one_place_of_a_process() -> None:
         for path in SOURCE.rglob("*.py")
         if re.search(r"\bstep\((?:JOB|TASK|ATTEMPT|AGENT_TASK),", path.read_text())
     }
-    assert steps - {"store/memory/jobs/admission.py"} == {"moves/jobs/moves.py", "agent/tasks.py"}
+    assert steps - {"store/memory/jobs/admission.py"} == {
+        "moves/jobs/moves.py",
+        "agent/tasks/task.py",
+    }

@@ -17,7 +17,7 @@ from pathlib import Path
 from holdfast.agent.containers.tasks import ContainerTasks
 from holdfast.agent.folders import TASKS_FOLDER, WORK_FOLDER, make_trial
 from holdfast.agent.offload import run_aside
-from holdfast.agent.tasks import TaskTable
+from holdfast.agent.tasks.table import TaskTable
 from holdfast.agent.uplink.news import News
 from holdfast.core.host_faults import Hindrance, Probation
 from holdfast.process.syscalls import read_boottime

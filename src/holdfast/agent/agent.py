@@ -50,7 +50,7 @@ from holdfast.agent.orders.launches import Launcher, TaskPlaces
 from holdfast.agent.orders.starts import TaskStarts
 from holdfast.agent.sessions.hand import HandLine
 from holdfast.agent.sessions.home import Sessions
-from holdfast.agent.tasks import TaskTable
+from holdfast.agent.tasks.table import TaskTable
 from holdfast.agent.uplink.calls import CALL_SECONDS, ControllerCalls
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers
 from holdfast.agent.uplink.controllers import KnownControllers

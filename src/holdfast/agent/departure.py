@@ -12,7 +12,7 @@ import os
 import signal
 
 from holdfast.agent.link import GuardianLink
-from holdfast.agent.tasks import TaskTable
+from holdfast.agent.tasks.table import TaskTable
 
 log = logging.getLogger("holdfast.agent")
 

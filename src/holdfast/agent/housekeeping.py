@@ -17,7 +17,8 @@ from pathlib import Path
 
 from holdfast.agent.folders import ORDER_FILE, TRIAL_FOLDER, WorkFolders
 from holdfast.agent.offload import run_aside
-from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.checkpoints import input_path
 from holdfast.agent.uplink.logs import STREAMS
 from holdfast.core.ids import TaskKey

@@ -26,6 +26,7 @@ from holdfast.errors import (
     Unavailable,
     ValidationError,
 )
+from holdfast.wire.logs.lines import LogLine
 
 if TYPE_CHECKING:
     from holdfast.wire import api as wire
@@ -134,10 +135,10 @@ class LogFollower:
         ranks = {rank for attempt, rank, _ in self._seen if attempt == self._attempt}
         return min(known) if len(known) == 2 and len(ranks) == 1 else 0
 
-    def take(self, event: ServerEvent) -> Iterator[wire.LogLine | JobRecord]:
+    def take(self, event: ServerEvent) -> Iterator[LogLine | JobRecord]:
         """Yield the news of one event: new bytes of a stream, or the job's new state."""
         if event.kind == "log":
-            line = decode_event(wire.LogLine, event.data)
+            line = decode_event(LogLine, event.data)
             self._attempt = line.attempt
             trimmed = self._trim(line)
             if trimmed is not None:
@@ -154,7 +155,7 @@ class LogFollower:
         elif event.kind == "problem":
             raise stream_error(event)
 
-    def _trim(self, line: wire.LogLine) -> wire.LogLine | None:
+    def _trim(self, line: LogLine) -> LogLine | None:
         key = (line.attempt, line.rank, line.stream)
         known = self._seen.get(key)
         end = line.offset + len(line.data)
@@ -188,7 +189,7 @@ class OutputFollower:
     def take(self, event: ServerEvent) -> Iterator[bytes]:
         """Yield the new bytes of one event."""
         for item in self._log.take(event):
-            if isinstance(item, wire.LogLine):
+            if isinstance(item, LogLine):
                 if self._whole and item.gap:
                     missing = f"{item.gap} bytes of {item.stream} before offset {item.offset}"
                     raise NotFound(f"{missing} are missing: {item.reason}", code="log_gap")

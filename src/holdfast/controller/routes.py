@@ -85,6 +85,7 @@ from holdfast.wire.arrays import ArrayRequest
 from holdfast.wire.data.caches import CachesReport
 from holdfast.wire.data.outputs import OutputsMissing, OutputsStored
 from holdfast.wire.forecasts.values import JobForecast
+from holdfast.wire.logs.uploads import LogsAnswer
 from holdfast.wire.schedules import SchedulePause, ScheduleTimes
 from holdfast.wire.sessions import messages as sessions
 
@@ -126,7 +127,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     Endpoint("POST", "/v1/agent/sync", Role.HOST, route.sync, "State up, commands down: a long poll.",
              body=agent.SyncRequest, answers={200: agent.SyncAnswer}),
     Endpoint("POST", "/v1/agent/logs", Role.HOST, route.append_logs, "Bytes of streams, a LogsRequest in msgpack.",
-        raw=True, answers={200: agent.LogsAnswer}),
+        raw=True, answers={200: LogsAnswer}),
     Endpoint("POST", "/v1/agent/forensics", Role.HOST, route.put_forensics, "What was gathered before a kill.",
              body=agent.Forensics, answers={204: None}),
     Endpoint("POST", "/v1/agent/register", Role.JOIN, route.register, "A new host, or a new incarnation of one.",

@@ -494,21 +494,3 @@ class HostView(HostRecord, frozen=True, kw_only=True):
     slots: dict[str, dict[str, int]] = {}  # noqa: RUF012  msgspec copies an empty default
     dead: bool = False
     models: tuple[str, ...] = ()
-
-
-class LogLine(ApiBody, frozen=True, kw_only=True):
-    """Bytes of a stream in an SSE `log` event, base64 in `data`.
-
-    gap: number of bytes missing just before; reason: with `full=1`, why the host could not send
-    them. at: the time at which the controller received the bytes; null where the host sent them
-    now.
-    """
-
-    attempt: int
-    rank: int
-    stream: str
-    offset: int
-    data: bytes
-    gap: int = 0
-    reason: str = ""
-    at: datetime | None = None

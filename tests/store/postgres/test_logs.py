@@ -10,7 +10,8 @@ from holdfast.core.ids import TaskKey
 from holdfast.errors import Stale
 from holdfast.moves.values import LogAppend
 from holdfast.store.postgres.logs.appends import LOG_READ_SECONDS
-from holdfast.wire.agent import Forensics, LogReadAnswer, LogReadOrder
+from holdfast.wire.agent import Forensics, LogReadOrder
+from holdfast.wire.logs.uploads import LogReadAnswer
 from tests.store.rig import OK, Rig
 
 

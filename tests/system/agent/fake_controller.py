@@ -17,6 +17,7 @@ from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.wire import agent as wire
 from holdfast.wire.api import Problem
+from holdfast.wire.logs.uploads import LogsAnswer, LogsRequest
 from tests.waits import Patience
 
 JOIN_TOKEN = "join-secret"
@@ -213,7 +214,7 @@ class FakeController:
             settings_rev=1,
         )
 
-    def take_logs(self, request: wire.LogsRequest) -> wire.LogsAnswer:
+    def take_logs(self, request: LogsRequest) -> LogsAnswer:
         with self.changed:
             refused = []
             for upload in request.uploads:
@@ -228,7 +229,7 @@ class FakeController:
                     end = upload.offset + len(upload.data)
                     self.logs_ended[upload.key, upload.stream] = end
             self.changed.notify_all()
-            return wire.LogsAnswer(refused=refused)
+            return LogsAnswer(refused=refused)
 
 
 def _make_handler(controller: FakeController) -> type[BaseHTTPRequestHandler]:
@@ -266,12 +267,12 @@ def _make_handler(controller: FakeController) -> type[BaseHTTPRequestHandler]:
             if self.path == "/v1/agent/sync":
                 return controller.sync(msgspec.json.decode(body, type=wire.SyncRequest), token)
             if self.path == "/v1/agent/logs":
-                return controller.take_logs(msgspec.msgpack.decode(body, type=wire.LogsRequest))
+                return controller.take_logs(msgspec.msgpack.decode(body, type=LogsRequest))
             assert self.path == "/v1/agent/forensics"
             with controller.changed:
                 controller.forensics.append(msgspec.json.decode(body, type=wire.Forensics))
                 controller.changed.notify_all()
-            return wire.LogsAnswer()
+            return LogsAnswer()
 
     return Handler
 

@@ -17,7 +17,8 @@ from holdfast.agent.config import MARK_FILE, read_mark
 from holdfast.agent.folders import WorkFolders
 from holdfast.agent.guardian.home import GROUP_RECORD, SOCKET_RECORD, GuardianHome, read_group_homes
 from holdfast.agent.housekeeping import LOGS_KEEP_SECONDS, Housekeeper
-from holdfast.agent.tasks import TaskFile, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import TaskFile
 from holdfast.agent.uplink.identity import HostIdentity, read_identity
 from holdfast.core.endings.classify import classify
 from holdfast.core.ids import TaskKey

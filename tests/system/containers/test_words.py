@@ -20,7 +20,7 @@ from holdfast.agent.containers.images import (
 )
 from holdfast.agent.containers.plan import RunnerStatus
 from holdfast.agent.containers.tasks import add_container_facts
-from holdfast.agent.tasks import AgentTask
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.wire.agent import LaunchOrder

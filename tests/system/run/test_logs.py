@@ -19,7 +19,7 @@ import pytest
 
 from holdfast.client import Client
 from holdfast.core.records import JobRecord
-from holdfast.wire.api import LogLine
+from holdfast.wire.logs.lines import LogLine
 from holdfast.wire.logs.search import LogFound, LogSearchEnd
 from tests.system.cluster import Cluster
 from tests.system.proxy import Proxy

@@ -28,6 +28,7 @@ from typing import Any
 from tests.system.containers.engines import Podman
 from tests.system.slurm.cluster import Cluster as Slurm
 from tests.system.slurm.cluster import find_missing
+from tests.waits import run_patiently
 
 ROOT = Path(__file__).resolve().parents[3]
 TRAINER = Path(__file__).with_name("trainer.py")
@@ -82,10 +83,9 @@ class Bench:
     def ask(self, *words: str, check: bool = True, seconds: float = 120) -> str:
         """Return what a command of Holdfast's printed."""
         command = [sys.executable, "-m", "holdfast.cli", *words]
-        done = subprocess.run(
-            command, env=self.env, cwd=self.folder, capture_output=True, text=True,
-            timeout=seconds, check=False,
-        )  # fmt: skip
+        done = run_patiently(
+            command, seconds=seconds, capture_output=True, text=True, env=self.env, cwd=self.folder
+        )
         if check and done.returncode:
             raise RuntimeError(f"{words}: {done.stderr}")
         return done.stdout

@@ -13,7 +13,7 @@ from holdfast.agent.abilities import Abilities, Hindrances, try_start
 from holdfast.agent.containers.left import may_still_run, read_left
 from holdfast.agent.containers.plan import RunnerStatus, mark_path, write_status
 from holdfast.agent.containers.tasks import ContainerOptions, ContainerTasks
-from holdfast.agent.tasks import TaskTable
+from holdfast.agent.tasks.table import TaskTable
 from holdfast.agent.uplink.news import News
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskEvent

@@ -11,7 +11,8 @@ import pytest
 
 from holdfast.agent.folders import ORDER_FILE, OUT_FOLDER, TRIAL_FOLDER, WorkFolders, make_trial
 from holdfast.agent.housekeeping import Housekeeper
-from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskEvent
 from holdfast.wire.agent import LaunchOrder

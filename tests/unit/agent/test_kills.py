@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from holdfast.agent.link import GuardianLink
-from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.checkpoints import out_path
 from holdfast.agent.watch.forensics import ForensicsSender
 from holdfast.agent.watch.kills import Kills

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from holdfast.agent.config import AgentConfig
 from holdfast.agent.link import GuardianLink
 from holdfast.agent.orders.resync import find_missed
-from holdfast.agent.tasks import AgentTask
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskEvent
 from holdfast.process.sweep import sweep

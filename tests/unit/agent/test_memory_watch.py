@@ -14,7 +14,8 @@ import pytest
 
 from holdfast.agent.probes import tree
 from holdfast.agent.probes.tree import read_own_bytes, read_usage
-from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.watch import memory
 from holdfast.agent.watch.memory import MemoryWatch
 from holdfast.core.ids import TaskKey

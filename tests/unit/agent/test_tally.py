@@ -9,7 +9,8 @@ import msgspec
 
 from holdfast.agent.probes import Probe
 from holdfast.agent.probes.devices import Device
-from holdfast.agent.tasks import AgentTask, TaskFile, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import AgentTask, TaskFile
 from holdfast.agent.watch.runner import WatchRunner
 from holdfast.agent.watch.telemetry import Telemetry
 from holdfast.core.facts import TaskFacts

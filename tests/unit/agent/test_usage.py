@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.watch import usage
 from holdfast.agent.watch.usage import UsageMeter, count_work
 from holdfast.core.ids import TaskKey

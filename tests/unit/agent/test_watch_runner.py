@@ -9,7 +9,8 @@ from typing import cast
 import msgspec
 
 from holdfast.agent.probes import Probe
-from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.watch.runner import WatchRunner
 from holdfast.core.ids import TaskKey
 from holdfast.core.settings.watch import WatchSettings

@@ -19,7 +19,7 @@ from holdfast.cli.jobs import submit
 from holdfast.cli.jobs.submit import has_piped_input
 from holdfast.cli.main import cli
 from holdfast.errors import NotFound
-from holdfast.wire.api import LogLine
+from holdfast.wire.logs.lines import LogLine
 from tests.unit.cli.stub import JOB, Answer, Stub, clean_environment, events, job_record, outcomes
 from tests.waits import run_patiently, wait_until
 

@@ -15,7 +15,7 @@ from holdfast.client.jobs.last import remember_last
 from holdfast.core.records import CheckpointRecord
 from holdfast.core.spec import JobSpec
 from holdfast.errors import Conflict, JobFailed, NotFound, Unavailable, ValidationError
-from holdfast.wire.api import LogLine
+from holdfast.wire.logs.lines import LogLine
 from tests.unit.cli.stub import JOB, Answer, Stub, events, job_record, outcomes, sent
 
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)

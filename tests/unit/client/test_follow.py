@@ -10,7 +10,7 @@ from holdfast.client.rest import get_pages
 from holdfast.client.sse import EventStreamReader, ServerEvent
 from holdfast.core.records import EventRecord
 from holdfast.errors import NotFound, TooLarge, Unavailable
-from holdfast.wire.api import LogLine
+from holdfast.wire.logs.lines import LogLine
 from tests.unit.cli.stub import job_record
 
 

@@ -16,6 +16,7 @@ from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire import agent as wire
+from holdfast.wire.logs.uploads import LogsRequest, LogUpload
 from tests.store.pg_fixture import MakeStore
 from tests.waits import within
 
@@ -132,8 +133,8 @@ class FakeAgent:
         ended: bool = False,
         stream: Any = "stdout",
     ) -> httpx.Response:
-        upload = wire.LogUpload(key=key, stream=stream, offset=offset, data=data, ended=ended)
-        body = msgspec.msgpack.encode(wire.LogsRequest(uploads=[upload]))
+        upload = LogUpload(key=key, stream=stream, offset=offset, data=data, ended=ended)
+        body = msgspec.msgpack.encode(LogsRequest(uploads=[upload]))
         headers = {**bearer(self.key), "Content-Type": "application/msgpack"}
         return await self.served.http.post("/v1/agent/logs", content=body, headers=headers)
 

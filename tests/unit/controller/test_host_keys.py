@@ -13,7 +13,7 @@ from holdfast.controller.runtime.hosts.doubts import Doubts
 from holdfast.controller.runtime.outages import Outages
 from holdfast.errors import Unauthorized, Unavailable
 from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.postgres.witness import NOTHING, Sought
+from holdfast.store.postgres.sync.witness import NOTHING, Sought
 
 HOSTS = 3 * MAX_GATHERED
 

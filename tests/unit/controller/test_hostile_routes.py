@@ -33,13 +33,14 @@ from holdfast.core.gpus import GpuTelemetry
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire import agent as wire
 from holdfast.wire.calls import CallsRequest
+from holdfast.wire.logs.uploads import LogsRequest
 from tests.hostile import TEXTS, Maker
 from tests.store.pg_fixture import PgServer
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, add_tokens, bearer, gpu
 
 LONG = os.environ.get("HOLDFAST_HYPOTHESIS") == "long"
 SOAK_SECONDS = float(os.environ.get("HOLDFAST_FUZZ_SECONDS", "450"))
-PACKED = {"/v1/agent/logs": wire.LogsRequest, "/v1/agent/calls": CallsRequest}
+PACKED = {"/v1/agent/logs": LogsRequest, "/v1/agent/calls": CallsRequest}
 POOLS = {"/v1/pools/{name}"}
 QUERIES = ["{ jobs(limit: 3) { id name } }", "{ job(id: \"x\") { id } }", "query($n: Int) { jobs(limit: $n) { id } }"]  # fmt: skip
 RULES = [

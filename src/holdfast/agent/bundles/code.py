@@ -26,7 +26,7 @@ from holdfast.agent.bundles.kept import KeptPacks
 from holdfast.agent.bundles.setups import write_code
 from holdfast.agent.folders import WorkFolders, make_folder
 from holdfast.agent.offload import run_aside
-from holdfast.agent.tasks import AgentTask
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.transfers import Transfers, Wire
 from holdfast.core.bundles.code import CodeRef
 from holdfast.core.bundles.manifest import MAX_MANIFEST_BYTES, decode_manifest, list_digests

@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.agent.folders import make_folder
-from holdfast.agent.tasks import AgentTask
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.errors import ValidationError
 from holdfast.process.files import write_atomic
 from holdfast.wire.agent import LaunchOrder

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from holdfast.agent.calls.places import Place, read_place
-from holdfast.agent.tasks import AgentTask
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.news import News
 from holdfast.core.facts import TaskFacts
 from holdfast.core.host_faults import Hindrance

@@ -26,7 +26,8 @@ from holdfast.agent.calls.lines import ExecutorLine, ExecutorLines, drop_recorde
 from holdfast.agent.calls.places import read_place
 from holdfast.agent.calls.rooms import UNBOUND, ModelRoom, ModelRooms
 from holdfast.agent.offload import Asides, run_aside
-from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.agent.watch.kills import Kills
 from holdfast.agent.watch.runner import WatchRunner

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.agent.calls.home import PLACE_FILE
-from holdfast.agent.tasks import AgentTask
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.core.ids import TaskKey
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.wire.calls import (

@@ -16,7 +16,8 @@ import msgspec
 
 from holdfast.agent.probes import Probe, Probed
 from holdfast.agent.probes.devices import Device
-from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskState
 from holdfast.core.watchdogs import GpuReading

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.agent.containers.plan import PID_FILE, RunnerStatus, read_status
-from holdfast.agent.tasks import AgentTask
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.core.ids import TaskKey
 from holdfast.process.files import make_private_folder, read_private, write_atomic
 from holdfast.process.table import read_entry

@@ -43,7 +43,7 @@ from holdfast.agent.containers.plan import (
 )
 from holdfast.agent.containers.runtimes import Kind, Runtime, find_runtime, read_traits
 from holdfast.agent.offload import run_bounded
-from holdfast.agent.tasks import AgentTask
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu
 from holdfast.core.host_faults import ANY_RUNTIME

@@ -18,7 +18,7 @@ from pathlib import Path
 from urllib.parse import quote, unquote
 
 from holdfast.agent.offload import run_aside
-from holdfast.agent.tasks import TaskTable
+from holdfast.agent.tasks.table import TaskTable
 from holdfast.core.data.named import list_cache_keys
 from holdfast.errors import HoldfastError
 from holdfast.process.files import make_private_folder

@@ -25,7 +25,8 @@ import msgspec
 
 from holdfast.agent.data.reader import FolderReader, ReaderGroups, ReaderStarved
 from holdfast.agent.offload import run_aside
-from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.transfers import Transfers, Wire
 from holdfast.core.bundles.manifest import (
     FILE,

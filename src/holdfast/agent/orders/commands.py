@@ -10,7 +10,8 @@ from holdfast.agent.link import GuardianLink
 from holdfast.agent.orders import decide
 from holdfast.agent.orders.claims import Claims
 from holdfast.agent.orders.launches import Launcher
-from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers
 from holdfast.agent.uplink.news import News
 from holdfast.agent.watch.runner import WatchRunner

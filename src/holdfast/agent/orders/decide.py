@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from holdfast.agent.tasks import is_job_id
+from holdfast.agent.tasks.table import is_job_id
 from holdfast.core.causes import Watchdog
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey

@@ -32,7 +32,8 @@ from holdfast.agent.offload import run_aside
 from holdfast.agent.orders.commands import Commands
 from holdfast.agent.orders.exit_facts import make_facts
 from holdfast.agent.orders.fail_on import find_failing_line
-from holdfast.agent.tasks import ENDS_TOLD_SECONDS, AgentTask, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import ENDS_TOLD_SECONDS, AgentTask
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers, out_path
 from holdfast.agent.uplink.logs import STREAMS, LogShipper, read_log_tail
 from holdfast.agent.uplink.news import News

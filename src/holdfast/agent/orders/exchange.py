@@ -17,7 +17,7 @@ from holdfast.agent.host_facts import FactsReader
 from holdfast.agent.link import GuardianLink
 from holdfast.agent.orders.commands import Commands
 from holdfast.agent.sessions.home import Sessions
-from holdfast.agent.tasks import TaskTable
+from holdfast.agent.tasks.table import TaskTable
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers
 from holdfast.agent.uplink.identity import Registrar
 from holdfast.agent.uplink.log_reads import LogReader

@@ -15,7 +15,8 @@ from holdfast.agent.orders.commands import Commands
 from holdfast.agent.orders.ends import TaskEnds
 from holdfast.agent.orders.resync import find_missed
 from holdfast.agent.orders.starts import TaskStarts
-from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers
 from holdfast.agent.uplink.logs import LogShipper
 from holdfast.agent.watch.kills import Kills

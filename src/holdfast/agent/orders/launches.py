@@ -25,7 +25,8 @@ from holdfast.agent.offload import run_aside
 from holdfast.agent.orders.claims import PortChooser
 from holdfast.agent.orders.environment import make_command, make_task_environment
 from holdfast.agent.orders.peers import GangPeers, Peers, find_peers
-from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers, in_path, input_path
 from holdfast.agent.uplink.logs import LogShipper
 from holdfast.agent.uplink.news import News

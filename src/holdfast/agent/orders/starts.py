@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass, field
 
 from holdfast.agent.bundles.setups import read_made
-from holdfast.agent.tasks import AgentTask
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.news import News
 from holdfast.agent.watch.faults import FaultLooks
 from holdfast.agent.watch.runner import WatchRunner

@@ -26,7 +26,7 @@ from holdfast.agent.sessions.hand import HandLine
 from holdfast.agent.sessions.listeners import ListeningAt
 from holdfast.agent.sessions.live import LiveSession
 from holdfast.agent.sessions.ssh import SSH_SERVER
-from holdfast.agent.tasks import TaskTable
+from holdfast.agent.tasks.table import TaskTable
 from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.core.ids import TaskKey
 from holdfast.errors import HoldfastError, NotFound, Unavailable

@@ -15,6 +15,14 @@ from holdfast.wire import health
 from holdfast.wire.api import Problem
 from holdfast.wire.calls import CallsAnswer, CallsRequest
 from holdfast.wire.data import caches
+from holdfast.wire.logs.uploads import (
+    LogReadAnswer,
+    LogsAnswer,
+    LogsRequest,
+    LogUpload,
+    decode_logs_answer,
+    encode_logs,
+)
 from holdfast.wire.sessions.messages import SessionEnd
 
 Value = TypeVar("Value")
@@ -74,14 +82,14 @@ class ControllerCalls:
         return decode_body(wire.decode_sync_answer, body)
 
     async def send_logs(
-        self, uploads: list[wire.LogUpload], reads: list[wire.LogReadAnswer] | None = None
-    ) -> wire.LogsAnswer:
+        self, uploads: list[LogUpload], reads: list[LogReadAnswer] | None = None
+    ) -> LogsAnswer:
         """Send log bytes, and the bytes of logs that readers asked for."""
-        data = wire.encode_logs(wire.LogsRequest(uploads=uploads, reads=reads or []))
+        data = encode_logs(LogsRequest(uploads=uploads, reads=reads or []))
         body = await self._post(
             "/v1/agent/logs", data, kind="application/msgpack", timeout_seconds=30.0
         )
-        return decode_body(wire.decode_logs_answer, body) if body else wire.LogsAnswer()
+        return decode_body(decode_logs_answer, body) if body else LogsAnswer()
 
     async def exchange_calls(self, request: CallsRequest) -> CallsAnswer:
         """Report on executors and return their next batches of calls; the controller waits for

@@ -22,7 +22,8 @@ import msgspec
 
 from holdfast.agent.folders import OUT_FOLDER
 from holdfast.agent.offload import run_aside
-from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.transfers import (
     SavedCheckpoint,
     Transfers,

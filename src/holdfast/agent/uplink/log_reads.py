@@ -10,12 +10,14 @@ import logging
 from collections.abc import Sequence
 
 from holdfast.agent.journal import about
-from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.agent.uplink.logs import StreamTail
 from holdfast.errors import HoldfastError, ValidationError
 from holdfast.process.syscalls import read_boottime
-from holdfast.wire.agent import MAX_LOG_CHUNK_BYTES, LogReadAnswer, LogReadOrder
+from holdfast.wire.agent import MAX_LOG_CHUNK_BYTES, LogReadOrder
+from holdfast.wire.logs.uploads import LogReadAnswer
 
 log = logging.getLogger("holdfast.agent.uplink.log_reads")
 

@@ -21,13 +21,14 @@ import stat
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from holdfast.agent.tasks import AgentTask
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.core.calls.marks import count_partial
 from holdfast.core.ids import TaskKey
 from holdfast.core.logs.plan import HEAD_SHARE
 from holdfast.errors import HoldfastError, Unauthorized, Unavailable
-from holdfast.wire.agent import MAX_LOG_CHUNK_BYTES, LogUpload
+from holdfast.wire.agent import MAX_LOG_CHUNK_BYTES
+from holdfast.wire.logs.uploads import LogUpload
 
 log = logging.getLogger("holdfast.agent.uplink.logs")
 

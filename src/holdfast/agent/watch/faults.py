@@ -19,7 +19,8 @@ import msgspec
 from holdfast.agent.offload import Asides
 from holdfast.agent.probes import READ_SECONDS, Probe, Probed
 from holdfast.agent.probes.faults import DeviceFaults, DeviceMarks, add_device_faults
-from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.core.endings.classify import HANGS
 from holdfast.core.endings.xids import Blame, find_xid
 from holdfast.core.facts import TaskFacts

@@ -19,7 +19,7 @@ from pathlib import Path
 from holdfast.agent.offload import Asides, run_aside, run_bounded
 from holdfast.agent.probes import Probe
 from holdfast.agent.probes.tree import find_trees
-from holdfast.agent.tasks import AgentTask
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.agent.uplink.logs import read_log_tail
 from holdfast.core.facts import Trip

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 
 from holdfast.agent.link import GuardianLink
 from holdfast.agent.offload import Asides
-from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.watch.forensics import ForensicsSender
 from holdfast.agent.watch.stop_words import leave_word
 from holdfast.core.causes import Watchdog

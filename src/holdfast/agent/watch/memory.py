@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 
 from holdfast.agent.offload import run_aside
 from holdfast.agent.probes.tree import find_trees, read_own_bytes, read_usage
-from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.core.ids import TaskKey
 from holdfast.process.groups import read_memory_limit
 from holdfast.process.syscalls import read_boottime

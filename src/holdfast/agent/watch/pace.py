@@ -10,7 +10,7 @@ import socket
 import struct
 from collections.abc import Sequence
 
-from holdfast.agent.tasks import AgentTask
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.bounds import MAX_COUNT, NAN_BEATS
 from holdfast.core.stragglers.agree import StepChecksum
 from holdfast.wire.beat import Beat

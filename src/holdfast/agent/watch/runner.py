@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable, Sequence
 
 from holdfast.agent.probes import Probe, Probed
-from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.watch.pace import PASSED_BYTES, find_sender, note_loss, note_pace, pass_senders
 from holdfast.bounds import UNREADABLE
 from holdfast.core.causes import Watchdog

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import msgspec
 
-from holdfast.agent.tasks import AgentTask
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.checkpoints import out_path
 from holdfast.work.stop_word import NAME
 

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from holdfast.agent.offload import run_aside
 from holdfast.agent.probes.tree import find_trees, read_own_bytes, read_usage
-from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.core.ids import TaskKey
 from holdfast.core.readings.usage import RankUsage
 from holdfast.core.states import AgentTaskState

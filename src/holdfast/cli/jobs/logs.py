@@ -21,7 +21,7 @@ from holdfast.cli.output import count_of, note, say_state, size, table, write_st
 from holdfast.cli.watch.progress import StepLine
 from holdfast.core.logs.likeness import say_group
 from holdfast.core.records import JobRecord
-from holdfast.wire.api import LogLine
+from holdfast.wire.logs.lines import LogLine
 
 if TYPE_CHECKING:
     from holdfast.cli.jobs.narrator import Narrator

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.wire.api import LogLine
+    from holdfast.wire.logs.lines import LogLine
 
 MAX_LINE_BYTES = 64 * 1024
 """A longer line is written in pieces."""

@@ -36,6 +36,7 @@ from holdfast.core.records import AttemptRecord, EventRecord, JobRecord, LogStre
 from holdfast.core.settings.resolve import Effective
 from holdfast.core.spec import JobSpec, check_spec
 from holdfast.core.stragglers.records import SuspectRecord
+from holdfast.wire.logs.lines import LogLine
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -374,7 +375,7 @@ class JobMethods:
         begin: float | None = None,
         until: float | None = None,
         retry_seconds: float = FOLLOW_RETRY_SECONDS,
-    ) -> Follow[wire.LogLine | JobRecord]:
+    ) -> Follow[LogLine | JobRecord]:
         """Yield output and state changes as they happen; the last item is the ended job.
 
         The stream begins with the current attempt, or with the attempt `since`, and continues with

@@ -29,7 +29,7 @@ from holdfast.core.logs.scan import LogPiece
 from holdfast.core.records import JobRecord, LogChunk, LogStreamRecord
 from holdfast.errors import ValidationError
 from holdfast.store.postgres.logs.search import LogSpan
-from holdfast.wire.api import LogLine
+from holdfast.wire.logs.lines import LogLine
 
 PAGE_BYTES = 256 * 1024
 POLL_SECONDS = 1.0

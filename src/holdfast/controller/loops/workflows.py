@@ -32,7 +32,7 @@ from holdfast.moves.workflows import (
     Post,
     Processed,
 )
-from holdfast.store.postgres.witness import Sought
+from holdfast.store.postgres.sync.witness import Sought
 
 log = logging.getLogger("holdfast.loops")
 MAX_ROUNDS = 1000

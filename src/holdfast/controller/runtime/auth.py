@@ -22,7 +22,7 @@ from holdfast.errors import Forbidden, HoldfastError, NotFound, Unauthorized
 from holdfast.process.files import write_atomic
 from holdfast.store.postgres.sign_ins import SignedIn
 from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.postgres.witness import Sought
+from holdfast.store.postgres.sync.witness import Sought
 from holdfast.wire.bearer import check_job_token, read_job_token
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from holdfast.core.spec import JobSpec
 from holdfast.errors import NotFound
 from holdfast.moves.values import TaskOffer
 from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.postgres.witness import Sought
+from holdfast.store.postgres.sync.witness import Sought
 from holdfast.wire.forecasts.values import JobForecast
 
 _SIZES_SECONDS = 2.0

@@ -17,7 +17,8 @@ from holdfast.core.logs.plan import LifeRange, split_by_life
 from holdfast.core.records import LogChunk, LogStreamRecord
 from holdfast.core.states import HostState
 from holdfast.errors import NotFound
-from holdfast.wire.agent import LogReadAnswer, LogReadOrder
+from holdfast.wire.agent import LogReadOrder
+from holdfast.wire.logs.uploads import LogReadAnswer
 
 PIECE_BYTES = 1 << 20
 ANSWER_SECONDS = 10.0

@@ -40,6 +40,7 @@ from holdfast.moves.jobs.reports import guess_room
 from holdfast.moves.rows import clean_text
 from holdfast.moves.values import HostSync, HostSynced, LogAppend, TaskBeat
 from holdfast.wire import agent as wire
+from holdfast.wire.logs.uploads import LogsAnswer, LogsRequest
 
 log = logging.getLogger("holdfast.controller")
 MOST_EXCUSED_SECONDS = 30.0  # at once: a section that ends early excuses no rank for much longer
@@ -49,7 +50,7 @@ LIVE_SECONDS = 15.0
 MAX_REGISTER_BYTES = 1024 * 1024
 _REGISTER = msgspec.json.Decoder(wire.RegisterRequest)
 _FORENSICS = msgspec.json.Decoder(wire.Forensics)
-_LOGS = msgspec.msgpack.Decoder(wire.LogsRequest)
+_LOGS = msgspec.msgpack.Decoder(LogsRequest)
 _LOGS_FRAME_BYTES = 1024 * 1024  # what 4096 uploads take beside their bytes
 
 
@@ -346,7 +347,7 @@ async def append_logs(call: ApiCall) -> Response:
         await controller.store.logs.answer_log_reads(host.id, request.reads)
         controller.poke("log_reads")
     if not request.uploads:
-        return answer_json(wire.LogsAnswer())
+        return answer_json(LogsAnswer())
     settings = await controller.settings.current()
     refused: dict[TaskKey, None] = {}
     appends: list[LogAppend] = []
@@ -369,7 +370,7 @@ async def append_logs(call: ApiCall) -> Response:
     sizes = await controller.store.logs.append_logs(host.id, appends)
     refused |= {a.key: None for a, size in zip(appends, sizes, strict=True) if size is None}
     controller.poke("logs")
-    return answer_json(wire.LogsAnswer(refused=list(refused)))
+    return answer_json(LogsAnswer(refused=list(refused)))
 
 
 async def put_forensics(call: ApiCall) -> Response:

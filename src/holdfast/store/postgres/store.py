@@ -44,9 +44,9 @@ from holdfast.store.postgres.notices import PostgresNotices
 from holdfast.store.postgres.schedules import PostgresSchedules
 from holdfast.store.postgres.settings import PostgresSettings
 from holdfast.store.postgres.sign_ins import PostgresSignIns
+from holdfast.store.postgres.sync.witness import PostgresWitness
 from holdfast.store.postgres.tokens import PostgresTokens
 from holdfast.store.postgres.webhooks import PostgresWebhooks
-from holdfast.store.postgres.witness import PostgresWitness
 from holdfast.store.postgres.workflows import PostgresWorkflows
 
 PING_SECONDS = 1.0

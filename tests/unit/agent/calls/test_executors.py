@@ -31,7 +31,8 @@ from holdfast.agent.calls.places import (
 from holdfast.agent.calls.rooms import ModelRooms
 from holdfast.agent.probes import Probe
 from holdfast.agent.probes.scripted import ScriptedProbe
-from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.agent.uplink.news import News
 from holdfast.agent.watch.kills import Kills

@@ -16,7 +16,7 @@ from holdfast.agent.data.outputs import Collector, OutputsKeeper, OwedOutputs
 from holdfast.agent.data.reader import FolderReader, ReaderGroups
 from holdfast.agent.folders import WorkFolders
 from holdfast.agent.orders.launches import find_outputs_root
-from holdfast.agent.tasks import TaskTable
+from holdfast.agent.tasks.table import TaskTable
 from holdfast.agent.uplink.transfers import Transfers
 from holdfast.core.bundles.manifest import Entry, decode_manifest
 from holdfast.core.bundles.packs import read_pack

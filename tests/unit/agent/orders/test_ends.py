@@ -36,7 +36,8 @@ from holdfast.agent.orders.ends import TaskEnds
 from holdfast.agent.orders.hearing import Hearing
 from holdfast.agent.orders.launches import Launcher, TaskPlaces
 from holdfast.agent.orders.starts import TaskStarts
-from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.agent.uplink.checkpoints import OUT_FOLDER, CheckpointTransfers
 from holdfast.agent.uplink.logs import LogShipper
@@ -56,14 +57,7 @@ from holdfast.http.addresses import read_addresses
 from holdfast.http.asynchronous import AsyncHttp
 from holdfast.http.blocking import BlockingHttp
 from holdfast.process.syscalls import read_boottime
-from holdfast.wire.agent import (
-    CheckpointOffer,
-    LaunchOrder,
-    LogsAnswer,
-    LogUpload,
-    PreemptOrder,
-    SyncAnswer,
-)
+from holdfast.wire.agent import CheckpointOffer, LaunchOrder, PreemptOrder, SyncAnswer
 from holdfast.wire.guardian import (
     Ack,
     LaunchTask,
@@ -73,6 +67,7 @@ from holdfast.wire.guardian import (
     TaskStarted,
     TaskStatus,
 )
+from holdfast.wire.logs.uploads import LogsAnswer, LogUpload
 from tests.waits import in_time, within
 
 KEY = TaskKey("job", 0, 1)

@@ -22,7 +22,8 @@ from holdfast.agent.orders.environment import inherit_environment, make_task_env
 from holdfast.agent.orders.exit_facts import make_facts
 from holdfast.agent.orders.launches import Launcher, TaskPlaces
 from holdfast.agent.probes.scripted import ScriptedProbe
-from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers
 from holdfast.agent.uplink.logs import LogShipper

@@ -30,7 +30,8 @@ from holdfast.agent.probes.kernel_log import KernelLog, KernelXids, SeenXid
 from holdfast.agent.probes.real import RealProbe
 from holdfast.agent.probes.scripted import ScriptedProbe
 from holdfast.agent.probes.worker_client import ProbeWorker
-from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.watch.faults import FaultLooks
 from holdfast.core.causes import Cause, Watchdog
 from holdfast.core.endings.classify import classify

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.agent.redact import Redactor
-from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.logs import REST_SECONDS, STREAMS, LogShipper, StreamTail, read_log_tail
 from holdfast.core.calls.marks import find_marks, make_mark
 from holdfast.core.ids import TaskKey
@@ -21,8 +22,9 @@ from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.states import AgentTaskEvent
 from holdfast.errors import Unavailable, ValidationError
 from holdfast.process.syscalls import punch_hole
-from holdfast.wire.agent import LaunchOrder, LogsAnswer, LogUpload
+from holdfast.wire.agent import LaunchOrder
 from holdfast.wire.guardian import StreamEnd
+from holdfast.wire.logs.uploads import LogsAnswer, LogUpload
 from tests.waits import within
 
 KEY = TaskKey("job", 0, 1)

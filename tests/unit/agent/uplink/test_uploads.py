@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.tasks import AgentTask, TaskTable
+from holdfast.agent.tasks.table import TaskTable
+from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.checkpoints import OUT_FOLDER, CheckpointTransfers
 from holdfast.agent.uplink.transfers import SavedCheckpoint, Transfers, Wire
 from holdfast.core.ids import TaskKey

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli.jobs.arrays import SHOWN, list_some
-from holdfast.wire.api import LogLine
+from holdfast.wire.logs.lines import LogLine
 from tests.unit.cli.stub import JOB, Answer, Stub, events, job_record
 
 ARRAY = "06ch2v8wq1m4kz7d9x3s"

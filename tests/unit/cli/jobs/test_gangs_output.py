@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.cli.jobs.ranks_output import MAX_LINE_BYTES, RankPrefixer
-from holdfast.wire.api import LogLine
+from holdfast.wire.logs.lines import LogLine
 from tests.unit.cli.stub import JOB, Answer, Stub, events, job_record
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.core.ids import TaskKey
 from holdfast.errors import Unauthorized, Unavailable
-from holdfast.store.postgres.witness import NOTHING, HeldTask, PostgresWitness, Sought
+from holdfast.store.postgres.sync.witness import NOTHING, HeldTask, PostgresWitness, Sought
 from holdfast.wire import agent as wire
 from holdfast.wire.calls import CallsRequest, ExecutorReport
 from tests.unit.controller.conftest import FakeAgent, Served, bearer

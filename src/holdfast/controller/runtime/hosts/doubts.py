@@ -21,7 +21,7 @@ from holdfast.errors import Unavailable
 from holdfast.moves.rows import is_storable_key
 from holdfast.moves.values import HostSync, HostSynced
 from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.postgres.witness import NOTHING, HeldTask, Sought
+from holdfast.store.postgres.sync.witness import NOTHING, HeldTask, Sought
 
 
 class Doubts:

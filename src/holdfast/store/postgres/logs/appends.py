@@ -17,7 +17,8 @@ from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.ports import OnSession, transacts
 from holdfast.store.postgres.connection.session import Rows, Tx, to_json
 from holdfast.store.postgres.logs.marking import find_marker
-from holdfast.wire.agent import Forensics, LogReadAnswer, LogReadOrder
+from holdfast.wire.agent import Forensics, LogReadOrder
+from holdfast.wire.logs.uploads import LogReadAnswer
 
 _STREAM = ("job_id", "attempt", "rank", "stream")
 

@@ -1,1 +1,1 @@
-"""The parts of hosts' syncs: what they end, and what they take for themselves (`core.placement.takes`)."""
+"""What a host's sync relies on beside its own transaction: a second look at what was not found."""

@@ -23,7 +23,7 @@ from holdfast.client.methods.jobs import JobMethods
 from holdfast.errors import HoldfastError, ValidationError
 from holdfast.web.ansi import MarkupLines
 from holdfast.web.page import PageRequest
-from holdfast.wire.api import LogLine
+from holdfast.wire.logs.lines import LogLine
 
 MARGINS = 8
 KEEP_ALIVE_SECONDS = 1.0

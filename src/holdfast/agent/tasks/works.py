@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.core.ids import TaskKey
 
-log = logging.getLogger("holdfast.agent.works")
+log = logging.getLogger("holdfast.agent.tasks.works")
 
 
 class TaskWorks:
