@@ -81,7 +81,6 @@ def report(
       holdfast report --last 30d
       holdfast report --by owner,job --project vision
       holdfast report --by day --html report.html
-      holdfast report --by job --csv > jobs.csv
       holdfast report --idle
     """
     if as_csv + face.as_json + (page is not None) > 1:
