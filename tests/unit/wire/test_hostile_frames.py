@@ -24,6 +24,7 @@ from holdfast.wire.bus import line as bus_line
 from holdfast.wire.bus import local as bus_local
 from holdfast.wire.bus import messages as bus
 from holdfast.wire.frames import encode_frame
+from holdfast.wire.logs import uploads
 from holdfast.wire.sessions.websocket import BINARY, MessageReader
 from tests.hostile import Maker
 from tests.system.agent.guardian_rig import Rig
@@ -31,11 +32,11 @@ from tests.system.agent.guardian_rig import Rig
 PACKED = [
     *get_args(guardian.Request | guardian.Answer), *get_args(bus.Up | bus.Down), *get_args(bus_line.ToBus | bus_line.FromBus),
     *get_args(bus_local.WardenRequest | bus_local.WardenAnswer | bus_local.FromProcess),
-    calls.ExecutorFrame, calls.AgentFrame, calls.CallsRequest, calls.CallsAnswer, agent.LogsRequest,
+    calls.ExecutorFrame, calls.AgentFrame, calls.CallsRequest, calls.CallsAnswer, uploads.LogsRequest,
 ]  # fmt: skip
 JSON = [
     beat.Beat, agent.SyncRequest, agent.SyncAnswer, agent.RegisterRequest, agent.RegisterAnswer, agent.Forensics, agent.CheckpointSkip,
-    agent.CheckpointOffer, agent.CheckpointStored, agent.LogsAnswer, health.HealthRequest, health.HealthAnswer,
+    agent.CheckpointOffer, agent.CheckpointStored, uploads.LogsAnswer, health.HealthRequest, health.HealthAnswer,
 ]  # fmt: skip
 
 
@@ -53,7 +54,7 @@ def test_what_is_no_message_is_told_by_the_same_errors(seed: int, kind: Any) -> 
 READERS: dict[Any, Callable[[bytes], Any]] = {
     agent.SyncRequest: read_sync,
     calls.CallsRequest: read_calls,
-    agent.LogsRequest: lambda body: decode_packed(body, msgspec.msgpack.Decoder(agent.LogsRequest)),
+    uploads.LogsRequest: lambda body: decode_packed(body, msgspec.msgpack.Decoder(uploads.LogsRequest)),
     health.HealthRequest: lambda body: decode_report(body, msgspec.json.Decoder(health.HealthRequest)),
     agent.SyncAnswer: lambda body: decode_body(agent.decode_sync_answer, body),
     health.HealthAnswer: lambda body: decode_body(health.decode_answer, body),
@@ -64,7 +65,7 @@ READERS: dict[Any, Callable[[bytes], Any]] = {
 @given(seed=st.integers(0, 2**32), kind=st.sampled_from(list(READERS)))
 def test_readers_refuse_with_an_error_of_ours(seed: int, kind: Any) -> None:
     maker = Maker(seed)
-    packed = kind in (calls.CallsRequest, agent.LogsRequest)
+    packed = kind in (calls.CallsRequest, uploads.LogsRequest)
     body = maker.encode_packed(kind) if packed else maker.encode_json(kind)
     try:
         READERS[kind](body)
