@@ -5,7 +5,7 @@ UV     := .uv/bin/uv
 RUN    := .venv/bin
 UVENV  := UV_PROJECT_ENVIRONMENT=$(CURDIR)/.venv
 
-.PHONY: help browser kept pictures slow-ranks code-large demo demo-fleet demo-pipeline test heavy ddp stops gpu integrations slurm kubernetes s3 tools lint types imports bench bench-peers curves profile soak clean env anew
+.PHONY: help test-bare programs browser kept pictures slow-ranks code-large demo demo-fleet demo-pipeline test heavy ddp stops gpu integrations slurm kubernetes s3 tools lint types imports bench bench-peers curves profile soak clean env anew
 
 help:           ## what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -43,6 +43,16 @@ WORKERS ?= 4
 KEPT := env -u PYTHONDONTWRITEBYTECODE PYTHONPYCACHEPREFIX=$(CURDIR)/.pytest_cache/byte-code
 test: env | .pytest_cache/byte-code ## all tests but the heavy ones and those that need torch
 	@$(KEPT) $(RUN)/python -m pytest -q -n $(WORKERS) --dist worksteal --durations=30 --durations-min=8
+
+test-bare: env | .pytest_cache/byte-code ## the same as on a machine with nothing but Python and make: other programs hidden (root), no terminal
+	@tests/bare.sh $(MAKE) --no-print-directory test
+
+# Tests that need ssh, podman, Slurm, pgbouncer, promtool or a C compiler, which a bare machine skips.
+PROGRAMS := tests/system/containers tests/system/slurm tests/system/supervisor/test_ssh.py tests/system/sessions/test_ssh.py \
+  tests/system/supervisor/policies/test_debug_gather.py tests/store/test_stock_server.py tests/providers tests/unit/process \
+  tests/unit/controller/test_monitoring.py
+programs: env | .pytest_cache/byte-code ## the tests that need ssh, podman, Slurm, pgbouncer, promtool or a C compiler, where these are there
+	@$(KEPT) $(RUN)/python -m pytest -q -n $(WORKERS) --dist worksteal $(PROGRAMS)
 
 heavy: env | .pytest_cache/byte-code ## real containers, a real S3, killed fleets, nights of faults, each benchmark at a tiny size
 	@$(KEPT) $(RUN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m heavy
