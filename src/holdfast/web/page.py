@@ -142,6 +142,11 @@ def draw_act(
     )
 
 
+@jinja2.pass_context
+def _write_told(context: jinja2.runtime.Context, sentence: str) -> Markup:
+    return words.write_told(sentence, context.get("now"))
+
+
 @functools.cache
 def _environment() -> jinja2.Environment:
     made = jinja2.Environment(
@@ -153,7 +158,7 @@ def _environment() -> jinja2.Environment:
     )
     made.filters.update(
         state=words.write_state,
-        told=words.write_told,
+        told=_write_told,
         plain=write_plain,
         reason=words.find_reason,
         browser=words.name_browser,

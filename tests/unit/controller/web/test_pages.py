@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from holdfast.core.fleet.actions import CycleActions, CycleSummary
+from holdfast.web.page import make_request
 from holdfast.web.pages import find
+from holdfast.web.pages.job import output
 from holdfast.web.pages.operate.pools import join_alike
+from holdfast.web.words import write_told
 from tests.unit.controller.conftest import FakeAgent, Served
 from tests.unit.controller.web.conftest import Browser
+from tests.unit.controller.web.effects import open_cluster
 from tests.waits import within
 
 PLACES = (
@@ -196,3 +204,60 @@ async def test_an_array_has_a_page_and_is_one_row_of_the_list(
     assert "<script>alert" not in page.text + listed
     by_label = (await browser.send("GET", "/jobs?q=label:a=b")).text
     assert "array-" not in by_label
+
+
+async def test_a_pool_that_may_not_rent_is_held_and_not_ready(
+    served: Served, agent: FakeAgent, browser: Browser
+) -> None:
+    async with open_cluster(served, agent):
+        for blocked, word in (("", "ready"), ("the provider refuses the key", "held")):
+            summary = CycleSummary(timestamp=datetime.now(UTC), pool="p", actions=CycleActions())
+            await served.store.fleet.record_cycle(summary, blocked)
+            for path in ("/pools", "/pools/p"):
+                page = (await browser.send("GET", path)).text
+                green = '<span class="state running">ready</span>' in page
+                assert (green, blocked in page) == (word == "ready", True), path
+                assert f">{word}</span>" in page, path
+
+
+async def test_output_is_empty_only_once_it_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first frame makes the page say that nothing was printed, so it waits for the answer of the log."""
+    answered = asyncio.Event()
+
+    async def follow(source: object) -> AsyncIterator[object]:
+        await answered.wait()
+        yield job
+        await asyncio.Event().wait()
+
+    async def find(job_id: str) -> object:
+        return job
+
+    job = SimpleNamespace(id="j", tasks=1)
+    reader: Any = SimpleNamespace(job=find, each=follow)
+    ask = make_request(reader, "/jobs/j/output", {"job": "j"}, b"")
+    monkeypatch.setattr(output, "KEEP_ALIVE_SECONDS", 0.01)
+    async with within(20):
+        frames = output.follow_output(ask)
+        assert [await anext(frames) for _ in range(3)] == [b": here\n\n"] * 3
+        answered.set()
+        while (frame := await anext(frames)) == b": here\n\n":
+            pass
+        assert frame.startswith(b"event: lines")
+        await frames.aclose()
+
+
+async def test_why_a_job_waits_is_one_sentence_and_the_rest_is_under_more(
+    served: Served, browser: Browser
+) -> None:
+    job = await served.submit(name="waits")
+    page = (await browser.send("GET", f"/jobs/{job['id']}")).text
+    why = page.partition('<section data-part id="why">')[2].partition("</section>")[0]
+    told = (await served.call("GET", f"/v1/jobs/{job['id']}/why")).json()
+    first, _, rest = why.partition("<details>")
+    assert str(write_told(told["summary"])) in first
+    assert first.count('class="lead"') == 1
+    others = [line["message"] for line in told["lines"] if line["message"] != told["summary"]]
+    assert others
+    for message in others:
+        assert str(write_told(message)) in rest
+        assert str(write_told(message)) not in first
