@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from starlette.responses import Response
 
 from holdfast.client.methods.arrays import ArrayMethods
 from holdfast.client.methods.jobs import JobMethods
-from holdfast.client.rest import ResultPage
 from holdfast.core.arrays.records import ArrayRecord
 from holdfast.core.records import HostRecord, JobRecord, ProjectRecord, QueueRecord
 from holdfast.core.states import JobState
@@ -155,19 +154,23 @@ async def _draw(
     trouble: str,
     array: ArrayRecord | None = None,
 ) -> Page:
-    folds = set(query) <= _OF_ARRAYS
-    shown = {**query, "array": "none"} if folds else query
-    call = JobMethods.jobs(ask.reader, page_size=PAGE_JOBS, **shown)
-    if "cursor" in ask.query:
-        call = call.at(ask.query["cursor"])
-    found = await ask.reader.first(call)
-    arrays = await _read_arrays(ask, query, found) if folds else []
-    rows: list[JobRecord | ArrayRecord] = [*found.items, *arrays]
+    states = words if isinstance(words := query.get("states"), list) else _STATES
+    live = [state for state in states if state in _LIVE]
+    over = [state for state in states if state not in _LIVE]
+    rows: list[JobRecord | ArrayRecord] = []
+    next_page = more_live = None
+    if live and ("cursor" not in ask.query or not over):
+        rows, next_page = await _read_rows(ask, query, live)
+    if over:
+        more_live = next_page and f"{text} {' '.join(f'state:{each}' for each in live)}"
+        ended, next_page = await _read_rows(ask, query, over, shown=live)
+        rows += ended
     bulk = {"noun": "job", "find": f"/v1/jobs?{_api_query(query)}"}
     values = {
         "array": array,
-        "jobs": [] if trouble else sorted(rows, key=lambda row: row.id, reverse=True),
-        "next": None if trouble else found.next,
+        "jobs": [] if trouble else rows,
+        "next": None if trouble else next_page,
+        "more_live": more_live,
         "filter": text,
         "trouble": trouble,
         "views": VIEWS,
@@ -180,17 +183,32 @@ async def _draw(
     return Page(template="jobs.html", title=title, values=values, follows=("jobs",), every=10)
 
 
-async def _read_arrays(
-    ask: PageRequest, query: dict[str, object], jobs: ResultPage[JobRecord]
-) -> list[ArrayRecord]:
-    """Return the arrays that were submitted between the newest and the oldest job of a page; both
-    lists go by their ids, and take the same cursor."""
-    call = ArrayMethods.arrays(ask.reader, page_size=MAX_ARRAYS, **query)
-    found = await read_items(
-        ask.reader, call.at(ask.query["cursor"]) if "cursor" in ask.query else call
+async def _read_rows(
+    ask: PageRequest, query: dict[str, object], states: list[str], shown: Sequence[str] = ()
+) -> tuple[list[JobRecord | ArrayRecord], str | None]:
+    """Return the rows of a page of jobs in these states, newest first, and the cursor of the next page.
+    Members are folded into their arrays, where the filter allows it; an array in a state of `shown`
+    stands among other rows."""
+    folds = set(query) <= _OF_ARRAYS
+    asked = {**query, "states": states}
+    jobs = JobMethods.jobs(
+        ask.reader, page_size=PAGE_JOBS, **({**asked, "array": "none"} if folds else asked)
     )
-    last = jobs.items[-1].id if jobs.next is not None else ""
-    return [array for array in found if array.id > last]
+    found = await ask.reader.first(jobs.at(ask.query["cursor"]) if "cursor" in ask.query else jobs)
+    rows: list[JobRecord | ArrayRecord] = list(found.items)
+    if folds:
+        # Both lists go by their ids and take the same cursor, so the arrays that were submitted between
+        # the newest and the oldest job of the page stand on it.
+        arrays = ArrayMethods.arrays(ask.reader, page_size=MAX_ARRAYS, **asked)
+        if "cursor" in ask.query:
+            arrays = arrays.at(ask.query["cursor"])
+        last = found.items[-1].id if found.next is not None else ""
+        rows += [
+            array
+            for array in await read_items(ask.reader, arrays)
+            if array.id > last and array.state not in shown
+        ]
+    return sorted(rows, key=lambda row: row.id, reverse=True), found.next
 
 
 def _api_query(query: dict[str, object]) -> str:

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.core.fleet.actions import CycleActions, CycleSummary
 from holdfast.web.page import make_request
-from holdfast.web.pages import find
+from holdfast.web.pages import find, jobs, now
 from holdfast.web.pages.job import output
 from holdfast.web.pages.operate.pools import join_alike
 from holdfast.web.words import write_told
@@ -190,7 +190,7 @@ def test_cycles_that_did_the_same_one_after_the_other_are_one_row() -> None:
 async def test_an_array_has_a_page_and_is_one_row_of_the_list(
     served: Served, agent: FakeAgent, browser: Browser
 ) -> None:
-    body = {"array": "0-2", "spec": {"argv": ["true"], "name": HOSTILE}}
+    body = {"array": "0-2", "job": {"argv": ["true"], "name": HOSTILE}}
     array = (await served.call("POST", "/v1/arrays", json=body)).json()
     plain = await served.submit(name="plain")
     listed = (await browser.send("GET", "/jobs")).text
@@ -261,3 +261,57 @@ async def test_why_a_job_waits_is_one_sentence_and_the_rest_is_under_more(
     for message in others:
         assert str(write_told(message)) in rest
         assert str(write_told(message)) not in first
+
+
+async def test_jobs_that_have_not_ended_stand_first(
+    served: Served, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = await served.submit(name="old")
+    array = (
+        await served.call("POST", "/v1/arrays", json={"array": "0-1", "job": {"argv": ["x"]}})
+    ).json()
+    ended = [await served.submit(name=f"ended-{n}") for n in range(3)]
+    for job in ended:
+        await served.call("POST", f"/v1/jobs/{job['id']}/cancel", json={})
+    monkeypatch.setattr(jobs, "PAGE_JOBS", 2)
+
+    async def read(**query: str) -> tuple[list[str], str]:
+        page = (await browser.send("GET", "/jobs", params=query)).text
+        older = re.search(r'cursor=([^"&]+)">Older', page)
+        return re.findall(r'<tr id="\w+-([^"]+)"', page), older[1] if older else ""
+
+    ids, older = await read()
+    assert ids == [array["id"], old["id"], ended[2]["id"], ended[1]["id"]]
+    assert await read(cursor=older) == ([ended[0]["id"]], "")
+    assert await read(q="state:queued") == ([array["id"], old["id"]], "")
+    assert (await read(q="state:cancelled"))[0] == [ended[2]["id"], ended[1]["id"]]
+    newer = [await served.submit(name=f"newer-{n}") for n in range(2)]
+    page = (await browser.send("GET", "/jobs")).text
+    assert "state%3Aqueued" in page, "the page leads to the live jobs that it leaves out"
+    ids, older = await read(q="state:queued")
+    assert ids == [newer[1]["id"], newer[0]["id"]]
+    assert await read(q="state:queued", cursor=older) == ([array["id"], old["id"]], "")
+
+
+async def test_what_needs_a_person_is_counted_on_every_page(
+    served: Served, agent: FakeAgent, browser: Browser
+) -> None:
+    assert "<title>Jobs" in (await browser.send("GET", "/jobs")).text
+    await served.call("POST", "/v1/hosts/h1/quarantine", json={"reason": "cables"})
+    page = (await browser.send("GET", "/")).text
+    assert "<title>(1) Now" in page
+    assert "1 thing needs you" in page
+    for path in ("/jobs", "/hosts/h1"):  # the number that the first page read is kept for a moment
+        page = (await browser.send("GET", path)).text
+        assert "<title>(1) " in page
+        assert 'class="count" title="things that need you">1<' in page
+
+
+async def test_the_count_of_what_needs_a_person_is_read_anew(
+    served: Served, agent: FakeAgent, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(now, "COUNT_SECONDS", 0)
+    await served.call("POST", "/v1/hosts/h1/quarantine", json={"reason": "cables"})
+    assert "<title>(1) Jobs" in (await browser.send("GET", "/jobs")).text
+    await served.call("POST", "/v1/hosts/h1/release", json={})
+    assert "<title>Jobs" in (await browser.send("GET", "/jobs")).text
