@@ -315,3 +315,27 @@ async def test_the_count_of_what_needs_a_person_is_read_anew(
     assert "<title>(1) Jobs" in (await browser.send("GET", "/jobs")).text
     await served.call("POST", "/v1/hosts/h1/release", json={})
     assert "<title>Jobs" in (await browser.send("GET", "/jobs")).text
+
+
+async def test_settings_are_folded_and_what_is_over_stands_apart(
+    served: Served, browser: Browser
+) -> None:
+    await served.call("PATCH", "/v1/config", json={"set": {"history_days": 40}})
+    for name in ("kept", "gone"):
+        body = {"name": name, "role": "read", "user": "ada"}
+        made = (await served.call("POST", "/v1/tokens", json=body)).json()
+    revoked = await served.call("DELETE", f"/v1/tokens/{made['id']}")
+    assert revoked.is_success, revoked.text
+    page = (await browser.send("GET", "/settings")).text
+    config = page.partition('<section data-part id="config">')[2]
+    first, *others = config.split("<details")[1:]
+    assert first.startswith(" open>")
+    assert "<code>history_days</code>" in first
+    assert len(others) >= 3
+    assert not any(each.startswith(" open") for each in others)
+    tokens = page.partition('<section data-part id="tokens">')[2].partition("</section>")[0]
+    in_force, _, over = tokens.partition("<details>")
+    assert (">kept<" in in_force, ">kept<" in over) == (True, False)
+    assert (">gone<" in in_force, ">gone<" in over) == (False, True)
+    filtered = (await browser.send("GET", "/settings?q=history_days")).text
+    assert "<details open>" in filtered
