@@ -42,13 +42,17 @@ WORDS = (
     "parent",
     "supervised",
 )
+_ANY = ("queue", "project", "owner", "name", "cause", "host")
+"""The kinds of words of which a job fits any, like those of `state`."""
+_ONE = ("array", "parent")
 MAX_OFFERS = 100
 _STATES = [state.value for state in JobState]
 _LIVE = [state.value for state in JobState if not state.terminal]
 
 
 def read_filter(text: str) -> dict[str, list[str]]:
-    """Read a filter: words as `state:running`, and plain words, which are a part of the name.
+    """Read a filter: words as `state:running`, and plain words, which are a part of the name. A job fits
+    any word of a kind, and a word of each kind; it has all labels.
 
     Raises ValidationError for a word that means nothing.
     """
@@ -64,12 +68,18 @@ def read_filter(text: str) -> dict[str, list[str]]:
         elif kind not in WORDS or not value:
             raise ValidationError(
                 f"{word!r} filters nothing; the words are {', '.join(f'{w}:…' for w in WORDS)}, "
-                "and a part of a name",
+                "and a part of a name. Of several words of a kind a job fits any, and it fits all kinds",
                 field="q",
             )
         elif kind == "state" and value not in _STATES:
             raise ValidationError(
                 f"{value!r} is no state; the states are {', '.join(_STATES)}", field="q"
+            )
+        elif kind in found and (kind in _ONE or (kind == "label" and _names_key(found, value))):
+            raise ValidationError(
+                f"{word!r} is a second {kind}, which no job has beside the first; a job may fit any of "
+                f"several words of {', '.join(('state', *_ANY))}, and fits one of each kind",
+                field="q",
             )
         elif kind == "supervised" and value != "only":
             raise ValidationError(f"{word!r} filters nothing; write supervised:only", field="q")
@@ -78,13 +88,16 @@ def read_filter(text: str) -> dict[str, list[str]]:
     return found
 
 
+def _names_key(found: dict[str, list[str]], label: str) -> bool:
+    """Return whether a label's key was named before."""
+    key = label.partition("=")[0]
+    return any(each.partition("=")[0] == key for each in found["label"])
+
+
 def make_query(words: dict[str, list[str]]) -> dict[str, object]:
     """Return the parameters of the client's method that lists jobs."""
-    query: dict[str, object] = {
-        kind: values[-1]
-        for kind, values in words.items()
-        if kind in ("queue", "project", "owner", "name", "cause", "host", "array", "parent")
-    }
+    query: dict[str, object] = {kind: words[kind] for kind in _ANY if kind in words}
+    query |= {kind: words[kind][0] for kind in _ONE if kind in words}
     if "state" in words:
         query["states"] = words["state"]
     if "supervised" in words:

@@ -119,6 +119,16 @@ async def test_a_filter_finds_and_says_what_it_does_not_know(
     page = (await browser.send("GET", "/jobs", params={"q": "queue:cpu train"})).text
     assert "train-a" in page
     assert ">other<" not in page
+    await served.submit(name="third", queue="gpu", gpus=1)
+    for words, found in (
+        ("name:train-a name:other", {"train-a", "other"}),
+        ("name:train-a name:other name:third queue:cpu queue:none", {"train-a", "other"}),
+        ("queue:gpu queue:cpu name:third name:other", {"third", "other"}),
+        ("owner:ada owner:@me", {"train-a", "other", "third"}),
+        ("project:default project:none name:third", {"third"}),
+    ):
+        page = (await browser.send("GET", "/jobs", params={"q": words})).text
+        assert set(re.findall(r'<a href="/jobs/[^"?]+">([^<]+)</a>', page)) == found, words
     page = (await browser.send("GET", "/jobs", params={"q": "colour:red"})).text
     assert "filters nothing" in page
 

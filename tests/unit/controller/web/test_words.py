@@ -232,18 +232,26 @@ def test_the_report_that_is_sent_has_the_hues_of_the_pages() -> None:
 
 def test_a_filter_becomes_the_lists_parameters() -> None:
     found = make_query(
-        read_filter("state:running state:queued label:team=nlp 'a b' queue:q supervised:only")
+        read_filter(
+            "state:running state:queued label:team=nlp label:x=1 'a b' queue:q queue:r array:a "
+            "supervised:only"
+        )
     )
     assert found == {
         "states": ["running", "queued"],
-        "labels": {"team": "nlp"},
+        "labels": {"team": "nlp", "x": "1"},
         "match": "a b",
-        "queue": "q",
+        "queue": ["q", "r"],
+        "array": "a",
         "supervised": True,
     }
 
 
-@pytest.mark.parametrize("text", ["state:none", "colour:red", "'open", "queue:", "supervised:no"])
+@pytest.mark.parametrize(
+    "text",
+    ["state:none", "colour:red", "'open", "queue:", "supervised:no", "array:a array:b",
+     "parent:a queue:q parent:b", "label:team=nlp label:team=cv"],
+)  # fmt: skip
 def test_a_filter_that_means_nothing_is_refused(text: str) -> None:
     with pytest.raises(ValidationError):
         read_filter(text)
