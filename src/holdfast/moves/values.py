@@ -119,13 +119,13 @@ class ArraySubmitted(StoreValue, frozen=True, kw_only=True):
 
 class ArrayFilter(StoreValue, frozen=True, kw_only=True):
     """A filter for the list of arrays, newest first. states: arrays with a member in one of
-    these."""
+    these. Each tuple: any of its values; an empty one leaves out none."""
 
     states: tuple[str, ...] = ()
-    queue: str | None = None
-    project: str | None = None
-    owner: str | None = None
-    name: str | None = None
+    queues: tuple[str, ...] = ()
+    projects: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
     prefix: str | None = None
     before: str | None = None
     limit: int = 100
@@ -142,22 +142,23 @@ class Advanced(StoreValue, frozen=True, kw_only=True):
 
 class JobFilter(StoreValue, frozen=True, kw_only=True):
     """A filter for the list of jobs, newest first. part: text within the name. since: time of the
-    earliest submission. prefix: begin of the id. before: the last id of the page before."""
+    earliest submission. prefix: begin of the id. before: the last id of the page before. Each tuple:
+    any of its values; an empty one leaves out none."""
 
     states: tuple[str, ...] = ()
-    queue: str | None = None
-    project: str | None = None
-    owner: str | None = None
+    queues: tuple[str, ...] = ()
+    projects: tuple[str, ...] = ()
+    owners: tuple[str, ...] = ()
     parent: str | None = None
-    name: str | None = None
+    names: tuple[str, ...] = ()
     part: str | None = None
     since: datetime | None = None
     prefix: str | None = None
     labels: Mapping[str, str] = {}
-    cause: str | None = None
+    causes: tuple[str, ...] = ()
     min_retries: int | None = None  # by retries charged so far
     max_retries: int | None = None
-    host_id: str | None = None  # jobs with a live task there
+    host_ids: tuple[str, ...] = ()  # jobs with a live task there
     array_id: str | None = None  # members of this array
     single: bool = False  # only jobs of no array
     executors: Literal["hide", "only"] | None = None  # jobs that Holdfast submits to run calls

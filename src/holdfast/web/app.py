@@ -147,6 +147,7 @@ class WebApp:
         self._api, self._sign_ins, self._origins = api, sign_ins, origins
         self._is_closing, self._seen = is_closing, seen
         watcher = TokenRecord(id="dashboard", role="read", name="dashboard", created_at=_EPOCH)
+        self._needs = now.NeedCounts()
         self._changes = Changes(lambda: ApiReader(api, watcher), seen)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -228,7 +229,8 @@ class WebApp:
             page = Page(template="error.html", title=title, values=values, status=error.status)
         if page.location:
             return Response(status_code=303, headers={"Location": page.location})
-        response = _page(draw(page, ask, fixed_version(), seen), page.status)
+        needed = await self._needs.find(ask, page)
+        response = _page(draw(page, ask, fixed_version(), seen, needed), page.status)
         if page.nonce:
             response.headers["Content-Security-Policy"] = write_policy(page.nonce)
         return response

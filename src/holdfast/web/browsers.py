@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from starlette.types import Scope
 
-from holdfast.errors import Forbidden
+from holdfast.errors import Forbidden, ValidationError
 
 COOKIE = "holdfast_sign_in"
 SECURE_COOKIE = "__Host-holdfast_sign_in"
@@ -99,7 +99,7 @@ def list_origins(url: str, more: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the origins at which pages are served: first the one that links name.
 
     url: where the server listens. more: origins that the operator names, as
-    `https://holdfast.example.org`.
+    `https://holdfast.example.org`. Raises ValidationError for one that is no origin.
     """
     parts = urlsplit(url)
     local = f"{parts.scheme}://{LOCAL_NAME}:{parts.port}"
@@ -109,6 +109,15 @@ def list_origins(url: str, more: Sequence[str] = ()) -> tuple[str, ...]:
 
 def _origin_of(url: str) -> str:
     parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ValidationError(
+            f"the address {url!r} of the dashboard names no host; write it as https://holdfast.example.org"
+        )
+    if parts.path not in ("", "/") or parts.query or parts.fragment:
+        raise ValidationError(
+            f"the address {url!r} of the dashboard has a path, but its pages stand at the root of "
+            f"a host; let a proxy serve a host name of their own, and write {parts.scheme}://{parts.netloc}"
+        )
     usual = {"http": 80, "https": 443}.get(parts.scheme)
     port = "" if parts.port in (None, usual) else f":{parts.port}"
     return f"{parts.scheme}://{(parts.hostname or '').lower()}{port}"

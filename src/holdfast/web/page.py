@@ -83,7 +83,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     title: for the browser's tab. follows: names of changes after which the page is read anew
     (`live.name_changes`). every: seconds after which it is read anew in any case; 0: never. nonce:
     of the style elements that a script of the page makes; empty where there are none. location: the
-    page to which the browser is sent instead.
+    page to which the browser is sent instead. needed: how many things need a person, where it read them.
     """
 
     template: str
@@ -94,6 +94,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     status: int = 200
     nonce: str = ""
     location: str = ""
+    needed: int | None = None
 
 
 async def read_items(reader: ApiReader, call: PageCall[T]) -> list[T]:
@@ -142,6 +143,11 @@ def draw_act(
     )
 
 
+@jinja2.pass_context
+def _write_told(context: jinja2.runtime.Context, sentence: str) -> Markup:
+    return words.write_told(sentence, context.get("now"))
+
+
 @functools.cache
 def _environment() -> jinja2.Environment:
     made = jinja2.Environment(
@@ -153,7 +159,7 @@ def _environment() -> jinja2.Environment:
     )
     made.filters.update(
         state=words.write_state,
-        told=words.write_told,
+        told=_write_told,
         plain=write_plain,
         reason=words.find_reason,
         browser=words.name_browser,
@@ -170,9 +176,9 @@ def _environment() -> jinja2.Environment:
     return made
 
 
-def draw(page: Page, ask: PageRequest, version: str, seen: str = "") -> bytes:
+def draw(page: Page, ask: PageRequest, version: str, seen: str = "", needed: int = 0) -> bytes:
     """Return the page as HTML. version: of the fixed files, which browsers keep. seen: the word for the
-    events before it was drawn."""
+    events before it was drawn. needed: how many things need a person."""
     template = _environment().get_template(page.template)
     text = template.render(
         ask=ask,
@@ -180,6 +186,7 @@ def draw(page: Page, ask: PageRequest, version: str, seen: str = "") -> bytes:
         places=PLACES,
         version=version,
         seen=seen,
+        needed=needed,
         age=functools.partial(words.write_age, now=ask.now),
         moment=words.read_moment,
         now=ask.now,

@@ -14,6 +14,7 @@ from holdfast.core.states import HUES, Hue
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 THIN = "\u2009"
 _COMMAND = re.compile("`([^`\n]+)`")
+_MOMENT = re.compile(r"(?:(\d{4}-\d\d-\d\d) )?\b(\d\d:\d\d(?::\d\d)?) UTC")
 _SAYS_NOTHING = re.compile(r"submitted|registered|attempt \d+ runs|\d+ checks? passed")
 _BROWSERS = (("Edg/", "Edge"), ("OPR/", "Opera"), ("Firefox/", "Firefox"), ("Chrome/", "Chrome"),
     ("Version/", "Safari"))  # fmt: skip
@@ -30,9 +31,18 @@ def write_state(state: object, word: str = "") -> Markup:
     return Markup('<span class="state {}">{}</span>').format(find_hue(state), word or str(state))
 
 
-def write_told(sentence: str) -> Markup:
-    """Return a sentence with its `commands` as code."""
-    return Markup(_COMMAND.sub(r"<code>\1</code>", str(escape(sentence))))
+def write_told(sentence: str, now: datetime | None = None) -> Markup:
+    """Return a sentence with its `commands` as code, and its times as the page's script writes them
+    anew in the viewer's zone. now: the day of a time without a date; None: such a time stays."""
+
+    def mark(found: re.Match[str]) -> str:
+        day = found[1] or (now and now.astimezone(UTC).date().isoformat())
+        if not day:
+            return found[0]
+        return f'<time datetime="{day}T{found[2]}Z" data-plain>{found[0]}</time>'
+
+    marked = _MOMENT.sub(mark, str(escape(sentence)))
+    return Markup(_COMMAND.sub(r"<code>\1</code>", marked))
 
 
 def find_reason(thing: Any) -> str:

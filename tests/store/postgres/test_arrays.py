@@ -303,7 +303,7 @@ async def test_lists_know_arrays_from_jobs(rig: Rig) -> None:
     await _submit(rig, array_id="array-2", size=1, name="other", project="p")
     listed = await rig.store.arrays.list_arrays(ArrayFilter())
     assert [a.id for a in listed] == ["array-2", "array-1"]
-    assert [a.id for a in await rig.store.arrays.list_arrays(ArrayFilter(name="other"))] == [
+    assert [a.id for a in await rig.store.arrays.list_arrays(ArrayFilter(names=("other",)))] == [
         "array-2"
     ]
     assert await rig.store.arrays.list_arrays(ArrayFilter(states=("failed",))) == []

@@ -54,7 +54,7 @@ async def test_hosts_are_found(rig: Rig) -> None:
     job_id, key = await rig.running()
     (live,) = await rig.store.leases.list_live_tasks("h1")
     assert (live.key, live.queue) == (key, "cpu")
-    assert [j.id for j in await rig.store.jobs.list_jobs(JobFilter(host_id="h1"))] == [job_id]
+    assert [j.id for j in await rig.store.jobs.list_jobs(JobFilter(host_ids=("h1",)))] == [job_id]
 
 
 @pytest.mark.parametrize("way", ["revoke", "terminate"])

@@ -222,21 +222,23 @@ async def test_jobs_are_listed_newest_first_and_filtered(rig: Rig) -> None:
     rest = await list_jobs(JobFilter(before=page[-1].id))
     assert [j.id for j in page + rest] == ids[::-1]
     assert [j.id for j in await list_jobs(JobFilter(labels={"i": "3"}))] == [ids[3]]
-    assert [j.id for j in await list_jobs(JobFilter(name="n1"))] == [ids[3], ids[1]]
+    assert [j.id for j in await list_jobs(JobFilter(names=("n1",)))] == [ids[3], ids[1]]
     assert [j.id for j in await list_jobs(JobFilter(part="N1"))] == [ids[3], ids[1]]
     assert await list_jobs(JobFilter(part="%")) == []
     newest = (await list_jobs(JobFilter(limit=1)))[0].created_at
     assert ids[4] in [j.id for j in await list_jobs(JobFilter(since=newest))]
     assert await list_jobs(JobFilter(since=newest + timedelta(seconds=1))) == []
-    assert [j.id for j in await list_jobs(JobFilter(project="q"))] == [ids[0]]
+    assert [j.id for j in await list_jobs(JobFilter(projects=("q",)))] == [ids[0]]
+    both = JobFilter(projects=("q", "p"), names=("n0", "n7"))
+    assert [j.id for j in await list_jobs(both)] == [ids[4], ids[2], ids[0]]
     assert [j.id for j in await list_jobs(JobFilter(prefix=ids[0]))] == [ids[0]]
     assert [j.id for j in await list_jobs(JobFilter(prefix=ids[0][:1]))] == ids[::-1]
     assert await list_jobs(JobFilter(prefix="_", limit=1)) == []
     await rig.store.jobs.cancel_job(ids[2], "", now=rig.now)
     assert [j.id for j in await list_jobs(JobFilter(states=("cancelled",)))] == [ids[2]]
-    assert [j.id for j in await list_jobs(JobFilter(cause="user_cancelled"))] == [ids[2]]
+    assert [j.id for j in await list_jobs(JobFilter(causes=("user_cancelled",)))] == [ids[2]]
     assert await rig.store.jobs.count_jobs() == {("cpu", "queued"): 4}
-    assert await list_jobs(JobFilter(queue="gpu")) == []
+    assert await list_jobs(JobFilter(queues=("gpu",))) == []
     with pytest.raises(NotFound):
         await rig.store.jobs.list_attempts("nothing")
 
@@ -271,7 +273,7 @@ def new_jobs(count: int, prefix: str = "n", **spec: Any) -> list[NewJob]:
 
 
 async def jobs_of(rig: Rig, project: str = "p") -> list[str]:
-    return sorted(job.id for job in await rig.store.jobs.list_jobs(JobFilter(project=project)))
+    return sorted(job.id for job in await rig.store.jobs.list_jobs(JobFilter(projects=(project,))))
 
 
 async def test_a_hard_quota_refuses_the_whole_call(rig: Rig) -> None:
@@ -471,7 +473,7 @@ async def test_jobs_are_found_by_retries_made_and_by_cause(rig: Rig) -> None:
     assert await found(min_retries=2) == set()
     assert await found(max_retries=0) == {never, fresh}
     assert await found(min_retries=1, max_retries=1, states=("failed",)) == {once}
-    assert await found(cause="nonzero_exit") == {never, once, waiting}
+    assert await found(causes=("nonzero_exit",)) == {never, once, waiting}
 
 
 async def test_retries_go_with_their_job_when_it_is_pruned(rig: Rig) -> None:
@@ -532,7 +534,7 @@ async def test_a_job_keeps_its_owner_on_every_road(rig: Rig) -> None:
     again = NewJob(id="job-a", spec=spec, queue="cpu", owner="mallory")
     assert (await rig.store.jobs.submit_jobs([again], now=rig.now))[0].job.owner == "alice"
     assert await rig.store.jobs.get_jobs(["job-a", "job-b"])
-    mine = await rig.store.jobs.list_jobs(JobFilter(owner="alice"))
+    mine = await rig.store.jobs.list_jobs(JobFilter(owners=("alice",)))
     assert [(job.id, job.owner) for job in mine] == [("job-a", "alice")]
     told = [e.data["owner"] for e in await rig.events() if e.kind == "job.submitted"]
     assert sorted(told) == ["alice", "bob"]
@@ -554,5 +556,5 @@ async def test_members_of_an_array_have_its_owner(rig: Rig) -> None:
     assert {j.owner for j in await rig.store.jobs.list_jobs(JobFilter(array_id="array-1"))} == {
         "alice"
     }
-    assert [a.id for a in await rig.store.arrays.list_arrays(ArrayFilter(owner="alice"))]
-    assert not await rig.store.arrays.list_arrays(ArrayFilter(owner="bob"))
+    assert [a.id for a in await rig.store.arrays.list_arrays(ArrayFilter(owners=("alice",)))]
+    assert not await rig.store.arrays.list_arrays(ArrayFilter(owners=("bob",)))

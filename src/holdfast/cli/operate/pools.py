@@ -37,7 +37,7 @@ def pools_table(rows: Sequence[PoolStatus]) -> str:
                     f"{p.usd_per_hour:.2f}",
                     f"${p.spent_today_usd:.2f}",
                     f"${p.forecast_today_usd:.2f}",
-                    _name_state(p),
+                    p.word,
                 ),
                 _say_state(p),
             )
@@ -50,14 +50,6 @@ def pools_table(rows: Sequence[PoolStatus]) -> str:
 def pool_table(pool: PoolStatus) -> str:
     """Draw the table of one pool."""
     return pools_table([pool])
-
-
-def _name_state(pool: PoolStatus) -> str:
-    if pool.deleted_at is not None:
-        return "deleted"
-    if pool.paused_at is not None:
-        return "paused"
-    return "held" if pool.blocked else "ready"
 
 
 def _say_state(pool: PoolStatus) -> str:

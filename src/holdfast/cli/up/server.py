@@ -65,7 +65,9 @@ def server(**options: Any) -> int:
 def run_controller(options: dict[str, Any]) -> int:
     """Serve the controller in this process until a signal stops it, and return the exit status."""
     from holdfast.controller.server import ServerConfig, run_server
+    from holdfast.web.browsers import list_origins
 
+    list_origins("http://127.0.0.1:1", options.get("dashboard_urls", ()))  # refused before all else
     if options.get("token_file"):
         path = os.path.abspath(os.path.expanduser(options["token_file"]))
         options = {**options, "token_file": path}

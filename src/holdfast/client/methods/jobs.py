@@ -139,19 +139,19 @@ class JobMethods:
         self,
         *,
         states: Sequence[str] = (),
-        queue: str | None = None,
-        project: str | None = None,
-        owner: str | None = None,
+        queue: str | Sequence[str] | None = None,
+        project: str | Sequence[str] | None = None,
+        owner: str | Sequence[str] | None = None,
         parent: str | None = None,
-        name: str | None = None,
+        name: str | Sequence[str] | None = None,
         match: str | None = None,
         since: float | None = None,
         prefix: str | None = None,
         labels: Mapping[str, str] | None = None,
-        cause: str | None = None,
+        cause: str | Sequence[str] | None = None,
         min_retries: int | None = None,
         max_retries: int | None = None,
-        host: str | None = None,
+        host: str | Sequence[str] | None = None,
         array: str | None = None,
         executors: str | None = None,
         supervised: bool | None = None,
@@ -159,6 +159,7 @@ class JobMethods:
     ) -> PageCall[JobRecord]:
         """Yield jobs, newest first. match: a part of the name. prefix: the beginning of the id.
         since: the earliest time of submission, in Unix seconds. owner: a user, or `@me`.
+        Of a queue, project, owner, name, cause or host several may be given: any of them.
 
         array: an array's id for its members only, or "none" for jobs of no array. executors: "show"
         or "only" for the jobs that run calls, which are left out by default. supervised: True for

@@ -86,10 +86,10 @@ async def list_arrays(call: ApiCall) -> Response:
     found = await call.store.arrays.list_arrays(
         ArrayFilter(
             states=tuple(query.state),
-            queue=query.queue,
-            project=query.project,
-            owner=query.owner,
-            name=query.name,
+            queues=query.queue,
+            projects=query.project,
+            owners=query.owner,
+            names=query.name,
             prefix=query.prefix,
             before=read_cursor(query.cursor) if query.cursor else None,
             limit=query.limit + 1,

@@ -308,23 +308,23 @@ async def read_jobs_page(
     store: PostgresStore, query: JobsQuery
 ) -> tuple[list[JobRecord], str | None]:
     """Return a page of jobs and the next page's cursor. Raises NotFound for an unknown host."""
-    host_id = None if query.host is None else (await store.hosts.get_host(query.host)).id
+    host_ids = tuple([(await store.hosts.get_host(host)).id for host in query.host])
     found = await store.jobs.list_jobs(
         JobFilter(
             states=tuple(query.state),
-            queue=query.queue,
-            project=query.project,
-            owner=query.owner,
+            queues=query.queue,
+            projects=query.project,
+            owners=query.owner,
             parent=query.parent,
-            name=query.name,
+            names=query.name,
             part=query.match,
             since=None if query.since is None else datetime.fromtimestamp(query.since, UTC),
             prefix=query.prefix,
             labels=dict(label.split("=", 1) for label in query.label),
-            cause=query.cause,
+            causes=tuple(query.cause),
             min_retries=query.retries_min,
             max_retries=query.retries_max,
-            host_id=host_id,
+            host_ids=host_ids,
             array_id=None if query.array == "none" else query.array,
             single=query.array == "none",
             executors=None if query.executors == "show" else query.executors,

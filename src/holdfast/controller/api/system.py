@@ -6,6 +6,7 @@ import hashlib
 import re
 from datetime import UTC, datetime
 from functools import cache
+from html import escape
 from importlib import resources
 
 from starlette.responses import Response
@@ -17,11 +18,12 @@ from holdfast.errors import Unavailable
 from holdfast.version import VERSION
 from holdfast.wire.api import ServerView
 
-_FRONT_PAGE = f"""<!doctype html>
+_FRONT_PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Holdfast</title></head><body>
-<h1>Holdfast {VERSION}</h1>
+<h1>Holdfast {version}</h1>
 <p>This is a Holdfast controller. It keeps GPU work running until it is finished.</p>
 <ul>
+<li><a href="{dashboard}/">{dashboard}</a>: the dashboard; <code>holdfast dashboard</code> signs a browser in</li>
 <li><a href="/v1/openapi.json">/v1/openapi.json</a>: the API, with a token
 (<code>Authorization: Bearer …</code>)</li>
 <li><a href="/healthz">/healthz</a>, <a href="/readyz">/readyz</a>: whether it works, without a token</li>
@@ -35,7 +37,8 @@ the source.</li>
 async def get_front_page(call: ApiCall) -> Response:
     """Return the page that a browser shows at the bare address."""
     headers = {"Content-Security-Policy": "default-src 'none'"}
-    return Response(_FRONT_PAGE, 200, headers, "text/html")
+    page = _FRONT_PAGE.format(version=VERSION, dashboard=escape(call.controller.origins[0]))
+    return Response(page, 200, headers, "text/html")
 
 
 @cache

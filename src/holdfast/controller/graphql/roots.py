@@ -110,9 +110,10 @@ async def _jobs(
     retries_max: int | None = None,
     host: str | None = None,
 ) -> Any:
-    values: dict[str, Any] = {"limit": first, "cursor": after, "state": state, "queue": queue}
-    values |= {"project": project, "owner": owner, "name": name, "prefix": prefix}
-    values |= {"label": label, "cause": cause, "host": host}
+    values: dict[str, Any] = {"limit": first, "cursor": after, "state": state, "label": label}
+    one: dict[str, Any] = {"queue": queue, "project": project, "owner": owner, "name": name}
+    one |= {"cause": cause, "host": host}
+    values |= {"prefix": prefix} | {key: [each] for key, each in one.items() if each is not None}
     values |= {"retries_min": retries_min, "retries_max": retries_max}
     words = {"limit": "first", "cursor": "after"}
     words |= {"retries_min": "retriesMin", "retries_max": "retriesMax"}

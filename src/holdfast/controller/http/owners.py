@@ -29,9 +29,11 @@ Work = JobRecord | ArrayRecord | CallSetView | RunRecord | ScheduleRecord
 
 def name_caller(call: ApiCall, query: Q) -> Q:
     """Return the query with the caller's user in place of `@me`."""
-    if getattr(query, "owner", None) != ME:
-        return query
-    return msgspec.structs.replace(query, owner=call.user)
+    owner = getattr(query, "owner", None)
+    if isinstance(owner, tuple):
+        named = tuple(call.user if each == ME else each for each in owner)
+        return msgspec.structs.replace(query, owner=named)
+    return msgspec.structs.replace(query, owner=call.user) if owner == ME else query
 
 
 async def check_owner(call: ApiCall, kind: Owned) -> None:

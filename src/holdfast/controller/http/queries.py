@@ -18,6 +18,8 @@ Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Micros = Annotated[int, Meta(ge=0, le=32_503_680_000_000_000)]
 Text = Annotated[str, Meta(min_length=1, max_length=256)]
 Owner = Annotated[str, Meta(min_length=1, max_length=128)]
+JobName = Annotated[str, Meta(min_length=1, max_length=128)]
+Names = Annotated[tuple[Name, ...], Meta(max_length=64)]
 ME = "@me"
 """The value of `owner` that stands for the caller's own user. No user's name begins with @."""
 
@@ -37,32 +39,33 @@ class DepthsQuery(Query, frozen=True, kw_only=True):
 class JobsQuery(Query, frozen=True, kw_only=True):
     """The filters of the list of jobs, newest first.
 
-    owner: a user, or `@me`. label: `name=value`; state and label may be repeated. host: an id or a
-    name. parent: the id of the job that submitted the jobs. match: a part of the name, in any case.
-    since: the earliest time of submission, in Unix seconds. prefix: the beginning of the id. array:
-    an array's id, or "none". retries_min, retries_max: bounds of the retries that a job was
-    charged, both included. executors: what becomes of the jobs that Holdfast itself submits to run
-    calls: they are left out (hide), listed alone (only), or listed beside the others (show).
-    supervised: only the jobs that a script supervises.
+    Any of the states, queues, projects, owners, names, causes and hosts that are given, and all of the
+    labels; each may be repeated. owner: a user, or `@me`. label: `name=value`. host: an id or a name.
+    parent: the id of the job that submitted the jobs. match: a part of the name, in any case. since:
+    the earliest time of submission, in Unix seconds. prefix: the beginning of the id. array: an
+    array's id, or "none". retries_min, retries_max: bounds of the retries that a job was charged,
+    both included. executors: what becomes of the jobs that Holdfast itself submits to run calls: they
+    are left out (hide), listed alone (only), or listed beside the others (show). supervised: only the
+    jobs that a script supervises.
     """
 
     state: tuple[JobState, ...] = ()
-    queue: Name | None = None
-    project: Name | None = None
-    owner: Owner | None = None
+    queue: Names = ()
+    project: Names = ()
+    owner: Annotated[tuple[Owner, ...], Meta(max_length=64)] = ()
     parent: Text | None = None
-    name: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    name: Annotated[tuple[JobName, ...], Meta(max_length=64)] = ()
     match: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     since: Annotated[int, Meta(ge=0, le=32_503_680_000)] | None = None
     prefix: Annotated[str, Meta(pattern=r"^[0-9a-hjkmnp-tv-z]{1,20}$")] | None = None
     label: Annotated[
         tuple[Annotated[str, Meta(max_length=400, pattern=r"^[^=]+=")], ...], Meta(max_length=64)
     ] = ()
-    cause: Cause | None = None
+    cause: tuple[Cause, ...] = ()
     array: Text | None = None
     retries_min: Count | None = None
     retries_max: Count | None = None
-    host: Text | None = None
+    host: Annotated[tuple[Text, ...], Meta(max_length=64)] = ()
     executors: Literal["hide", "only", "show"] = "hide"
     supervised: Flag = "0"
     limit: Limit = 100
@@ -70,14 +73,14 @@ class JobsQuery(Query, frozen=True, kw_only=True):
 
 
 class ArraysQuery(Query, frozen=True, kw_only=True):
-    """The filters of the list of arrays, newest first. state: the state of at least one member; may
-    be repeated."""
+    """The filters of the list of arrays, newest first. Any of the states, queues,
+    projects, owners and names that are given; each may be repeated. state: that of at least one member."""
 
     state: tuple[JobState, ...] = ()
-    queue: Name | None = None
-    project: Name | None = None
-    owner: Owner | None = None
-    name: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
+    queue: Names = ()
+    project: Names = ()
+    owner: Annotated[tuple[Owner, ...], Meta(max_length=64)] = ()
+    name: Annotated[tuple[JobName, ...], Meta(max_length=64)] = ()
     prefix: Annotated[str, Meta(pattern=r"^[0-9a-hjkmnp-tv-z]{1,20}$")] | None = None
     limit: Limit = 100
     cursor: Text | None = None

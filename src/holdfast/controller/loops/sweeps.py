@@ -220,7 +220,8 @@ class DeadHostsLoop(Loop):
         store = self._controller.store
         try:
             jobs = [
-                job.id for job in await store.jobs.list_jobs(JobFilter(host_id=host.id, limit=10))
+                job.id
+                for job in await store.jobs.list_jobs(JobFilter(host_ids=(host.id,), limit=10))
             ]
         except NotFound:
             jobs = []

@@ -23,6 +23,7 @@ from holdfast.store.postgres.connection.ports import OnSession, transacts
 from holdfast.store.postgres.connection.session import Session, Tx, to_json
 from holdfast.store.postgres.dependencies import find_parents, say_waits, write_dependencies
 from holdfast.store.postgres.jobs.jobs import make_row
+from holdfast.store.postgres.jobs.lists import make_params
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
 from holdfast.store.postgres.settings import check_quotas
 
@@ -122,8 +123,7 @@ class PostgresArrays(OnSession):
 
     async def list_arrays(self, filter: ArrayFilter) -> list[ArrayRecord]:
         """Return the arrays that pass the filter, newest first."""
-        asked = msgspec.structs.asdict(filter) | {"states": list(filter.states) or None}
-        rows = await self.session.rows("list_arrays", **asked, ids=None)
+        rows = await self.session.rows("list_arrays", **make_params(filter), ids=None)
         return [_as_record(row) for row in rows]
 
     async def find_members(self, array_id: str, indices: Collection[int]) -> dict[int, str]:
@@ -240,7 +240,7 @@ async def _cancel_some(tx: Tx, array: Mapping[str, Any], limit: int, at: datetim
 
 
 async def _read_one(tx: Tx, array_id: str) -> ArrayRecord:
-    asked = msgspec.structs.asdict(ArrayFilter(limit=1)) | {"states": None, "ids": [array_id]}
+    asked = make_params(ArrayFilter(limit=1)) | {"ids": [array_id]}
     row = await tx.one("list_arrays", **asked)
     if row is None:
         raise requests.no_array(array_id)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from starlette.responses import Response
 
 from holdfast.client.methods.arrays import ArrayMethods
 from holdfast.client.methods.jobs import JobMethods
-from holdfast.client.rest import ResultPage
 from holdfast.core.arrays.records import ArrayRecord
 from holdfast.core.records import HostRecord, JobRecord, ProjectRecord, QueueRecord
 from holdfast.core.states import JobState
@@ -43,13 +42,17 @@ WORDS = (
     "parent",
     "supervised",
 )
+_ANY = ("queue", "project", "owner", "name", "cause", "host")
+"""The kinds of words of which a job fits any, like those of `state`."""
+_ONE = ("array", "parent")
 MAX_OFFERS = 100
 _STATES = [state.value for state in JobState]
 _LIVE = [state.value for state in JobState if not state.terminal]
 
 
 def read_filter(text: str) -> dict[str, list[str]]:
-    """Read a filter: words as `state:running`, and plain words, which are a part of the name.
+    """Read a filter: words as `state:running`, and plain words, which are a part of the name. A job fits
+    any word of a kind, and a word of each kind; it has all labels.
 
     Raises ValidationError for a word that means nothing.
     """
@@ -65,12 +68,18 @@ def read_filter(text: str) -> dict[str, list[str]]:
         elif kind not in WORDS or not value:
             raise ValidationError(
                 f"{word!r} filters nothing; the words are {', '.join(f'{w}:…' for w in WORDS)}, "
-                "and a part of a name",
+                "and a part of a name. Of several words of a kind a job fits any, and it fits all kinds",
                 field="q",
             )
         elif kind == "state" and value not in _STATES:
             raise ValidationError(
                 f"{value!r} is no state; the states are {', '.join(_STATES)}", field="q"
+            )
+        elif kind in found and (kind in _ONE or (kind == "label" and _names_key(found, value))):
+            raise ValidationError(
+                f"{word!r} is a second {kind}, which no job has beside the first; a job may fit any of "
+                f"several words of {', '.join(('state', *_ANY))}, and fits one of each kind",
+                field="q",
             )
         elif kind == "supervised" and value != "only":
             raise ValidationError(f"{word!r} filters nothing; write supervised:only", field="q")
@@ -79,13 +88,16 @@ def read_filter(text: str) -> dict[str, list[str]]:
     return found
 
 
+def _names_key(found: dict[str, list[str]], label: str) -> bool:
+    """Return whether a label's key was named before."""
+    key = label.partition("=")[0]
+    return any(each.partition("=")[0] == key for each in found["label"])
+
+
 def make_query(words: dict[str, list[str]]) -> dict[str, object]:
     """Return the parameters of the client's method that lists jobs."""
-    query: dict[str, object] = {
-        kind: values[-1]
-        for kind, values in words.items()
-        if kind in ("queue", "project", "owner", "name", "cause", "host", "array", "parent")
-    }
+    query: dict[str, object] = {kind: words[kind] for kind in _ANY if kind in words}
+    query |= {kind: words[kind][0] for kind in _ONE if kind in words}
     if "state" in words:
         query["states"] = words["state"]
     if "supervised" in words:
@@ -155,19 +167,23 @@ async def _draw(
     trouble: str,
     array: ArrayRecord | None = None,
 ) -> Page:
-    folds = set(query) <= _OF_ARRAYS
-    shown = {**query, "array": "none"} if folds else query
-    call = JobMethods.jobs(ask.reader, page_size=PAGE_JOBS, **shown)
-    if "cursor" in ask.query:
-        call = call.at(ask.query["cursor"])
-    found = await ask.reader.first(call)
-    arrays = await _read_arrays(ask, query, found) if folds else []
-    rows: list[JobRecord | ArrayRecord] = [*found.items, *arrays]
+    states = words if isinstance(words := query.get("states"), list) else _STATES
+    live = [state for state in states if state in _LIVE]
+    over = [state for state in states if state not in _LIVE]
+    rows: list[JobRecord | ArrayRecord] = []
+    next_page = more_live = None
+    if live and ("cursor" not in ask.query or not over):
+        rows, next_page = await _read_rows(ask, query, live)
+    if over:
+        more_live = next_page and f"{text} {' '.join(f'state:{each}' for each in live)}"
+        ended, next_page = await _read_rows(ask, query, over, shown=live)
+        rows += ended
     bulk = {"noun": "job", "find": f"/v1/jobs?{_api_query(query)}"}
     values = {
         "array": array,
-        "jobs": [] if trouble else sorted(rows, key=lambda row: row.id, reverse=True),
-        "next": None if trouble else found.next,
+        "jobs": [] if trouble else rows,
+        "next": None if trouble else next_page,
+        "more_live": more_live,
         "filter": text,
         "trouble": trouble,
         "views": VIEWS,
@@ -180,17 +196,32 @@ async def _draw(
     return Page(template="jobs.html", title=title, values=values, follows=("jobs",), every=10)
 
 
-async def _read_arrays(
-    ask: PageRequest, query: dict[str, object], jobs: ResultPage[JobRecord]
-) -> list[ArrayRecord]:
-    """Return the arrays that were submitted between the newest and the oldest job of a page; both
-    lists go by their ids, and take the same cursor."""
-    call = ArrayMethods.arrays(ask.reader, page_size=MAX_ARRAYS, **query)
-    found = await read_items(
-        ask.reader, call.at(ask.query["cursor"]) if "cursor" in ask.query else call
+async def _read_rows(
+    ask: PageRequest, query: dict[str, object], states: list[str], shown: Sequence[str] = ()
+) -> tuple[list[JobRecord | ArrayRecord], str | None]:
+    """Return the rows of a page of jobs in these states, newest first, and the cursor of the next page.
+    Members are folded into their arrays, where the filter allows it; an array in a state of `shown`
+    stands among other rows."""
+    folds = set(query) <= _OF_ARRAYS
+    asked = {**query, "states": states}
+    jobs = JobMethods.jobs(
+        ask.reader, page_size=PAGE_JOBS, **({**asked, "array": "none"} if folds else asked)
     )
-    last = jobs.items[-1].id if jobs.next is not None else ""
-    return [array for array in found if array.id > last]
+    found = await ask.reader.first(jobs.at(ask.query["cursor"]) if "cursor" in ask.query else jobs)
+    rows: list[JobRecord | ArrayRecord] = list(found.items)
+    if folds:
+        # Both lists go by their ids and take the same cursor, so the arrays that were submitted between
+        # the newest and the oldest job of the page stand on it.
+        arrays = ArrayMethods.arrays(ask.reader, page_size=MAX_ARRAYS, **asked)
+        if "cursor" in ask.query:
+            arrays = arrays.at(ask.query["cursor"])
+        last = found.items[-1].id if found.next is not None else ""
+        rows += [
+            array
+            for array in await read_items(ask.reader, arrays)
+            if array.id > last and array.state not in shown
+        ]
+    return sorted(rows, key=lambda row: row.id, reverse=True), found.next
 
 
 def _api_query(query: dict[str, object]) -> str:

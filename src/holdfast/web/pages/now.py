@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -11,6 +13,7 @@ from holdfast.client.methods.jobs import JobMethods
 from holdfast.core.records import JobRecord, ProjectRecord, QueueRecord
 from holdfast.core.states import HostState, JobState
 from holdfast.core.webhooks.values import WebhookRecord, WebhookState
+from holdfast.errors import HoldfastError
 from holdfast.moves.rows import PARKED
 from holdfast.web.page import Page, PageRequest, read_items, together
 from holdfast.web.pages.report import read_day
@@ -19,6 +22,7 @@ from holdfast.wire.api import HostView, RetriesView
 from holdfast.wire.pools import PoolStatus
 
 SHOWN_JOBS = 8
+COUNT_SECONDS = 10
 MAX_WAITING = 200
 """The most waiting jobs among which held ones are looked for."""
 TRY_AGAIN = "The parked job is tried again, with fresh budgets."
@@ -63,7 +67,7 @@ async def show(ask: PageRequest) -> Page:
         read_items(reader, live),
         read_items(reader, failed),
     )
-    needs = [*_host_needs(hosts), *_pool_needs(pools), *_queue_needs(queues), *others]
+    needs = _list_needs(hosts, pools, queues, others)
     tiles = [_make_tile(host) for host in hosts if host.gpus]
     devices = [hue for tile in tiles for hue in tile.hues]
     values = {
@@ -84,9 +88,46 @@ async def show(ask: PageRequest) -> Page:
         "has_hosts": bool(hosts),
     }
     return Page(
-        template="now.html", title="Now", values=values,
+        template="now.html", title="Now", values=values, needed=len(needs),
         follows=("jobs", "hosts", "queues", "pools", "projects", "webhooks"), every=10,
     )  # fmt: skip
+
+
+class NeedCounts:
+    """How many things need a person, by role. Every page shows the number, so it is read at most once in
+    `COUNT_SECONDS`."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, tuple[datetime, int]] = {}
+
+    async def find(self, ask: PageRequest, page: Page) -> int:
+        """Return the number: the page's own, where the page has read it."""
+        role = ask.token.role
+        if page.needed is not None:
+            self._kept[role] = ask.now, page.needed
+        at, count = self._kept.get(role, (None, 0))
+        if at is None or (ask.now - at).total_seconds() >= COUNT_SECONDS:
+            with contextlib.suppress(HoldfastError):  # the page is shown with the last number
+                count = await _count_needs(ask)
+            self._kept[role] = ask.now, count
+        return count
+
+
+async def _count_needs(ask: PageRequest) -> int:
+    reader = ask.reader
+    hosts, pools, queues, others = await together(
+        reader.hosts(), reader.pools(), reader.queues(), _read_needs(ask)
+    )
+    return len(_list_needs(hosts, pools, queues, others))
+
+
+def _list_needs(
+    hosts: Iterable[HostView],
+    pools: Iterable[PoolStatus],
+    queues: Iterable[QueueRecord],
+    others: Iterable[NeededAct],
+) -> list[NeededAct]:
+    return [*_host_needs(hosts), *_pool_needs(pools), *_queue_needs(queues), *others]
 
 
 async def _read_needs(ask: PageRequest) -> list[NeededAct]:

@@ -82,8 +82,8 @@ def draw_parts(row: ReportRow) -> list[LedgerPart]:
 
 async def show(ask: PageRequest) -> Page:
     """Make the page. Raises NotFound."""
-    span, field = ask.query.get("last", "7d"), ask.query.get("by", "project")
-    unit = ask.query.get("unit", "gpu")
+    field, unit = ask.query.get("by", "project"), ask.query.get("unit", "gpu")
+    span = ask.query.get("last") or await find_span(ask, "cpu" if unit == "cpu" else "gpu")
     if span not in SPANS or field not in FIELDS or unit not in ("gpu", "cpu"):
         raise NotFound(f"there is no report of the last {span[:16]} by {field[:32]}")
     report, idle, plot = await together(
@@ -106,6 +106,18 @@ async def show(ask: PageRequest) -> Page:
         "hues": {name.value.replace("_", " "): find_name_hue(name) for name in LedgerName},
     }
     return Page(template="report.html", title="Report", values=values)
+
+
+async def find_span(ask: PageRequest, unit: str) -> str:
+    """Return the span in which the hours of jobs are: a week, but a day where a week has no more than
+    that, and a month where a week has none."""
+    totals = await together(
+        *(ask.reader.report(since=ask.now - SPANS[each], unit=unit, limit=1) for each in SPANS)
+    )
+    day, week, month = (each.total.hours for each in totals)
+    if not week:
+        return "30d" if month else "24h"
+    return "24h" if day >= week * (1 - 1e-9) else "7d"
 
 
 async def read_history(ask: PageRequest, span: str, unit: str) -> StackedPlot | None:

@@ -312,6 +312,8 @@ async def test_the_front_page_says_what_this_is_and_nothing_secret(served: Serve
     assert (answer.status_code, answer.headers["content-type"]) == (200, "text/html; charset=utf-8")
     assert f"Holdfast {__version__}" in answer.text
     assert 'href="/v1/openapi.json"' in answer.text
+    dashboard = served.controller.origins[0]
+    assert f'href="{dashboard}/"' in answer.text, "the address that `up` prints leads to the pages"
     assert answer.headers["content-security-policy"] == "default-src 'none'"
     assert not any(secret in answer.text for secret in SECRETS.values())
     assert (await served.call("HEAD", "/", None)).status_code == 200

@@ -18,9 +18,17 @@ from holdfast.core.facts import TaskFacts
 from holdfast.core.ledger.tally import Tally
 from holdfast.core.records import AttemptRecord, JobRecord, MemberRecord
 from holdfast.core.states import AttemptState, Outcome, TaskState
+from holdfast.core.stragglers.records import SuspectRecord
 from holdfast.web.pages.hosts import filter_hosts
 from holdfast.web.pages.job import page as job_page
-from holdfast.web.pages.job.gang import RankState, group_ranks, make_grid, say_fall, view_member
+from holdfast.web.pages.job.gang import (
+    RankState,
+    group_ranks,
+    make_grid,
+    say_evidence,
+    say_fall,
+    view_member,
+)
 from holdfast.web.pages.job.timeline import draw_timeline
 from holdfast.wire.api import HostView
 from holdfast.wire.data.outputs import OutputsReport, encode_report
@@ -248,3 +256,22 @@ async def test_reasons_that_take_long_hold_no_page_up(
     then = (await browser.send("GET", path, headers={"Sec-Fetch-Dest": "empty"})).text
     assert "data-late" not in then
     assert "no host" in then
+
+
+def test_evidence_is_told_in_words_and_not_twice() -> None:
+    found = SuspectRecord(
+        job_id="j", attempt=1, rank=3, kind="slow", host="h1", at=T0, step=35,
+        message="rank 3 is 1.5 × as slow; its host waits for a disk",
+        evidence={
+            "measure": "step", "ratio": 1.5, "since_step": 12, "at_step": 35, "own_seconds": 3.0,
+            "others_seconds": 2.0, "step_seconds": 3.0, "strain": "its host waits for a disk",
+        },
+    )  # fmt: skip
+    assert say_evidence(found) == (
+        "3 s of its own in each step, 2 s in those of the other ranks, 3 s a step now, "
+        "since step 12, seen at step 35"
+    )
+    odd = msgspec.structs.replace(found, evidence={"rank 3": "beef", "rank 0": "cafe", "x": None})
+    assert say_evidence(odd) == "rank 3 beef, rank 0 cafe"
+    other = msgspec.structs.replace(found, evidence={"strain": "its host swaps"})
+    assert say_evidence(other) == "its host swaps"

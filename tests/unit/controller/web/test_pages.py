@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from holdfast.core.fleet.actions import CycleActions, CycleSummary
-from holdfast.web.pages import find
+from holdfast.web.page import make_request
+from holdfast.web.pages import find, jobs, now
+from holdfast.web.pages.job import output
 from holdfast.web.pages.operate.pools import join_alike
+from holdfast.web.words import write_told
 from tests.unit.controller.conftest import FakeAgent, Served
 from tests.unit.controller.web.conftest import Browser
+from tests.unit.controller.web.effects import open_cluster
 from tests.waits import within
 
 PLACES = (
@@ -111,6 +119,16 @@ async def test_a_filter_finds_and_says_what_it_does_not_know(
     page = (await browser.send("GET", "/jobs", params={"q": "queue:cpu train"})).text
     assert "train-a" in page
     assert ">other<" not in page
+    await served.submit(name="third", queue="gpu", gpus=1)
+    for words, found in (
+        ("name:train-a name:other", {"train-a", "other"}),
+        ("name:train-a name:other name:third queue:cpu queue:none", {"train-a", "other"}),
+        ("queue:gpu queue:cpu name:third name:other", {"third", "other"}),
+        ("owner:ada owner:@me", {"train-a", "other", "third"}),
+        ("project:default project:none name:third", {"third"}),
+    ):
+        page = (await browser.send("GET", "/jobs", params={"q": words})).text
+        assert set(re.findall(r'<a href="/jobs/[^"?]+">([^<]+)</a>', page)) == found, words
     page = (await browser.send("GET", "/jobs", params={"q": "colour:red"})).text
     assert "filters nothing" in page
 
@@ -182,7 +200,7 @@ def test_cycles_that_did_the_same_one_after_the_other_are_one_row() -> None:
 async def test_an_array_has_a_page_and_is_one_row_of_the_list(
     served: Served, agent: FakeAgent, browser: Browser
 ) -> None:
-    body = {"array": "0-2", "spec": {"argv": ["true"], "name": HOSTILE}}
+    body = {"array": "0-2", "job": {"argv": ["true"], "name": HOSTILE}}
     array = (await served.call("POST", "/v1/arrays", json=body)).json()
     plain = await served.submit(name="plain")
     listed = (await browser.send("GET", "/jobs")).text
@@ -196,3 +214,138 @@ async def test_an_array_has_a_page_and_is_one_row_of_the_list(
     assert "<script>alert" not in page.text + listed
     by_label = (await browser.send("GET", "/jobs?q=label:a=b")).text
     assert "array-" not in by_label
+
+
+async def test_a_pool_that_may_not_rent_is_held_and_not_ready(
+    served: Served, agent: FakeAgent, browser: Browser
+) -> None:
+    async with open_cluster(served, agent):
+        for blocked, word in (("", "ready"), ("the provider refuses the key", "held")):
+            summary = CycleSummary(timestamp=datetime.now(UTC), pool="p", actions=CycleActions())
+            await served.store.fleet.record_cycle(summary, blocked)
+            for path in ("/pools", "/pools/p"):
+                page = (await browser.send("GET", path)).text
+                green = '<span class="state running">ready</span>' in page
+                assert (green, blocked in page) == (word == "ready", True), path
+                assert f">{word}</span>" in page, path
+
+
+async def test_output_is_empty_only_once_it_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first frame makes the page say that nothing was printed, so it waits for the answer of the log."""
+    answered = asyncio.Event()
+
+    async def follow(source: object) -> AsyncIterator[object]:
+        await answered.wait()
+        yield job
+        await asyncio.Event().wait()
+
+    async def find(job_id: str) -> object:
+        return job
+
+    job = SimpleNamespace(id="j", tasks=1)
+    reader: Any = SimpleNamespace(job=find, each=follow)
+    ask = make_request(reader, "/jobs/j/output", {"job": "j"}, b"")
+    monkeypatch.setattr(output, "KEEP_ALIVE_SECONDS", 0.01)
+    async with within(20):
+        frames = output.follow_output(ask)
+        assert [await anext(frames) for _ in range(3)] == [b": here\n\n"] * 3
+        answered.set()
+        while (frame := await anext(frames)) == b": here\n\n":
+            pass
+        assert frame.startswith(b"event: lines")
+        await frames.aclose()
+
+
+async def test_why_a_job_waits_is_one_sentence_and_the_rest_is_under_more(
+    served: Served, browser: Browser
+) -> None:
+    job = await served.submit(name="waits")
+    page = (await browser.send("GET", f"/jobs/{job['id']}")).text
+    why = page.partition('<section data-part id="why">')[2].partition("</section>")[0]
+    told = (await served.call("GET", f"/v1/jobs/{job['id']}/why")).json()
+    first, _, rest = why.partition("<details>")
+    assert str(write_told(told["summary"])) in first
+    assert first.count('class="lead"') == 1
+    others = [line["message"] for line in told["lines"] if line["message"] != told["summary"]]
+    assert others
+    for message in others:
+        assert str(write_told(message)) in rest
+        assert str(write_told(message)) not in first
+
+
+async def test_jobs_that_have_not_ended_stand_first(
+    served: Served, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = await served.submit(name="old")
+    array = (
+        await served.call("POST", "/v1/arrays", json={"array": "0-1", "job": {"argv": ["x"]}})
+    ).json()
+    ended = [await served.submit(name=f"ended-{n}") for n in range(3)]
+    for job in ended:
+        await served.call("POST", f"/v1/jobs/{job['id']}/cancel", json={})
+    monkeypatch.setattr(jobs, "PAGE_JOBS", 2)
+
+    async def read(**query: str) -> tuple[list[str], str]:
+        page = (await browser.send("GET", "/jobs", params=query)).text
+        older = re.search(r'cursor=([^"&]+)">Older', page)
+        return re.findall(r'<tr id="\w+-([^"]+)"', page), older[1] if older else ""
+
+    ids, older = await read()
+    assert ids == [array["id"], old["id"], ended[2]["id"], ended[1]["id"]]
+    assert await read(cursor=older) == ([ended[0]["id"]], "")
+    assert await read(q="state:queued") == ([array["id"], old["id"]], "")
+    assert (await read(q="state:cancelled"))[0] == [ended[2]["id"], ended[1]["id"]]
+    newer = [await served.submit(name=f"newer-{n}") for n in range(2)]
+    page = (await browser.send("GET", "/jobs")).text
+    assert "state%3Aqueued" in page, "the page leads to the live jobs that it leaves out"
+    ids, older = await read(q="state:queued")
+    assert ids == [newer[1]["id"], newer[0]["id"]]
+    assert await read(q="state:queued", cursor=older) == ([array["id"], old["id"]], "")
+
+
+async def test_what_needs_a_person_is_counted_on_every_page(
+    served: Served, agent: FakeAgent, browser: Browser
+) -> None:
+    assert "<title>Jobs" in (await browser.send("GET", "/jobs")).text
+    await served.call("POST", "/v1/hosts/h1/quarantine", json={"reason": "cables"})
+    page = (await browser.send("GET", "/")).text
+    assert "<title>(1) Now" in page
+    assert "1 thing needs you" in page
+    for path in ("/jobs", "/hosts/h1"):  # the number that the first page read is kept for a moment
+        page = (await browser.send("GET", path)).text
+        assert "<title>(1) " in page
+        assert 'class="count" title="things that need you">1<' in page
+
+
+async def test_the_count_of_what_needs_a_person_is_read_anew(
+    served: Served, agent: FakeAgent, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(now, "COUNT_SECONDS", 0)
+    await served.call("POST", "/v1/hosts/h1/quarantine", json={"reason": "cables"})
+    assert "<title>(1) Jobs" in (await browser.send("GET", "/jobs")).text
+    await served.call("POST", "/v1/hosts/h1/release", json={})
+    assert "<title>Jobs" in (await browser.send("GET", "/jobs")).text
+
+
+async def test_settings_are_folded_and_what_is_over_stands_apart(
+    served: Served, browser: Browser
+) -> None:
+    await served.call("PATCH", "/v1/config", json={"set": {"history_days": 40}})
+    for name in ("kept", "gone"):
+        body = {"name": name, "role": "read", "user": "ada"}
+        made = (await served.call("POST", "/v1/tokens", json=body)).json()
+    revoked = await served.call("DELETE", f"/v1/tokens/{made['id']}")
+    assert revoked.is_success, revoked.text
+    page = (await browser.send("GET", "/settings")).text
+    config = page.partition('<section data-part id="config">')[2]
+    first, *others = config.split("<details")[1:]
+    assert first.startswith(" open>")
+    assert "<code>history_days</code>" in first
+    assert len(others) >= 3
+    assert not any(each.startswith(" open") for each in others)
+    tokens = page.partition('<section data-part id="tokens">')[2].partition("</section>")[0]
+    in_force, _, over = tokens.partition("<details>")
+    assert (">kept<" in in_force, ">kept<" in over) == (True, False)
+    assert (">gone<" in in_force, ">gone<" in over) == (False, True)
+    filtered = (await browser.send("GET", "/settings?q=history_days")).text
+    assert "<details open>" in filtered

@@ -49,8 +49,9 @@ def test_columns_are_stacked_from_the_ground_up_and_reach_their_sums() -> None:
     assert f"{HEIGHT * 0.25:.2f}" in plot.line
 
 
-async def write_history(served: Served, agent: FakeAgent, hours: int) -> None:
-    """Write a ledger of so many hours, as the loop that closes minutes does."""
+async def write_history(served: Served, agent: FakeAgent, hours: int, ago: int = 0) -> None:
+    """Write a ledger of so many hours, the last of them so many days ago, as the loop that closes minutes
+    does."""
     store, now = served.store.ledger, await served.store.now()
     later = now + timedelta(minutes=3)
     await store.read_span(now=later)
@@ -64,7 +65,11 @@ async def write_history(served: Served, agent: FakeAgent, hours: int) -> None:
     )  # type: ignore[arg-type]  # a dictionary of many types
     rows = []
     for hour in range(hours):
-        at = int((now - (hour + 1) * HOUR).timestamp() * 1000) // 3_600_000 * 3_600_000
+        at = (
+            int((now - timedelta(days=ago) - (hour + 1) * HOUR).timestamp() * 1000)
+            // 3_600_000
+            * 3_600_000
+        )
         busy = max(0.0, 0.55 + 0.35 * math.sin(hour / 24 * 2 * math.pi) + chance.uniform(-0.1, 0.1))
         lost = chance.uniform(0, 0.1) if chance.random() < 0.8 else 0.3
         parts = {
@@ -77,6 +82,19 @@ async def write_history(served: Served, agent: FakeAgent, hours: int) -> None:
         rows += [LedgerRow(job, at, name, int(part * whole)) for name, part in parts.items()]
         rows.append(LedgerRow(free, at, LedgerName.UNUSED, int((1 - busy) * whole)))
     await store.write_ledger(facts, msgspec.structs.replace(close_span(facts), rows=rows))
+
+
+@pytest.mark.parametrize(
+    ("hours", "ago", "span"), [(5, 0, "24h"), (60, 0, "7d"), (60, 10, "30d"), (0, 0, "24h")]
+)
+async def test_a_report_begins_with_the_span_that_has_data(
+    served: Served, agent: FakeAgent, browser: Browser, hours: int, ago: int, span: str
+) -> None:
+    if hours:
+        await write_history(served, agent, hours, ago)
+    for asked, shown in (("", span), ("?last=7d", "7d")):
+        page = (await browser.send("GET", f"/report{asked}")).text
+        assert re.findall(r'class="button here"[^>]*>([^<]+)</a>', page) == ["GPUs", shown]
 
 
 @pytest.mark.parametrize(

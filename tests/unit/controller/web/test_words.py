@@ -167,6 +167,19 @@ def test_a_sentence_has_its_commands_as_code_and_no_markup_else() -> None:
     assert told == "<code>holdfast hosts</code> says why; &lt;b&gt; `x"
 
 
+def test_times_of_a_sentence_are_written_anew_in_the_viewers_zone() -> None:
+    said = words.write_told("until 2026-11-28 15:04:05 UTC (`x`)")
+    assert said == (
+        'until <time datetime="2026-11-28T15:04:05Z" data-plain>2026-11-28 15:04:05 UTC</time> '
+        "(<code>x</code>)"
+    )
+    alone = "its lease ends at 15:04:05 UTC"
+    assert words.write_told(alone) == alone, "the day is not known"
+    assert 'datetime="2026-11-25T15:04:05Z"' in words.write_told(
+        alone, datetime(2026, 11, 25, 3, tzinfo=UTC)
+    )
+
+
 @pytest.mark.parametrize(
     ("agent", "name"),
     [
@@ -219,18 +232,26 @@ def test_the_report_that_is_sent_has_the_hues_of_the_pages() -> None:
 
 def test_a_filter_becomes_the_lists_parameters() -> None:
     found = make_query(
-        read_filter("state:running state:queued label:team=nlp 'a b' queue:q supervised:only")
+        read_filter(
+            "state:running state:queued label:team=nlp label:x=1 'a b' queue:q queue:r array:a "
+            "supervised:only"
+        )
     )
     assert found == {
         "states": ["running", "queued"],
-        "labels": {"team": "nlp"},
+        "labels": {"team": "nlp", "x": "1"},
         "match": "a b",
-        "queue": "q",
+        "queue": ["q", "r"],
+        "array": "a",
         "supervised": True,
     }
 
 
-@pytest.mark.parametrize("text", ["state:none", "colour:red", "'open", "queue:", "supervised:no"])
+@pytest.mark.parametrize(
+    "text",
+    ["state:none", "colour:red", "'open", "queue:", "supervised:no", "array:a array:b",
+     "parent:a queue:q parent:b", "label:team=nlp label:team=cv"],
+)  # fmt: skip
 def test_a_filter_that_means_nothing_is_refused(text: str) -> None:
     with pytest.raises(ValidationError):
         read_filter(text)
@@ -273,6 +294,16 @@ def test_bars_stay_in_the_picture_and_in_order(lengths: list[tuple[float, ...]])
 def test_the_operators_origin_stands_in_links() -> None:
     found = list_origins("http://10.0.0.1:7990", ["https://Holdfast.example.org/"])
     assert found == ("https://holdfast.example.org", "http://holdfast.localhost:7990")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["https://example.org/holdfast", "https://example.org/?a=b", "https://example.org/#a",
+     "holdfast.example.org", "ftp://example.org", "https://"],
+)  # fmt: skip
+def test_an_address_of_the_dashboard_that_is_no_origin_is_refused(url: str) -> None:
+    with pytest.raises(ValidationError, match=re.escape(repr(url))):
+        list_origins("http://127.0.0.1:7990", [url])
 
 
 def test_an_event_names_the_pages_that_it_changes() -> None:

@@ -61,7 +61,7 @@ class BudgetsLoop(Loop):
         controller, stopped = self._controller, 0
         for project, reason in stops.items():
             states = (str(JobState.RESERVED), str(JobState.RUNNING))
-            only = JobFilter(project=project, states=states, limit=MOST_STOPPED)
+            only = JobFilter(projects=(project,), states=states, limit=MOST_STOPPED)
             for job in await controller.store.jobs.list_jobs(only):
                 stopped += await controller.store.jobs.drain_job(
                     job.id, Cause.PREEMPTED, reason, epoch=job.epoch

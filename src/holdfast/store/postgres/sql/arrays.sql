@@ -44,10 +44,10 @@ select a.id, a.name, a.owner, a.project, a.queue, a.spec, a.indices, a.size, a.a
 from (
   select * from arrays a
   where (%(ids)s::text[] is null or a.id = any(%(ids)s))
-    and (%(queue)s::text is null or a.queue = %(queue)s)
-    and (%(project)s::text is null or a.project = %(project)s)
-    and (%(owner)s::text is null or a.owner = %(owner)s)
-    and (%(name)s::text is null or a.name = %(name)s)
+    and (%(queues)s::text[] is null or a.queue = any(%(queues)s))
+    and (%(projects)s::text[] is null or a.project = any(%(projects)s))
+    and (%(owners)s::text[] is null or a.owner = any(%(owners)s))
+    and (%(names)s::text[] is null or a.name = any(%(names)s))
     and (%(prefix)s::text is null or (a.id >= %(prefix)s and starts_with(a.id, %(prefix)s)))
     and (%(states)s::text[] is null or exists (
       select from jobs j where j.array_id = a.id and j.state = any(%(states)s)))

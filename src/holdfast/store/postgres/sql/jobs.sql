@@ -205,25 +205,25 @@ where j.id = any(%(ids)s);
 -- Planned anew for each call, because the conditions given decide which index serves.
 select j.id from jobs j
 where (%(states)s::text[] is null or j.state = any(%(states)s))
-  and (%(queue)s::text is null or j.queue = %(queue)s)
-  and (%(project)s::text is null or j.project = %(project)s)
-  and (%(owner)s::text is null or j.owner = %(owner)s)
-  and (%(name)s::text is null or j.name = %(name)s)
+  and (%(queues)s::text[] is null or j.queue = any(%(queues)s))
+  and (%(projects)s::text[] is null or j.project = any(%(projects)s))
+  and (%(owners)s::text[] is null or j.owner = any(%(owners)s))
+  and (%(names)s::text[] is null or j.name = any(%(names)s))
   and (%(parent)s::text is null or (j.spec ? 'parent' and j.spec->>'parent' = %(parent)s))
   and (%(part)s::text is null or position(lower(%(part)s) in lower(j.name)) > 0)
   and (%(since)s::timestamptz is null or j.created_at >= %(since)s)
   and (%(prefix)s::text is null or (j.id >= %(prefix)s and starts_with(j.id, %(prefix)s)))
   and (%(labels)s::jsonb is null or j.labels @> %(labels)s)
-  and (%(cause)s::text is null or j.cause = %(cause)s)
+  and (%(causes)s::text[] is null or j.cause = any(%(causes)s))
   -- Retries made or decided. The failure that ended a job was not retried, so for an ended job its last attempt counts.
   and ((%(min_retries)s::integer is null and %(max_retries)s::integer is null)
        or coalesce((select a.retry_count from attempts a
                     where j.ended_at is not null and a.job_id = j.id and a.number = j.attempts),
                    case when j.ended_at is null then j.retries_charged else 0 end)
           between coalesce(%(min_retries)s, 0) and coalesce(%(max_retries)s, 2147483647))
-  and (%(host_id)s::text is null or j.id in (
+  and (%(host_ids)s::text[] is null or j.id in (
     select t.job_id from tasks t
-    where t.host_id = %(host_id)s and t.state in ('reserved', 'running', 'preempting')))
+    where t.host_id = any(%(host_ids)s) and t.state in ('reserved', 'running', 'preempting')))
   and (%(array_id)s::text is null or j.array_id = %(array_id)s)
   and (not %(single)s::boolean or j.array_id is null)
   and (%(executors)s::text is distinct from 'only' or j.spec ? 'executor')

@@ -21,6 +21,15 @@ MAX_ROWS = 200
 NAMED_RANKS = 6
 BEAT_SECONDS = 5
 
+_EVIDENCE = {
+    "own_seconds": "{} s of its own in each step",
+    "others_seconds": "{} s in those of the other ranks",
+    "before_seconds": "{} s a step before",
+    "step_seconds": "{} s a step now",
+    "since_step": "since step {}",
+    "at_step": "seen at step {}",
+}
+
 
 class GangGrid(msgspec.Struct, frozen=True, kw_only=True):
     """A gang's ranks, in order.
@@ -182,6 +191,24 @@ def make_grid(
 def find_slow(suspects: Sequence[SuspectRecord], attempt: int) -> list[SuspectRecord]:
     """Return the suspects of an attempt that were not cleared since."""
     return [each for each in suspects if each.attempt == attempt and each.ended_at is None]
+
+
+def say_evidence(suspect: SuspectRecord) -> str:
+    """Return a suspect's evidence in words, without what its message says already."""
+    found = suspect.evidence
+    strain = str(found.get("strain") or "")
+    said = [] if strain in suspect.message else [strain]
+    for name, words in _EVIDENCE.items():
+        value = found.get(name)
+        if isinstance(value, int | float):
+            said.append(words.format(f"{value:.3g}" if name.endswith("seconds") else f"{value:,}"))
+    known = {*_EVIDENCE, "strain", "ratio", "measure"}
+    said += [
+        f"{name.replace('_', ' ')} {value}"
+        for name, value in found.items()
+        if name not in known and value not in (None, "")
+    ]
+    return ", ".join(said)
 
 
 def find_shown(attempts: Sequence[AttemptRecord]) -> AttemptRecord | None:

@@ -139,7 +139,7 @@ class _Waiting:
         self.size = self.dropped = 0
         self.woken = asyncio.Event()
         self.over: bytes | None = None
-        self.behind = False
+        self.behind = self.begun = False
 
     def put(self, item: LogLine) -> None:
         self.items.append(item)
@@ -177,6 +177,7 @@ async def follow_output(ask: PageRequest) -> AsyncIterator[bytes]:
         try:
             async with contextlib.aclosing(_generator(ask.reader.each(source))) as items:
                 async for item in items:
+                    waiting.begun = True
                     if isinstance(item, LogLine):
                         waiting.put(item)
                         if waiting.dropped > most:
@@ -206,7 +207,8 @@ def _generator(items: AsyncIterator[LogLine | object]) -> AsyncGenerator[LogLine
 
 
 async def _send_frames(waiting: _Waiting) -> AsyncIterator[bytes]:
-    """Yield frames until the reader has ended, and what it left was sent."""
+    """Yield frames until the reader has ended, and what it left was sent. The first one may be empty, because
+    the page says that nothing was printed once it has come, but not before the reader was answered."""
     drawer, first, size = LineDrawer(), True, -1
     while (
         waiting.size != size and waiting.size < waiting.limit
@@ -218,7 +220,7 @@ async def _send_frames(waiting: _Waiting) -> AsyncIterator[bytes]:
             async with asyncio.timeout(KEEP_ALIVE_SECONDS):
                 await waiting.woken.wait()
         items, dropped = waiting.take()
-        if items or first:
+        if items or (first and (waiting.begun or waiting.over is not None)):
             lines = [line for item in items for line in drawer.draw(item)]
             anew = first or dropped > 0 or len(lines) > FRAME_LINES
             lines = lines[-FRAME_LINES:]

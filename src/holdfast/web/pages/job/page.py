@@ -19,7 +19,7 @@ from holdfast.core.stragglers.records import SuspectRecord
 from holdfast.errors import NotFound
 from holdfast.web.page import Page, PageRequest, read_items, together
 from holdfast.web.pages.job.files import read_files
-from holdfast.web.pages.job.gang import find_slow, group_ranks, read_ranks, say_fall
+from holdfast.web.pages.job.gang import find_slow, group_ranks, read_ranks, say_evidence, say_fall
 from holdfast.web.pages.job.readings import read_readings
 from holdfast.web.pages.job.run import read_run
 from holdfast.web.pages.job.timeline import draw_timeline
@@ -135,6 +135,7 @@ async def _read_tab(
             "ranks_attempt": number,
             "fall": say_fall(members),
             "suspects": suspects,
+            "say_evidence": say_evidence,
         }
     if tab == "readings":
         return await read_readings(ask, job, read_span(ask))

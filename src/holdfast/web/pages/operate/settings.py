@@ -4,12 +4,13 @@ targets."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 import msgspec
 
 from holdfast.client.methods.jobs import JobMethods
 from holdfast.client.methods.webhooks import WebhookMethods
-from holdfast.core.records import EventRecord
+from holdfast.core.records import EventRecord, TokenRecord
 from holdfast.core.settings.resolve import SETTINGS, Effective, Value
 from holdfast.web.acts import ActField
 from holdfast.web.page import Page, PageRequest, read_items, together
@@ -17,6 +18,14 @@ from holdfast.web.words import write_setting
 
 SHOWN_DELIVERIES = 100
 SHOWN_CHANGES = 500
+_GROUPS = {
+    "": "Changed from their defaults",
+    "cluster": "Of the whole cluster",
+    "project": "Of projects and the cluster",
+    "queue": "Of queues and the cluster",
+    "job": "Of jobs, where their queues or projects may set them too",
+}
+"""The groups of settings, the one that is of most interest first."""
 
 
 class SettingLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +98,24 @@ def list_lines(settings: Sequence[Effective], changes: Sequence[EventRecord]) ->
     return lines
 
 
+def is_in_force(token: TokenRecord, now: datetime) -> bool:
+    """Return whether a token may still be used."""
+    over = token.expires_at is not None and token.expires_at < now
+    return not (token.revoked_at or token.used_at or over)
+
+
+def group_lines(lines: Sequence[SettingLine]) -> dict[str, list[SettingLine]]:
+    """Return the settings by where a change of them was made or may be made: first those that are set
+    here, then by the most specific thing that may set them."""
+    groups: dict[str, list[SettingLine]] = {}
+    for title in _GROUPS.values():
+        groups[title] = []
+    for line in lines:
+        changed = line.setting.source != "default"
+        groups[_GROUPS["" if changed else SETTINGS[line.setting.name].scope]].append(line)
+    return {title: found for title, found in groups.items() if found}
+
+
 async def show(ask: PageRequest) -> Page:
     """Make the page."""
     reader = ask.reader
@@ -106,11 +133,12 @@ async def show(ask: PageRequest) -> Page:
     wanted = ask.query.get("q", "").lower()
     found = [each for each in config if wanted in each.name.lower()]
     values = {
-        "lines": list_lines(found, changes),
+        "groups": group_lines(list_lines(found, changes)),
         "filter": ask.query.get("q", ""),
         "sign_ins": sign_ins,
         "hooks": hooks,
         "tokens": tokens,
+        "good": [each.id for each in tokens if is_in_force(each, ask.now)],
         "targets": targets,
         "sessions": sessions,
     }

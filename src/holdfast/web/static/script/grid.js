@@ -23,10 +23,21 @@ async function drawGrid() {
   } catch (error) { /* the mark at the top says that the page is not live */ }
   gridTurn = false;
 }
+const HOST_ROWS = 24, HOST_GUTTER = 120, RANK_GUTTER = 44;
+// Returns how many ranks each host has, where they stand one after the other and are alike many; else 0.
+function ranksAHost() {
+  const each = grid.hosts.lastIndexOf(grid.hosts[0]) + 1;
+  return grid.hosts.every((host, rank) => host === Math.floor(rank / each)) ? each : 0;
+}
 function paintGrid(canvas) {
   const count = grid.hue.length, width = canvas.clientWidth, scale = devicePixelRatio || 1;
-  const size = Math.max(5, Math.min(16, Math.floor(Math.sqrt(width * 420 / count)))), gap = size > 8 ? 2 : 1;
-  const columns = Math.max(1, Math.floor(width / (size + gap))), rows = Math.ceil(count / columns);
+  const each = ranksAHost(), byHost = each > 1 && grid.names.length <= HOST_ROWS;
+  const size = byHost ? Math.max(5, Math.min(22, Math.floor((width - HOST_GUTTER) / each) - 2))
+    : Math.max(5, Math.min(16, Math.floor(Math.sqrt(width * 420 / count)))), gap = size > 8 ? 2 : 1;
+  const gutter = byHost ? HOST_GUTTER : RANK_GUTTER, fit = Math.max(1, Math.floor((width - gutter) / (size + gap)));
+  // Rows are whole hosts, or a round number of ranks, so that a place in the grid can be counted.
+  const block = each > 1 ? each : 8, columns = byHost ? each : fit > block ? fit - fit % block : fit, rows = Math.ceil(count / columns);
+  const left = (rank) => gutter + rank % columns * (size + gap), over = (rank) => Math.floor(rank / columns) * (size + gap);
   canvas.width = width * scale;
   canvas.height = rows * (size + gap) * scale;
   canvas.style.height = rows * (size + gap) + "px";
@@ -35,17 +46,25 @@ function paintGrid(canvas) {
   const slow = new Set(grid.slow);
   const ring = (x, y, colour) => { pen.globalAlpha = 1; pen.lineWidth = size > 8 ? 2 : 1; pen.strokeStyle = colour; pen.strokeRect(x, y, size, size); };
   for (let rank = 0; rank < count; rank += 1) {
-    const x = rank % columns * (size + gap), y = Math.floor(rank / columns) * (size + gap);
+    const x = left(rank), y = over(rank);
     pen.globalAlpha = Math.max(0.35, 1 - Math.max(0, grid.lags[rank]) / 20);
     pen.fillStyle = colours[grid.hue.charCodeAt(rank) - 65];
     pen.fillRect(x, y, size, size);
   }
+  pen.globalAlpha = 1;
+  pen.font = "11px " + getComputedStyle(document.body).getPropertyValue("--sans");
+  pen.textBaseline = "middle";
+  const write = (text, x, rank, most, colour) => { pen.fillStyle = colour; pen.fillText(text, x, over(rank) + size / 2 + 0.5, most); };
+  const dim = getComputedStyle($("grid-note")).color, every = Math.ceil(12 / (size + gap));
+  for (let rank = 0; rank < count; rank += columns * every) write(byHost ? grid.names[grid.hosts[rank]] : rank, 0, rank, gutter - 8, dim);
+  pen.textAlign = "center";
+  if (size >= 18) for (let rank = 0; rank < count; rank += 1) write(rank, left(rank) + size / 2, rank, size, look.backgroundColor);
   for (const rank of [...slow, grid.first]) {
-    if (rank >= 0) ring(rank % columns * (size + gap), Math.floor(rank / columns) * (size + gap), rank === grid.first ? look.color : colourOf("draining"));
+    if (rank >= 0) ring(left(rank), over(rank), rank === grid.first ? look.color : colourOf("draining"));
   }
   const find = (event) => {
-    const at = Math.floor(event.offsetX / (size + gap)) + columns * Math.floor(event.offsetY / (size + gap));
-    return event.offsetX < columns * (size + gap) && at >= 0 && at < count ? at : -1;
+    const column = Math.floor((event.offsetX - gutter) / (size + gap)), at = column + columns * Math.floor(event.offsetY / (size + gap));
+    return column >= 0 && column < columns && at >= 0 && at < count ? at : -1;
   };
   const followed = new Set(grid.followed);
   canvas.onmousemove = (event) => {

@@ -83,6 +83,7 @@ function newestLine() {
   return [...box.content.querySelectorAll("[id]")].pop() || [...logBox.querySelectorAll("[id]")].pop();
 }
 function addLines(data) {
+  logBox.dataset.read = "";  // an empty box says that nothing was printed, but not before the first answer
   if (!following && logBox.childElementCount) {
     if (data.anew) { waiting = []; hole = true; }
     waiting.push(data);
@@ -188,6 +189,7 @@ async function goTo(id, at) {
   if (stopOutput) stopOutput.abort();
   try {
     const row = { id }, before = await part({ before: id, at }, row), after = await part({ after: id, at }, row);
+    logBox.dataset.read = "";
     logBox.replaceChildren(read(before.html));
     logBox.append(readNew(after.html));
     id = after.line || id;
@@ -198,7 +200,10 @@ async function goTo(id, at) {
 async function showSpan(begin, until) {
   pause();
   hole = true;
-  try { logBox.replaceChildren(read((await part({ begin, until })).html)); } catch (error) { complain(error.message); }
+  try {
+    logBox.replaceChildren(read((await part({ begin, until })).html));
+    logBox.dataset.read = "";
+  } catch (error) { complain(error.message); }
 }
 // ---- searching: the server finds, and a click goes to the place
 async function searchOutput(pattern) {

@@ -15,6 +15,9 @@ async function refresh() {
 }
 function place(page) {
   document.body.dataset.seen = page.body.dataset.seen;
+  document.title = page.title;  // it and the first place count what needs a person
+  const now = '.places a[href="/"]';
+  document.querySelector(now).innerHTML = page.querySelector(now).innerHTML;
   const under = document.querySelector("[data-part]:hover"), top = under && under.getBoundingClientRect().top;
   document.documentElement.classList.toggle("still", !!under);
   const parts = [...page.querySelectorAll("[data-part]")], ids = new Set(parts.map((part) => part.id));
