@@ -22,7 +22,7 @@ from holdfast.errors import Forbidden, HoldfastError, NotFound, Unauthorized
 from holdfast.process.files import write_atomic
 from holdfast.store.postgres.sign_ins import SignedIn
 from holdfast.store.postgres.store import PostgresStore
-from holdfast.store.postgres.sync.witness import Sought
+from holdfast.store.postgres.sync.witness import SecretHash, Sought
 from holdfast.wire.bearer import check_job_token, read_job_token
 
 T = TypeVar("T")
@@ -256,7 +256,7 @@ class Guard:
     async def _look_up_token(self, digest: bytes) -> TokenRecord:
         token = await self._store.tokens.find_token(digest)
         if token is None:
-            await self._confirm(digest)
+            await self._confirm(SecretHash("token", digest))
         if token is None or token.role not in _LADDER:
             what = "this token does not exist; it may have expired"
             code = "unauthorized"
@@ -270,7 +270,7 @@ class Guard:
     async def _look_up_sign_in(self, digest: bytes) -> SignedIn:
         found = await self._store.sign_ins.find_sign_in(digest)
         if found is None:
-            await self._confirm(digest)
+            await self._confirm(SecretHash("sign_in", digest))
             raise Unauthorized(
                 "this browser is not signed in any more; `holdfast dashboard` prints a link that "
                 "signs it in",
@@ -278,14 +278,14 @@ class Guard:
             )
         return found
 
-    async def _confirm(self, digest: bytes) -> None:
-        """Return where no secret in force has this hash at a second look, too (DOUBT-1)."""
-        await self._doubts.confirm(Sought(hashes=frozenset({digest})))
+    async def _confirm(self, absent: SecretHash) -> None:
+        """Return where a second look finds no such secret in force, either (DOUBT-1)."""
+        await self._doubts.confirm(Sought(hashes=frozenset({absent})))
 
     async def _look_up_host(self, digest: bytes) -> HostRecord:
         host = await self._host_keys.find(digest)
         if host is None:
-            await self._confirm(digest)
+            await self._confirm(SecretHash("host", digest))
             name = await self._store.hosts.find_ended_host(digest)
             if name is not None:
                 raise Unauthorized(

@@ -51,11 +51,11 @@ select coalesce(%(now)s::timestamptz, clock_timestamp()) as now, (select max(num
     where t.state in ('reserved', 'running', 'preempting')
       and t.host_id = coalesce(g.host_id, t.host_id) and t.incarnation = coalesce(g.incarnation, t.incarnation)) as tasks,
   array(
-    select g.n from unnest(%(hashes)s::bytea[]) with ordinality as g(hash, n),
+    select g.n from unnest(%(hashes)s::bytea[], %(kinds)s::text[]) with ordinality as g(hash, kind, n),
       (select coalesce(%(now)s::timestamptz, clock_timestamp()) as now) c
-    where exists (select from hosts h where h.key_hash = g.hash)
-      or exists (select from tokens t where t.secret_hash = g.hash and t.revoked_at is null and (t.expires_at is null or t.expires_at > c.now))
-      or exists (
+    where g.kind = 'host' and exists (select from hosts h where h.key_hash = g.hash)
+      or g.kind = 'token' and exists (select from tokens t where t.secret_hash = g.hash and t.revoked_at is null and (t.expires_at is null or t.expires_at > c.now))
+      or g.kind = 'sign_in' and exists (
         select from sign_ins s join tokens t on t.id = s.token_id
         where s.secret_hash = g.hash and s.ended_at is null and s.expires_at > c.now
           and t.revoked_at is null and (t.expires_at is null or t.expires_at > c.now))) as hashes,

@@ -5,6 +5,7 @@ which every database of Holdfast has. So an answer of nothing is no answer.
 """
 
 import asyncio
+from typing import Literal
 
 import msgspec
 import psycopg
@@ -29,13 +30,20 @@ class HeldTask(msgspec.Struct, frozen=True):
     incarnation: str | None = None
 
 
+class SecretHash(msgspec.Struct, frozen=True):
+    """The hash of a secret of one kind. One of another kind, as a user's token where a host's key
+    is asked for, is none of this kind."""
+
+    kind: Literal["host", "token", "sign_in"]
+    hash: bytes
+
+
 class Sought(msgspec.Struct, frozen=True, kw_only=True):
-    """Things of the store, by what names them. hashes: of secrets that are in force, of users,
-    browsers and hosts."""
+    """Things of the store, by what names them. hashes: those of secrets that are in force."""
 
     hosts: frozenset[str] = frozenset()
     tasks: frozenset[HeldTask] = frozenset()
-    hashes: frozenset[bytes] = frozenset()
+    hashes: frozenset[SecretHash] = frozenset()
     jobs: frozenset[str] = frozenset()
     runs: frozenset[str] = frozenset()
 
@@ -88,7 +96,8 @@ class PostgresWitness:
             "epochs": [task.key.epoch for task in tasks],
             "task_hosts": [task.host_id for task in tasks],
             "incarnations": [task.incarnation for task in tasks],
-            "hashes": hashes,
+            "hashes": [each.hash for each in hashes],
+            "kinds": [each.kind for each in hashes],
             "known_jobs": list(sought.jobs),
             "known_runs": list(sought.runs),
             "now": now,
