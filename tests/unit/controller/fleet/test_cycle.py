@@ -522,9 +522,12 @@ async def test_a_pool_that_is_gone_is_measured_no_more(world: World) -> None:
         assert registry.get_sample_value(f"holdfast_pool_{name}", {"pool": "p"}) is None
 
 
-async def test_the_providers_word_stands_at_an_end_that_term_brought_first(world: World) -> None:
+@pytest.mark.parametrize("announced", [False, True])
+async def test_the_providers_word_stands_at_an_end_that_term_brought_first(
+    world: World, announced: bool
+) -> None:
     """Slurm's preemption sends TERM, so the agent stops its tasks and says goodbye before the queue
-    shows `PREEMPTED`."""
+    shows `PREEMPTED`. A pod is often gone from the list before it is listed as ended."""
     for _ in range(3):
         await world.cycle()
     (host,) = await world.active()
@@ -538,18 +541,22 @@ async def test_the_providers_word_stands_at_an_end_that_term_brought_first(world
     assert (left.state, left.reason) == (HostState.TERMINATED, "its agent left")
     world.provider.machines["m-1"] = msgspec.structs.replace(
         world.provider.machines["m-1"],
-        state=MachineState.GONE,
+        state=MachineState.ENDING if announced else MachineState.GONE,
         reason="PREEMPTED on n1",
         lost="preempted",
     )
     await world.cycle()
-    words = "its provider took the host away: PREEMPTED on n1"
+    said = "PREEMPTED on n1"
+    if announced:
+        world.provider.hidden = {"m-1"}
+        await world.cycle()
+        await world.cycle()
+        said = f"its provider lists it no more, and had said: {said}"
+    words = f"its provider took the host away: {said}"
     (gone,) = [
         i for i in await world.store.fleet.list_instances(include_gone=True) if i.host_id == host
     ]
-    assert (gone.state, gone.fault, gone.reason) == (
-        InstanceState.GONE, "preempted", "PREEMPTED on n1",
-    )  # fmt: skip
+    assert (gone.state, gone.fault, gone.reason) == (InstanceState.GONE, "preempted", said)
     assert (await world.store.hosts.get_host(host)).reason == f"its agent left; {words}"
     (attempt, *_) = await world.store.jobs.list_attempts(key.job_id)
     assert (attempt.cause, attempt.charged_to) == (Cause.HOST_DRAINED, Budget.NOTHING)
