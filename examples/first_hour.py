@@ -331,6 +331,7 @@ def main() -> int:
     if given.clone or given.user:
         rest = ["--only", given.only] if given.only else []
         return run_in_clone(given.user, rest)
+    load = os.getloadavg()[0]
     page = [
         "# The first hour, from five systems",
         "",
@@ -339,7 +340,8 @@ def main() -> int:
         "up` on the same machine, `$TOKEN` the file of its token.",
         "",
         f"The machine: {os.cpu_count()} CPUs, {platform.system()} {platform.release().split('-')[0]}, "
-        f"Python {platform.python_version()}, as {'root' if os.geteuid() == 0 else 'an ordinary user'}.",
+        f"Python {platform.python_version()}, as {'root' if os.geteuid() == 0 else 'an ordinary user'}; "
+        f"other work gave it a load of {load:.0f} at the start.",
         "",
     ]
     good = True

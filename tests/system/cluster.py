@@ -120,7 +120,7 @@ class Controller:
         assert self.process.poll() is None, f"the controller ended by itself: {self.log()}"
         for line in self.lines(self._begins):
             if line["message"].startswith("serving http"):
-                return urlsplit(line["message"].split()[1]).port or 0
+                return urlsplit(line["message"].split()[1].rstrip(";")).port or 0
         return 0
 
     def lines(self, begins: int = 0) -> list[dict[str, Any]]:

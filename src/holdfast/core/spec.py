@@ -304,8 +304,13 @@ def _check_setup(spec: JobSpec) -> None:
     _require(spec.image is None or bool(spec.argv) or spec.shell is not None, "argv", own)
     _require(spec.setup is None or bool(spec.setup.strip()), "setup", "the setup line is empty")
     for pattern in spec.setup_files:
-        inside = pattern and not pattern.startswith("/") and ".." not in pattern.split("/")
-        _require(bool(inside), "setup_files", f"{pattern!r} is no pattern below the job's folder")
+        parts = pattern.split("/")
+        inside = not pattern.startswith("/") and ".." not in parts and {*parts} - {"", "."}
+        wrong = f"{pattern!r} is no pattern below the job's folder, as requirements/*.txt is one"
+        _require(bool(inside), "setup_files", wrong)
+        whole = all(part == "**" or "**" not in part for part in parts) or len(parts) == 1
+        wrong = f"{pattern!r} has ** beside other letters: ** stands alone between slashes, as in **/*.txt"
+        _require(whole, "setup_files", wrong)
 
 
 def _check_fail_on(pattern: str | None) -> None:

@@ -150,6 +150,9 @@ async def test_preemption_by_slurm_is_charged_to_nothing_and_the_queue_says_its_
         wait_until(lambda: ended(), 60, what="the attempt's end")
         assert ended()[0] in ("preempted", "host_drained")
         wait_until(
+            lambda: "PREEMPTED" in client.attempts(job)[0].reason, 30, what="Slurm's word for it"
+        )
+        wait_until(
             lambda: any("Resources" in said for said in client.pool("batch").provider_says),
             30,
             what="Slurm's own word",

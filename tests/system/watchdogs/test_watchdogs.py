@@ -59,8 +59,8 @@ def test_a_stalled_job_goes_to_the_front_of_its_queue_with_forensics(shared: Clu
         "watchdog",
     )
     assert (
-        "it runs again, at the front of its queue; stopped by a watchdog 1 of at most 3 times"
-        in first.reason
+        "it runs again, at the front of its queue; a watchdog has stopped it once, and may do so 3 "
+        "times" in first.reason
     )
     assert (second.outcome, second.number, second.parent) == ("succeeded", 2, 1)
     starts = {job: shared.client.attempts(job)[-1].started_at for job in (wedged, urgent, *others)}

@@ -58,6 +58,8 @@ OPERATOR = "operator:"
 """The prefix of a rule's name where an operator's rule explained the end."""
 HOST_START = "host-start"
 """The name of the rule for a start that failed because its host lacked something."""
+STOPPED = "stopped"
+"""The name of the rule for a task that its own host stopped, as where the host gets TERM."""
 NEVER_STARTS = "never-starts"
 """The name of the rule for a start that would fail on the same host again."""
 LEASE_DENIED = "lease-denied"
@@ -176,7 +178,7 @@ OUTSIDE: tuple[Rule, ...] = (
     Rule("host-lost", lambda f: _when(f.lost is not None, lost=f.lost), Cause.AGENT_TRANSIENT,
          lambda f, e: f"its host was lost: {say_lost(f.lost or '')}"),
     # An agent that stops a task without the controller's order says why.
-    Rule("stopped", lambda f: _when(f.stopped and f.stop_cause is not None),
+    Rule(STOPPED, lambda f: _when(f.stopped and f.stop_cause is not None),
          lambda f: f.stop_cause or Cause.HOST_DRAINED, _say_stop),
     # No other try mends it, unless another host has the program (BUDGET-7).
     Rule(NEVER_STARTS, lambda f: _when(f.start_error is not None and f.exit_code in (126, 127), exit_code=f.exit_code),

@@ -300,14 +300,20 @@ def _charge_watchdog(case: _EndCase, charges: Charges) -> Decision:
     if charges.watchdog >= cap:
         spent = f"{text}; stopped by a watchdog {say_times(after.watchdog)}, and its budget of {cap} is spent"
         return case.end(after, spent, retry="exhausted" if cap else None)
-    stops = f"stopped by a watchdog {after.watchdog} of at most {cap} times"
-    text = f"{text}; it runs again, at the front of its queue; {stops}"
+    forgiven = say_forgiven(Budget.WATCHDOG, after.watchdog, cap)
+    text = f"{text}; it runs again, at the front of its queue; {forgiven}"
     return case.requeue(after, text, avoid=True)
 
 
 def say_times(count: int) -> str:
     """Return how often something was, in words."""
     return "once" if count == 1 else f"{count} times"
+
+
+def say_forgiven(budget: Budget, count: int, cap: int) -> str:
+    """Return how often a watchdog or its hosts ended a job or a rank, and how often they may."""
+    ends = "a watchdog has stopped" if budget is Budget.WATCHDOG else "its hosts have failed"
+    return f"{ends} it {say_times(count)}, and may do so {say_times(cap)}"
 
 
 def infra_delay_seconds(in_row: int, retry: RetryPolicy, *, job_id: str, chance: float) -> float:
@@ -331,13 +337,13 @@ def _charge_infra(case: _EndCase, charges: Charges, chance: float) -> Decision:
     if charges.infra >= cap:
         spent = f"{text}; failed by its hosts {say_times(after.infra)}, and its budget of {cap} is spent"
         return case.end(after, spent, retry="exhausted" if cap else None)
-    forgiven = f"failed by its hosts {after.infra} of at most {cap} times"
+    forgiven = say_forgiven(Budget.INFRA, after.infra, cap)
     if in_row == 1:
         avoid = case.found.cause in (Cause.GPU_FAULT, Cause.SILENT_CORRUPTION)
         return case.requeue(after, f"{text}; it runs again; {forgiven}", avoid=avoid)
     delay = infra_delay_seconds(in_row, case.policy.retry, job_id=ending.job_id, chance=chance)
     text = f"{text}; it runs again in {delay:.4g} s, on another host where one fits"
-    return case.pause(after, f"{text}; {forgiven}, {in_row} in a row", delay)
+    return case.pause(after, f"{text}; {forgiven}; that was failure {in_row} in a row", delay)
 
 
 def _charge_retries(case: _EndCase, charges: Charges, chance: float) -> Decision:

@@ -32,6 +32,7 @@ from holdfast.core.endings.decide import (
     Policy,
     find_budget,
     is_final,
+    say_forgiven,
     say_times,
     start_delay_seconds,
 )
@@ -77,7 +78,7 @@ def plan_replacement(
     found = find_member_cause(task, rules)
     case = _MemberCase(job, task, found, is_proof=_is_proof(task, rules))
     if found.rule == REPLACED:
-        return case.go_on(Budget.NOTHING, "the script replaced it", bar_host=True)
+        return case.go_on(Budget.NOTHING, ", because the script replaced it", bar_host=True)
     budget = find_budget(found)
     if is_final(found, policy):
         return case.give_up(budget, "that is not to be run again")
@@ -86,7 +87,7 @@ def plan_replacement(
     if found.cause is Cause.START_TIMEOUT:
         return case.try_again(policy.start_failure_limit)
     if budget is Budget.NOTHING:
-        return case.go_on(budget, "at no charge")
+        return case.go_on(budget, ", at no charge")
     return case.charge(budget, policy)
 
 
@@ -131,21 +132,21 @@ class _MemberCase:
         trip = budget is Budget.WATCHDOG
         spent = self._charges.watchdog if trip else self._charges.infra
         cap = policy.watchdog_cap if trip else policy.infra_cap
-        ends = "stopped by a watchdog" if trip else "failed by its hosts"
         if trip and policy.on_trip == "fail":
             return self.give_up(budget, "its queue fails a job that trips")
         if spent >= cap:
+            ends = "stopped by a watchdog" if trip else "failed by its hosts"
             why = f"this rank was {ends} {say_times(spent + 1)}, and its budget of {cap} is spent"
             return self.give_up(budget, why)
         after = {"watchdog" if trip else "infra": spent + 1}
         self._charges = msgspec.structs.replace(self._charges, **after)
-        return self.go_on(budget, f"{ends} {spent + 1} of at most {cap} times")
+        return self.go_on(budget, f"; {say_forgiven(budget, spent + 1, cap)}")
 
     def go_on(self, budget: Budget, why: str, *, bar_host: bool = False) -> Replacement:
         """Return the decision to replace the member: with a longer delay each time (MEMBER-3), but
         at once where the script gave its host up."""
         delay = 0.0 if bar_host else self._pace()
-        text = f"it is replaced{_say_delay(delay)}, {why}"
+        text = f"it is replaced{_say_delay(delay)}{why}"
         return self._make(True, budget, text, delay, bar_host)
 
     def _pace(self) -> float:

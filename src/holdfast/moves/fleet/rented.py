@@ -81,6 +81,11 @@ def lost_word(rental: RentedHost, reason: str) -> str:
     return make_lost("host_preempted" if preempted else "host_gone", reason)
 
 
+def say_taken(reason: str) -> str:
+    """Return the words that are added to an end that was told before its provider's message came."""
+    return f"its provider took the host away: {reason}"
+
+
 def judge_host(
     spec: PoolSpec,
     state: HostState,

@@ -11,7 +11,8 @@ import pytest
 from holdfast.controller.fleet import prices
 from holdfast.controller.fleet.cycle import PoolCycles
 from holdfast.controller.fleet.forget import forget_pool
-from holdfast.core.causes import Cause
+from holdfast.controller.loops.drains import DrainsLoop
+from holdfast.core.causes import Budget, Cause
 from holdfast.core.facts import TaskFacts
 from holdfast.core.fleet.instances import Machine, MachineState
 from holdfast.core.ids import TaskKey
@@ -295,13 +296,8 @@ async def test_a_preempted_machine_is_told_from_one_that_is_lost(
     assert words in gone.reason
 
 
-async def test_the_tasks_of_a_machine_that_is_about_to_be_taken_away_save_and_go(
-    world: World,
-) -> None:
-    """EVICT-2: of the provider's two minutes, 30 s are left for the upload."""
-    for _ in range(3):
-        await world.cycle()
-    (host,) = await world.active()
+async def start_task(world: World, host: str) -> TaskKey:
+    """Run a job of one task on the host of machine m-1."""
     job = NewJob(id="0" * 20, spec=JobSpec(argv=("true",)), queue="cpu")
     await world.store.jobs.submit_jobs([job], now=world.now)
     (capacity,) = (await world.store.admission.read_admission(9, now=world.now)).hosts
@@ -314,6 +310,17 @@ async def test_the_tasks_of_a_machine_that_is_about_to_be_taken_away_save_and_go
     key = TaskKey(job.id, 0, 1)
     await world.sync(host, "m-1")
     await world.sync(host, "m-1", live=(key,), started=(key,))
+    return key
+
+
+async def test_the_tasks_of_a_machine_that_is_about_to_be_taken_away_save_and_go(
+    world: World,
+) -> None:
+    """EVICT-2: of the provider's two minutes, 30 s are left for the upload."""
+    for _ in range(3):
+        await world.cycle()
+    (host,) = await world.active()
+    key = await start_task(world, host)
     machine = world.provider.machines["m-1"]
     world.dead = {"m-1"}
     world.provider.machines["m-1"] = msgspec.structs.replace(
@@ -513,3 +520,44 @@ async def test_a_pool_that_is_gone_is_measured_no_more(world: World) -> None:
         world.tick(60)
     for name in ("usd_per_hour", "spent_today_usd", "queued_tasks"):
         assert registry.get_sample_value(f"holdfast_pool_{name}", {"pool": "p"}) is None
+
+
+@pytest.mark.parametrize("announced", [False, True])
+async def test_the_providers_word_stands_at_an_end_that_term_brought_first(
+    world: World, announced: bool
+) -> None:
+    """Slurm's preemption sends TERM, so the agent stops its tasks and says goodbye before the queue
+    shows `PREEMPTED`. A pod is often gone from the list before it is listed as ended."""
+    for _ in range(3):
+        await world.cycle()
+    (host,) = await world.active()
+    key = await start_task(world, host)
+    world.dead = {"m-1"}
+    stopped = TaskFacts(stopped=True, signal=15, stop_cause=Cause.HOST_DRAINED)
+    await world.sync(host, "m-1", ended=((key, stopped),))
+    await DrainsLoop(world.controller).run_once()
+    await world.sync(host, "m-1", leaving=True)
+    left = await world.store.hosts.get_host(host)
+    assert (left.state, left.reason) == (HostState.TERMINATED, "its agent left")
+    world.provider.machines["m-1"] = msgspec.structs.replace(
+        world.provider.machines["m-1"],
+        state=MachineState.ENDING if announced else MachineState.GONE,
+        reason="PREEMPTED on n1",
+        lost="preempted",
+    )
+    await world.cycle()
+    said = "PREEMPTED on n1"
+    if announced:
+        world.provider.hidden = {"m-1"}
+        await world.cycle()
+        await world.cycle()
+        said = f"its provider lists it no more, and had said: {said}"
+    words = f"its provider took the host away: {said}"
+    (gone,) = [
+        i for i in await world.store.fleet.list_instances(include_gone=True) if i.host_id == host
+    ]
+    assert (gone.state, gone.fault, gone.reason) == (InstanceState.GONE, "preempted", said)
+    assert (await world.store.hosts.get_host(host)).reason == f"its agent left; {words}"
+    (attempt, *_) = await world.store.jobs.list_attempts(key.job_id)
+    assert (attempt.cause, attempt.charged_to) == (Cause.HOST_DRAINED, Budget.NOTHING)
+    assert attempt.reason.endswith(f"its host was shut down; {words}")

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from holdfast.core.bundles.code import CodeRef, check_code, check_url
 from holdfast.core.spec import JobSpec, check_spec
 from holdfast.errors import ValidationError
+from holdfast.work.making.inputs import find_files
 
 COMMIT = "a" * 40
 
@@ -62,3 +66,19 @@ def test_setup_goes_before_a_command_and_reads_files_below_the_folder() -> None:
     ):
         with pytest.raises(ValidationError, match=r"setup|environment|pattern"):
             check_spec(wrong)
+
+
+@pytest.mark.parametrize("pattern", ["", "./", ".//.", "/", "a/..", "**a/x", "a/b**"])
+def test_a_pattern_that_names_no_files_of_the_folder_is_refused(pattern: str) -> None:
+    with pytest.raises(ValidationError, match=f"^'{re.escape(pattern)}' (is|has) "):
+        check_spec(JobSpec(argv=("x",), setup="x", setup_files=(pattern,)))
+
+
+@pytest.mark.parametrize(
+    "pattern", ["*.txt", "**", "**.txt", "./*.txt", "a/**/[b", "**/*.in", "a/"]
+)
+def test_files_are_found_by_every_pattern_that_is_accepted(tmp_path: Path, pattern: str) -> None:
+    """A pattern that the search itself refuses would end a job with a traceback."""
+    check_spec(JobSpec(argv=("x",), setup="x", setup_files=(pattern,)))
+    (tmp_path / "a.txt").touch()
+    assert find_files(tmp_path, [pattern]) in ([], [tmp_path / "a.txt"])

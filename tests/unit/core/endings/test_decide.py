@@ -474,8 +474,8 @@ def test_infrastructure_failures_in_a_row_back_off_and_avoid_the_host() -> None:
         charges = decision.charges
     assert delays == [60, 120, 240, 480, 960, 1920, 3600, 3600]
     assert judge(Cause.AGENT_TRANSIENT, first.charges).reason == (
-        "it happened; it runs again in 60 s, on another host where one fits; failed by its hosts 2 "
-        "of at most 10 times, 2 in a row"
+        "it happened; it runs again in 60 s, on another host where one fits; its hosts have "
+        "failed it 2 times, and may do so 10 times; that was failure 2 in a row"
     )
 
 

@@ -8,6 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.core.causes import Cause
+from holdfast.core.endings.classify import STOPPED
 from holdfast.core.fleet.faults import HostFault
 from holdfast.core.fleet.instances import Offer
 from holdfast.core.fleet.pools import PoolSpec
@@ -25,6 +26,7 @@ from holdfast.moves.fleet.rented import (
     lost_word,
     made_event,
     name_host,
+    say_taken,
     take,
     take_host,
 )
@@ -381,15 +383,28 @@ async def _lose(
     counts: bool,
 ) -> bool:
     """Write that a machine is gone, and move its host to its next state. counts: the fault counts
-    for the breaker of spawns."""
+    for the breaker of spawns.
+
+    A provider often says that it took the machine away only after TERM has emptied the host, so its
+    words are added to what the goodbye left: the host's reason, and those of attempts that TERM
+    stopped. Their charge stands, because both ends are charged to nothing."""
     if take(rental.state, event) is None:
         return False
     await tx.run("lose_instance", id=rental.host_id, reason=reason, now=at)
     await write_events(tx, [ended_event(rental, event, reason)], at)
+    taken = fault is HostFault.PREEMPTED
     if gone_event(rental, event) is HostEvent.TERMINATE:
-        await _terminate(tx, msgspec.structs.replace(rental, fault=str(fault)), reason, at)
+        rental = msgspec.structs.replace(rental, fault=str(fault))
+        left = await _terminate(tx, rental, reason, at) is None
+        if taken:
+            await tx.run("note_fault", id=rental.host_id, fault=str(fault))
+        if taken and left:
+            await tx.run("add_host_reason", id=rental.host_id, words=say_taken(reason))
     else:
         await _fail(tx, rental, fault, reason, at, counts=counts)
+    if taken:
+        words = say_taken(reason)
+        await tx.run("add_taken_reason", id=rental.host_id, rule=STOPPED, words=words)
     return True
 
 

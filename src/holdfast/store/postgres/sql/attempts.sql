@@ -167,6 +167,14 @@ update attempts a set {merge:attempt:a}
 from jsonb_to_recordset(%(rows)s::jsonb) as x({recordset:attempt})
 where a.job_id = any(%(ids)s) and a.job_id = x.job_id and a.number = x.number;
 
+-- name: add_taken_reason
+-- Of attempts that the shutdown of a host stopped. They ended before its goodbye, at most a long grace earlier; the bound on
+-- `ended_at` keeps the scan short.
+update attempts a set reason = concat_ws('; ', nullif(a.reason, ''), %(words)s::text)
+from hosts h
+where h.id = %(id)s and a.ended_at >= h.state_at - interval '15 minutes' and a.cause = 'host_drained' and a.rule = %(rule)s
+  and a.host_ids[coalesce(a.trigger_rank, 0) + 1] = h.id;
+
 -- ---- Logs.
 
 -- name: find_attempt_on_host

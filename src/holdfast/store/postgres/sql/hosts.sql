@@ -178,6 +178,9 @@ update hosts set state = %(state)s, reason = %(reason)s,
        state_at = case when state = %(state)s then state_at else %(now)s end
 where id = %(id)s;
 
+-- name: add_host_reason
+update hosts set reason = concat_ws('; ', nullif(reason, ''), %(words)s::text) where id = %(id)s;
+
 -- name: find_drain_deadlines
 select id, drain_cause from hosts where state = 'draining' and drain_deadline <= %(now)s order by id;
 
