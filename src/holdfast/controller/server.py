@@ -405,7 +405,8 @@ async def _serve_store(
         gc.freeze()
         gc.set_threshold(COLLECT_AFTER)
         log.info("checkpoints are kept in %s", blobs.place)
-        log.info("serving %s; %s", running.url, _say_next(config, running.url))
+        log.info("serving %s", running.url)
+        log.info("%s", _say_next(config, running.url))
         await _wait_for_end(running, stopped)
         log.info("stopping")
     finally:

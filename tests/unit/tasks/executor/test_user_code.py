@@ -28,7 +28,7 @@ async def state() -> dict:
         "folder": os.getcwd(), "var": var.get(), "umask": mask, "recursion": sys.getrecursionlimit(),
         "handlers": [str(signal.getsignal(n)).split(" at ")[0] for n in (2, 10, 14, 15, 17)],
         "blocked": len(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
-        "alarm": signal.getitimer(signal.ITIMER_REAL),
+        "alarm": list(signal.getitimer(signal.ITIMER_REAL)),
         "out": [type(f).__name__ + str(f.closed) for f in (sys.stdout, sys.stderr)],
         "files": [os.fstat(fd).st_ino for fd in (1, 2)], "pid": os.getpid(),
         "tasks": len(asyncio.all_tasks()),
