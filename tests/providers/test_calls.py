@@ -97,7 +97,7 @@ def test_an_unknown_kind_is_answered_with_the_known() -> None:
 
 
 @pytest.mark.parametrize(
-    "config", [{"deadline_seconds": 0}, {"deadline_seconds": "x"}, {"folder": 1}]
+    "config", [{"deadline_seconds": 0}, {"deadline_seconds": "x"}, {"folder": []}]
 )
 def test_a_value_that_does_not_fit_is_refused(config: dict[str, object]) -> None:
     with pytest.raises(ValidationError, match=next(iter(config))):

@@ -38,10 +38,10 @@ LATER = Migration(2, "later", "create table later (id int)")
 
 
 def test_migrating_twice_makes_the_tables_once(pg_database: str) -> None:
-    assert read_status(pg_database) == (0, [], ["0001_schema"])
+    assert read_status(pg_database)[:3] == (0, [], ["0001_schema"])
     assert migrate(pg_database) == ["0001_schema"]
     assert migrate(pg_database) == []
-    assert read_status(pg_database) == (1, ["0001_schema"], [])
+    assert read_status(pg_database)[:3] == (1, ["0001_schema"], [])
     with psycopg.connect(pg_database) as conn:
         queues = dict(conn.execute("select name, settings from queues").fetchall())
     assert queues == BUILTIN_QUEUES

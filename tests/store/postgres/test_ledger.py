@@ -143,7 +143,7 @@ async def test_the_silence_before_a_trip_turns_from_work_into_a_stall(rig: Rig) 
 async def test_steps_that_the_next_attempt_does_again_turn_from_kept_into_lost(rig: Rig) -> None:
     await rig.host("h1", gpus=1)
     await close(rig)
-    job, key = await rig.running(gpus=1, cpu_slots=0)
+    job, key = await rig.running(gpus=1, cpus=0)
     told = Tally(ms={"kept": 100_000}, now="kept", beaten=True, first_step=1, step=100)
     rig.tick(100)
     await tell(rig, key, told)

@@ -99,9 +99,10 @@ class LedgerReads(OnSession):
         self, tx: Tx, since: datetime, until: datetime
     ) -> tuple[datetime, datetime]:
         """Return the span that is counted for `[since, until)`: up to the last minute that is closed,
-        and of whole minutes, or of the hours or days that are left of an older time."""
-        since, until, kept = await self._find_span(tx, since, until)
-        return widen_span(since, max(since, until), kept)
+        and of whole minutes, or of the hours or days that are left of an older time. A span of which
+        no minute is closed is returned as it was given."""
+        begin, end, kept = await self._find_span(tx, since, until)
+        return widen_span(begin, end, kept) if begin < end else (since, until)
 
     @reads
     async def read_losses(
