@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import tempfile
@@ -14,6 +15,11 @@ import pytest
 from holdfast.agent.watch.left_memory import find_left_memory
 
 MIB = 1 << 20
+LIBC = ctypes.CDLL(None)
+LIBC.mmap.restype, LIBC.mmap.argtypes = ctypes.c_void_p, [
+    ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long,
+]  # fmt: skip
+LIBC.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
 HEAD = "key shmid perms size cpid lpid nattch uid gid cuid cgid atime dtime ctime rss swap"
 
 
@@ -29,6 +35,13 @@ def write(path: Path, size: int = MIB) -> Path:
     return path
 
 
+def map_alone(path: Path) -> ctypes.c_void_p:
+    """Map a file without a descriptor that stays open, as the `mmap` of Python keeps one."""
+    with path.open("rb") as file:
+        view = LIBC.mmap(None, MIB, mmap.PROT_READ, mmap.MAP_SHARED, file.fileno(), 0)
+    return ctypes.c_void_p(view)
+
+
 def names(folder: Path, **bounds: float) -> dict[str, int]:
     found = find_left_memory(folder=folder, **bounds)
     return {Path(left.path).name: left.bytes for left in found if left.path}
@@ -39,10 +52,10 @@ def test_only_files_that_no_process_maps_or_holds_open_are_left(folder: Path) ->
     write(folder / "staged/a"), write(folder / "staged/b")
     write(folder / "read/a"), write(folder / "read/b")
     write(folder / "libpod_lock")
-    with write(folder / "mapped").open("r+b") as file:
-        view = mmap.mmap(file.fileno(), 0)
-    with view, write(folder / "open").open("rb"), (folder / "read/a").open("rb"):
+    view = map_alone(write(folder / "mapped"))
+    with write(folder / "open").open("rb"), (folder / "read/a").open("rb"):
         assert names(folder) == {"left": MIB, "staged": 2 * MIB}
+    assert LIBC.munmap(view, MIB) == 0
     assert set(names(folder)) == {"left", "staged", "read", "mapped", "open"}
 
 

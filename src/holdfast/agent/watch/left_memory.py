@@ -9,6 +9,7 @@ SHM-1  Memory counts as left only where no process that this one may see maps it
 """
 
 import asyncio
+import contextlib
 import logging
 import math
 import os
@@ -92,11 +93,14 @@ def _is_ours(uid: int) -> bool:
 
 
 def _read_files(top: Path) -> dict[str, os.stat_result]:
-    """Return name → status of the regular file at `top`, or of those in the folder there."""
+    """Return name → status of the regular file at `top`, or of those in the folder there; nothing
+    for a folder of too many to look at them all."""
     found: dict[str, os.stat_result] = {}
     paths = [top]
-    while paths and len(found) < _MAX_FILES:
+    while paths:
         path = paths.pop()
+        if len(found) >= _MAX_FILES:
+            return {}
         try:
             if path.is_symlink():
                 continue
@@ -113,7 +117,9 @@ def _find_used(
     names: set[str], numbers: set[tuple[int, int]], proc: Path
 ) -> tuple[set[str], set[tuple[int, int]]]:
     """Return those of the files that processes hold open, by name, and map, by device and inode."""
-    lasts = {name.rpartition("/")[2]: name for name in names}
+    by_last: dict[str, list[str]] = {}  # the path before it is another's in other namespaces
+    for name in names:
+        by_last.setdefault(name.rpartition("/")[2], []).append(name)
     devices = {f"{os.major(dev):02x}:{os.minor(dev):02x}".encode(): dev for dev, _ in numbers}
     mapped = re.compile(rb" (" + b"|".join(map(re.escape, devices)) + rb") (\d+) ")
     held: set[str] = set()
@@ -124,15 +130,14 @@ def _find_used(
             continue
         if time.monotonic() > give_up_at:
             raise TimeoutError("there are too many processes")
-        try:
+        with contextlib.suppress(OSError):  # it is gone, or another user's
             for device, number in mapped.findall((process / "maps").read_bytes()):
                 used.add((devices[device], int(number)))
             for opened in os.listdir(process / "fd"):
-                link = os.readlink(process / "fd" / opened).removesuffix(" (deleted)")
-                if (name := lasts.get(link.rpartition("/")[2])) is not None:
-                    held.add(name)
-        except OSError:
-            continue  # it is gone, or another user's
+                with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                    link = os.readlink(process / "fd" / opened).removesuffix(" (deleted)")
+                    alike = by_last.get(link.rpartition("/")[2], ())
+                    held.update(name for name in alike if link.endswith(f"/{name}"))
     return held, used
 
 
