@@ -6,7 +6,7 @@ PLACE-1  Each call is watched anew: its time, its silence and its evidence begin
          model names how long a call may be silent.
 PLACE-2  While a model is loaded only the time of the loading counts, by the model's own limit, and
          while one is unloaded only that time, by the limit of every unloader, because an unloader
-         that hangs would else use up the time of the next loading; an executor that waits for calls
+         that hangs would else hold its GPU as long as a loading may take; an executor that waits for calls
          is not watched.
 PLACE-3  An agent that takes over goes on with the watch of a call that still runs.
 """

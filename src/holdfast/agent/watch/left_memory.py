@@ -50,8 +50,8 @@ async def tell_left_memory(task: AgentTask, folder: Path = FOLDER) -> list[str]:
     if not is_told(found):
         return []
     return [
-        f"{say_left_memory(found)}, written while it ran and used by no process seen here, stays "
-        f"until it is removed; unless another job needs it: {name_removal(found)}"
+        f"programs that ran at its time have left {say_left_memory(found)}; this memory stays "
+        f"until you remove it; unless another job needs it: {name_removal(found)}"
     ]
 
 
