@@ -40,6 +40,7 @@ PHASE_IDLE, PHASE_LOADING, PHASE_CALLING = 0, 1, 2
 PHASE_UNABLE = 3
 """The phase of an executor that ends because functions of its app cannot run on this host; its log
 says why."""
+PHASE_UNLOADING = 4
 
 
 TAKES = ("saves",)

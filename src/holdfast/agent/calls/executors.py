@@ -42,6 +42,7 @@ from holdfast.wire.calls import (
     PHASE_CALLING,
     PHASE_IDLE,
     PHASE_LOADING,
+    PHASE_UNLOADING,
     TAKES,
     AgentFrame,
     BlobDone,
@@ -59,6 +60,7 @@ from holdfast.wire.frames import FrameReader
 log = logging.getLogger("holdfast.agent.calls")
 
 WAIT_SECONDS = 20.0
+_MODEL_PHASES = (PHASE_LOADING, PHASE_UNLOADING)
 _IN_FLIGHT = 2
 _AGAIN_SECONDS = (0.1, 5.0)
 _ECHO_SECONDS = (0.005, 0.5)
@@ -327,7 +329,7 @@ class Executors:
             self.watching.poke()
         self._end_cancelled_later(line, said.cancelled)
         for batch_id, position in said.killed:
-            self._end_call(said.key, (batch_id, position), (PHASE_CALLING, PHASE_LOADING))
+            self._end_call(said.key, (batch_id, position), (PHASE_CALLING, *_MODEL_PHASES))
         frame = AgentFrame(
             batches=said.batches,
             recorded=said.recorded,
@@ -396,7 +398,7 @@ def make_closing(task_folder: Path, facts: TaskFacts, last_beat: LastBeat | None
     place = read_place(task_folder)
     if place is None or place.phase == PHASE_IDLE or not place.batch:
         return Closing(facts=facts)
-    loading = place.phase == PHASE_LOADING
+    loading = place.phase in _MODEL_PHASES
     step = None if last_beat is None else last_beat.step
     return Closing(
         batch=place.batch, position=place.position, loading=loading, step=step, facts=facts

@@ -4,8 +4,10 @@ PLACE-1  Each call is watched anew: its time, its silence and its evidence begin
          beats before that do not count. The call is watched for stalls from its own first beat,
          because a call that only waits sends none; or from its beginning, if its function or its
          model names how long a call may be silent.
-PLACE-2  While a model is loaded only the time of the loading counts, by the model's own limit; an
-         executor that waits for calls is not watched.
+PLACE-2  While a model is loaded only the time of the loading counts, by the model's own limit, and
+         while one is unloaded only that time, by the limit of every unloader, because an unloader
+         that hangs would else hold its GPU as long as a loading may take; an executor that waits for calls
+         is not watched.
 PLACE-3  An agent that takes over goes on with the watch of a call that still runs.
 """
 
@@ -26,6 +28,7 @@ from holdfast.wire.calls import (
     PHASE_CALLING,
     PHASE_IDLE,
     PHASE_LOADING,
+    PHASE_UNLOADING,
     PLACE_BYTES,
     PLACE_FORMAT,
     Batch,
@@ -33,7 +36,7 @@ from holdfast.wire.calls import (
     SetInfo,
 )
 
-LOAD_SECONDS = 1800.0
+LOAD_SECONDS, UNLOAD_SECONDS = 1800.0, 300.0
 _TRIES = 8
 
 
@@ -85,6 +88,8 @@ def choose_watch(
     if phase == PHASE_LOADING:
         seconds = limits.load_seconds or LOAD_SECONDS
         return msgspec.structs.replace(own, time_limit_seconds=seconds)
+    if phase == PHASE_UNLOADING:
+        return msgspec.structs.replace(own, time_limit_seconds=UNLOAD_SECONDS)
     if phase != PHASE_CALLING or info is None:
         return own
     watch, stall = info.watch, limits.stall_seconds

@@ -39,6 +39,7 @@ from holdfast.agent.uplink.logs import STREAMS, LogShipper, read_log_tail
 from holdfast.agent.uplink.news import News
 from holdfast.agent.uplink.transfers import find_failed_saves
 from holdfast.agent.watch.faults import FaultLooks
+from holdfast.agent.watch.left_memory import tell_left_memory
 from holdfast.agent.watch.runner import WatchRunner
 from holdfast.core.facts import TaskFacts
 from holdfast.core.states import AgentTaskEvent, AgentTaskState
@@ -95,7 +96,8 @@ class TaskEnds:
         alone = task.order is None or task.order.world_size == 1
         if not (facts.succeeded and alone):  # otherwise no next attempt could use them
             await self.checkpoints.upload_last(task)
-        for sentence in find_failed_saves(out_path(task)):
+        left = [] if facts.succeeded else await tell_left_memory(task)
+        for sentence in (*find_failed_saves(out_path(task)), *left):
             task.note(task.redactor.mask_text(sentence))
         if task.saved.notices:
             notices = (*facts.notices, *task.saved.notices)

@@ -42,6 +42,7 @@ from holdfast.version import VERSION
 _SYNC_TRIES = 5
 _CONNECT_SECONDS = 1.0
 _ENGINE_SECONDS = 20.0
+_YOUNG_SECONDS = 60.0
 _TIMEX_BYTES = 512  # more than the kernel's `struct timex`
 _TIME_ERROR = 5  # of adjtimex(2): the clock is not synchronised
 
@@ -248,15 +249,26 @@ def look_at_containers() -> ContainerFacts:
 
 
 def look_at_shared_memory() -> SharedMemoryFacts:
-    """Return the room of /dev/shm."""
+    """Return the room of /dev/shm, and the memory that no process uses, and that was not made just
+    now for one that is about to start."""
+    from holdfast.agent.watch.left_memory import find_left_memory
+
     try:
         disk = os.statvfs("/dev/shm")
         with tempfile.TemporaryFile(dir="/dev/shm", prefix=".holdfast-doctor-") as file:
             file.write(b"\0")
     except OSError as error:
         return SharedMemoryFacts(error=error.strerror or str(error))
+    left, why = [], ""
+    try:
+        left = find_left_memory(until=time.time() - _YOUNG_SECONDS)
+    except (OSError, TimeoutError) as error:
+        why = str(error)
     return SharedMemoryFacts(
-        total_bytes=disk.f_blocks * disk.f_frsize, free_bytes=disk.f_bavail * disk.f_frsize
+        total_bytes=disk.f_blocks * disk.f_frsize,
+        free_bytes=disk.f_bavail * disk.f_frsize,
+        left=tuple(left),
+        left_error=why,
     )
 
 

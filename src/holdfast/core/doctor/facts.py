@@ -4,6 +4,8 @@ from datetime import datetime
 
 import msgspec
 
+from holdfast.core.doctor.left_memory import LeftMemory
+
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The root of the doctor's facts."""
@@ -110,11 +112,14 @@ class LimitFacts(Facts, frozen=True, kw_only=True):
 
 
 class SharedMemoryFacts(Facts, frozen=True, kw_only=True):
-    """The file system at /dev/shm. error: why it cannot be written."""
+    """The file system at /dev/shm. error: why it cannot be written. left: the shared memory that
+    no process uses; left_error: why that is not known."""
 
     total_bytes: int = 0
     free_bytes: int = 0
     error: str = ""
+    left: tuple[LeftMemory, ...] = ()
+    left_error: str = ""
 
 
 class ZoneFacts(Facts, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from holdfast.core.doctor.facts import (
     ZoneFacts,
 )
 from holdfast.core.doctor.findings import DoctorFinding, ok, problem, warning
+from holdfast.core.doctor.left_memory import is_told, name_removal, say_left_memory
 
 LEAST_FREE_BYTES, LOW_FREE_BYTES = 256 << 20, 5 << 30
 LOW_SHARE = 0.05
@@ -163,7 +164,8 @@ def judge_limits(facts: LimitFacts) -> Iterator[DoctorFinding]:
 
 
 def judge_shared_memory(facts: SharedMemoryFacts) -> Iterator[DoctorFinding]:
-    """Yield a finding about /dev/shm, through which the loaders of PyTorch and NCCL talk."""
+    """Yield findings about /dev/shm, through which the loaders of PyTorch and NCCL talk, and about
+    the shared memory that ended programs left behind."""
     mend = "Mount it anew: mount -o remount,size=50% /dev/shm; a container gets --shm-size"
     if facts.error:
         yield problem("shm", f"/dev/shm cannot be written: {facts.error}", mend)
@@ -175,6 +177,12 @@ def judge_shared_memory(facts: SharedMemoryFacts) -> Iterator[DoctorFinding]:
         )
     else:
         yield ok("shm", f"/dev/shm has {_gib(facts.free_bytes)} free of {_gib(facts.total_bytes)}")
+    if is_told(facts.left):
+        said = f"no process that doctor sees here uses {say_left_memory(facts.left)}"
+        yield warning("shm", said, f"Unless a job still needs it: {name_removal(facts.left)}")
+    elif facts.left_error:
+        said = f"whether ended programs left shared memory is not known: {facts.left_error}"
+        yield warning("shm", said, "Run doctor once more while fewer processes run")
 
 
 def judge_zone(facts: ZoneFacts) -> Iterator[DoctorFinding]:

@@ -25,6 +25,7 @@ from holdfast.supervisor.host.config import ManagerConfig
 from holdfast.supervisor.host.idle_word import IdleWord
 from holdfast.supervisor.host.leftovers import end_leftovers, hold_folder
 from holdfast.supervisor.host.local_line import LocalLine, make_line_folder
+from holdfast.supervisor.host.ports import answer_port
 from holdfast.supervisor.host.processes import RankProcesses
 from holdfast.supervisor.host.simulated import SimulatedProcesses
 from holdfast.supervisor.host.warden import (
@@ -372,6 +373,8 @@ class _HostManager:
             self._ranks.stop(message)
         elif isinstance(message, bus.Forget):
             self._ranks.forget(message.groups)
+        elif isinstance(message, bus.FindPort):
+            self._say(answer_port(message))
         elif isinstance(message, bus.End):
             self._session.end(message)
 

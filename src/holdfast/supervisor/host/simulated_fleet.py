@@ -16,10 +16,11 @@ import zmq
 from holdfast.process.loop import catch_signals
 from holdfast.process.spawn import raise_descriptor_limit
 from holdfast.supervisor.host.host_manager import dial
+from holdfast.supervisor.host.ports import answer_port
 from holdfast.supervisor.host.simulated import SimulatedProcesses
 from holdfast.supervisor.line.keys import ManagerKey
 from holdfast.supervisor.line.session_host import HostSession
-from holdfast.wire.bus.messages import End, MachineFacts, Up, encode_message
+from holdfast.wire.bus.messages import End, FindPort, MachineFacts, Up, encode_message
 
 _MAX_SOCKETS = 65_000
 _FRAMES_PER_TURN = 64
@@ -67,6 +68,8 @@ class _SimulatedHost:
             answers = self.processes.take(message, now)
             if answers:
                 self.say(answers)
+            elif isinstance(message, FindPort):
+                self.say([answer_port(message)])
             elif isinstance(message, End):
                 self.session.end(message)
         return True

@@ -31,15 +31,16 @@ MAX_LAUNCH_BYTES = 8 << 20  # the most bytes of one frame, with room to spare
 
 
 class _Request:
-    """A signal on its way to one host or several."""
+    """A signal on its way to one host or several, or a question to one. value: the sum of the
+    answers so far."""
 
-    __slots__ = ("future", "left", "reached", "several")
+    __slots__ = ("future", "left", "several", "value")
 
     def __init__(self, future: Future[int], count: int) -> None:
         self.future = future
         self.left = count
         self.several = count > 1
-        self.reached = 0
+        self.value = 0
 
 
 class CrewRoster:
@@ -64,6 +65,7 @@ class CrewRoster:
             wire.LaunchFailed: self._take_launch_failed,
             wire.Exited: self._take_exited,
             wire.Signalled: self._take_signalled,
+            wire.PortFound: self._take_port,
             wire.Deliver: self._take_delivery,
             wire.Dropped: self._take_dropped,
             wire.HostUsage: Host.note_usage,
@@ -220,6 +222,21 @@ class CrewRoster:
             order = wire.SignalProcesses(self._request_number, group, ranks, number, whole_group)
             self._say(host, wire.encode_message(order))
 
+    def find_port(self, host: Host, ports: range) -> Future[int]:
+        """Ask a host for a free port of these; the value of the future is 0 where it finds none."""
+        future: Future[int] = Future("a free port", host)
+        self.ask(self._find_port, future, host, ports)
+        return future
+
+    def _find_port(self, future: Future[int], host: Host, ports: range) -> None:
+        if host.connection_lost():
+            future.set_exception(host.make_error())
+            return
+        self._request_number += 1
+        self._requests[self._request_number] = (_Request(future, 1), host)
+        order = wire.FindPort(self._request_number, ports[0], ports[-1])
+        self._say(host, wire.encode_message(order))
+
     def stop(self, processes: Sequence[Process], grace_seconds: float) -> None:
         """End many processes at once: TERM, grace, KILL."""
         self.ask(self._stop, list(processes), grace_seconds)
@@ -302,10 +319,16 @@ class CrewRoster:
         self.changed()
 
     def _take_signalled(self, host: Host, message: wire.Signalled) -> None:
-        request, whose = self._requests.get(message.request, (None, None))
+        self._answer(host, message.request, message.reached)
+
+    def _take_port(self, host: Host, message: wire.PortFound) -> None:
+        self._answer(host, message.request, message.port)
+
+    def _answer(self, host: Host, number: int, value: int) -> None:
+        request, whose = self._requests.get(number, (None, None))
         if request is not None and whose is host:
-            request.reached += message.reached
-            self._close_request(message.request, request, None)
+            request.value += value
+            self._close_request(number, request, None)
 
     def _close_request(self, number: int, request: _Request, error: HoldfastError | None) -> None:
         del self._requests[number]
@@ -315,7 +338,7 @@ class CrewRoster:
         if error is not None and not request.several:
             request.future.set_exception(error)
         else:
-            request.future.set_result(request.reached)
+            request.future.set_result(request.value)
 
     def _take_delivery(self, host: Host, message: wire.Deliver) -> None:
         group: ProcessGroup | None = host.parts.get(message.group, (None, 0))[0]

@@ -70,8 +70,12 @@ class HostRoster:
     def request(self, hosts: Sequence[Host]) -> None:
         """Attach these handles of hosts to host managers, as managers connect."""
         for host in hosts:
-            self.hosts[host.number] = host
+            self._take_in(host)
         self.crew.ask(self._request, hosts)
+
+    def _take_in(self, host: Host) -> None:
+        self.hosts[host.number] = host
+        host.ask_port = self.crew.find_port
 
     def give_back(self, hosts: Sequence[Host], code: int, reason: str, bad_machine: bool) -> None:
         """End the managers of these hosts; the hosts' handles are lost for the reason given."""
@@ -215,7 +219,7 @@ class HostRoster:
     def adopt(self, host: Host) -> None:
         """Take over the handle of a host from an earlier script, after the groups on that host.
         Call this before the bus starts."""
-        self.hosts[host.number] = host
+        self._take_in(host)
         if host.connection_lost():
             self._await_clearing(host)
         elif host.identity:

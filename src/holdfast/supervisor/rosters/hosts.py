@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -43,7 +43,7 @@ class Host:
     that manager is.
 
     Only the bus's thread changes it. `demand`, `peer` (the manager's session), `identity` (the
-    manager's identity, also while a script that came back waits for it) and `parts` (group number →
+    manager's identity, also while a script that came back waits for it), `ask_port` and `parts` (group number →
     the group, and the host's index in it) are the library's own.
     """
 
@@ -60,6 +60,7 @@ class Host:
         self._reason: str | None = None
         self._held: list[bytes] = []  # encoded messages to send once the host is attached
         self._usage: HostUsage | None = None
+        self.ask_port: Callable[[Host, range], Future[int]]  # set by the roster
 
     def __str__(self) -> str:
         return self._facts.hostname if self._facts is not None else f"host {self.number} (waiting)"
@@ -73,6 +74,10 @@ class Host:
     def hostname(self) -> Future[str]:
         """Return a future for the machine's name, known once a manager is attached."""
         return self._hostname
+
+    def find_port(self, ports: range) -> Future[int]:
+        """Return a future for a port of these that is free on the machine; 0: it found none."""
+        return self.ask_port(self, ports)
 
     def time_connection_lost(self) -> Future[float]:
         """Return a future for when the host was lost or given back (Unix time). It is pending while

@@ -43,6 +43,7 @@ from holdfast.wire.calls import (
     PHASE_IDLE,
     PHASE_LOADING,
     PHASE_UNABLE,
+    PHASE_UNLOADING,
     AgentFrame,
     CallEnd,
     CallError,
@@ -326,7 +327,10 @@ class CallRunner:
 
     def _free_model(self, name: str, work: Callable[[], object]) -> None:
         """Run the function that unloads a model. Its exception is logged, and fails no call."""
+        before = self._place.phase
+        self._place.change_phase(PHASE_UNLOADING)
         failure = self._guard.shield(f"the unloader of model {name}", work)
+        self._place.change_phase(before)
         if failure is not None:
             self._describe(failure)
 
@@ -365,12 +369,10 @@ class CallRunner:
         wanted()
 
     def _drop_model(self) -> None:
-        """Unload the model, within the time limit of its loading."""
+        """Unload the model."""
         if SHELF.name is not None:
-            self._place.write(0, 0, PHASE_LOADING)
             SHELF.drop()
             self._hand.loaded = None
-            self._place.write(0, 0, PHASE_IDLE)
 
     def _begin_load(self, name: str) -> None:
         self._hand.loaded = None

@@ -39,6 +39,7 @@ _unpack = _HEADER.unpack_from
 
 Word = Annotated[str, Meta(max_length=256)]
 Id = Large
+Port = Annotated[int, Meta(ge=0, le=65_535)]
 
 
 class BusMessage(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -183,6 +184,13 @@ class Bye(BusMessage, frozen=True, tag=9):
     code: Whole
 
 
+class PortFound(BusMessage, frozen=True, tag=10):
+    """The answer to `FindPort`: a free port of the host; 0: none that was tried is free."""
+
+    request: Id
+    port: Port
+
+
 # ---- supervisor → manager
 
 
@@ -267,6 +275,14 @@ class Forget(BusMessage, frozen=True, tag=7):
     groups: list[Id]
 
 
+class FindPort(BusMessage, frozen=True, tag=9):
+    """The request for a port from `first` to `last` that is free on the host."""
+
+    request: Id
+    first: Port
+    last: Port
+
+
 class End(BusMessage, frozen=True, tag=8):
     """The order to end every process and exit with `code`. It is sent again whenever a manager that
     was given up sends a frame."""
@@ -287,8 +303,19 @@ Up = (
     | Dropped
     | HostUsage
     | Bye
+    | PortFound
 )
-Down = Welcome | Who | LaunchProcesses | SignalProcesses | StopProcesses | Send | Forget | End
+Down = (
+    Welcome
+    | Who
+    | LaunchProcesses
+    | SignalProcesses
+    | StopProcesses
+    | Send
+    | Forget
+    | End
+    | FindPort
+)
 
 _encoder = msgspec.msgpack.Encoder()
 encode_message = _encoder.encode

@@ -26,6 +26,11 @@ class FakeHost:
     def hostname(self) -> Future[str]:
         return self._name
 
+    def find_port(self, ports: range) -> Future[int]:
+        found: Future[int] = Future("a free port", self)
+        found.set_result(ports[self.number])
+        return found
+
     @property
     def attached(self) -> bool:
         return self._name.done() and self.lost_reason is None

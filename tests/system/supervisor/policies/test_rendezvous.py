@@ -3,13 +3,15 @@ runs under each of them."""
 
 from __future__ import annotations
 
+import socket
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.supervisor import find_rendezvous
+from holdfast.supervisor import Context, HostLost, find_rendezvous
+from holdfast.supervisor.policy.rendezvous import RENDEZVOUS_PORTS
 from tests.system.supervisor.policies.fakes import FakeHost
 from tests.system.supervisor.policies.rig import run_policy
 
@@ -59,15 +61,27 @@ def test_ranks_find_where_to_meet(tmp_path: Path, policy: str) -> None:
     assert int(port) > 0
 
 
-def test_the_next_start_meets_at_another_port() -> None:
-    """Else two runs that share a machine fail for ever, the second to come on the port of the
-    first."""
-    hosts: Any = [FakeHost(4).come()]
-    places = [find_rendezvous(hosts, restarts=3) for _ in range(20)]
-    assert {place["MASTER_ADDR"] for place in places} == {"10.0.0.4"}
-    assert {place["TORCHELASTIC_RESTART_COUNT"] for place in places} == {"3"}
-    assert len({place["MASTER_PORT"] for place in places}) > 1
-    assert all(29500 <= int(place["MASTER_PORT"]) < 30500 for place in places)
+def test_ranks_meet_at_the_port_that_the_first_host_found() -> None:
+    hosts: Any = [FakeHost(4).come(), FakeHost(5).come()]
+    assert find_rendezvous(hosts, restarts=3) == {
+        "MASTER_ADDR": "10.0.0.4",
+        "MASTER_PORT": "29504",
+        "TORCHELASTIC_RESTART_COUNT": "3",
+    }
+
+
+@pytest.mark.slow
+def test_a_host_finds_a_port_that_is_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, Context() as ctx:
+        port = taken.getsockname()[1]
+        (host,) = ctx.request_hosts(1)
+        answer = host.find_port(range(port, port + 1))  # asked before its manager came
+        ctx.start_local_managers(1)
+        assert answer.result(60) == 0
+        assert int(find_rendezvous([host])["MASTER_PORT"]) in RENDEZVOUS_PORTS
+        ctx.return_hosts([host])
+        with pytest.raises(HostLost):
+            host.find_port(RENDEZVOUS_PORTS).result(60)
 
 
 def test_every_policy_is_among_them() -> None:

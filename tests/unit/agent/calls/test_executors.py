@@ -23,6 +23,7 @@ from holdfast.agent.calls.home import ExecutorHome, make_place
 from holdfast.agent.calls.lines import ExecutorLine, ExecutorLines
 from holdfast.agent.calls.places import (
     LOAD_SECONDS,
+    UNLOAD_SECONDS,
     CallWatches,
     choose_watch,
     names_stall,
@@ -52,6 +53,7 @@ from holdfast.wire.calls import (
     PHASE_CALLING,
     PHASE_IDLE,
     PHASE_LOADING,
+    PHASE_UNLOADING,
     RETURNS,
     Batch,
     CallEnd,
@@ -593,6 +595,8 @@ def test_how_an_executor_is_watched_in_each_phase() -> None:
     loading = choose_watch(PHASE_LOADING, OWN, info, none)
     assert (loading.time_limit_seconds, loading.stall_watch) == (LOAD_SECONDS, False)
     assert choose_watch(PHASE_LOADING, OWN, info, long_stall).time_limit_seconds == 60.0
+    unloading = choose_watch(PHASE_UNLOADING, OWN, info, long_stall)
+    assert (unloading.time_limit_seconds, unloading.stall_watch) == (UNLOAD_SECONDS, False)
     patient = choose_watch(PHASE_CALLING, OWN, info, long_stall)
     assert (patient.stall_timeout_seconds, patient.silence_limit_seconds) == (3600.0, 3600.0)
     off = choose_watch(PHASE_CALLING, OWN, info, ModelLimits(stall_seconds=0.0))

@@ -4,8 +4,9 @@ dropped, and another one goes on with the disk and with what the guardian holds.
 from __future__ import annotations
 
 import asyncio
+import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -354,6 +355,30 @@ async def test_a_program_that_ends_before_its_start_was_seen_has_run(
     walk.life.hearing.take_end(ENDED)
     assert walk.life.task().began is made
     await walk.life.until(lambda: walk.life.task().state is S.REPORTED)
+
+
+@pytest.fixture
+def left() -> Iterator[str]:
+    """The path of a folder with 64 MiB of shared memory."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm", prefix="holdfast-tests-") as folder:
+        Path(folder, "left").write_bytes(bytes(64 << 20))
+        yield folder
+
+
+@pytest.mark.parametrize("code", [0, 3])
+async def test_a_failed_task_tells_what_it_left_in_shared_memory(
+    walk: Walk, left: str, code: int
+) -> None:
+    walk.life.hear(SyncAnswer(launch=[ORDER]))
+    started_at = read_boottime() - 60
+    walk.life.hearing.take_start(TaskStarted(key=KEY, pid=4321, started_at=started_at))
+    walk.uplink.there = True
+    walk.life.hearing.take_end(msgspec.structs.replace(ENDED, exit_code=code))
+    await walk.life.until(lambda: walk.life.task().state is S.REPORTED)
+    facts = walk.life.task().facts
+    assert facts is not None
+    told = [one for one in facts.notices if f"{left} (64 MiB)" in one and "rm -r -- " in one]
+    assert len(told) == (code != 0)
 
 
 PATH = (S.LAUNCHED, S.RUNNING, S.ENDING, S.SAVING, S.REPORTED, S.ACKNOWLEDGED, S.DONE)

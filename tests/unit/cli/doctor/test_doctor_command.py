@@ -81,7 +81,7 @@ def test_an_engine_that_hangs_holds_up_neither_the_doctor_nor_its_other_parts(
     found = json.loads(done.stdout)["findings"]
     told = {one["part"]: one for one in found}
     assert "containers did not end within 3 s" in told["containers"]["sentence"]
-    assert told["shm"]["level"] == "ok"
+    assert ("shm", "ok") in {(one["part"], one["level"]) for one in found}
     assert done.exit_code == 1
     pid = int((tmp_path / "pid").read_text())
     assert not Path(f"/proc/{pid}/exe").exists(), "the engine's client was left behind"

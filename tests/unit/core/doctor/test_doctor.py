@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from holdfast.core.doctor import facts, host
 from holdfast.core.doctor.controller import judge_controller
 from holdfast.core.doctor.findings import DoctorFinding, Level, find_gravest
+from holdfast.core.doctor.left_memory import LeftMemory
 from holdfast.core.doctor.machine import JUDGES, judge_machine
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -27,6 +28,7 @@ SERVER = facts.ControllerFacts(
     url="https://s", source="--url", user="alice", role="submit", token_id="t", version="1",
     client_version="1", clock_seconds=0.1,
 )  # fmt: skip
+SHM = facts.SharedMemoryFacts(free_bytes=7 * GIB, total_bytes=8 * GIB)
 AGENT = facts.AgentFacts(folder="/a", running=True, registered=True, url="http://c")
 
 
@@ -86,6 +88,13 @@ def test_levels(judge: Any, known: Any, changes: dict[str, Any], expected: str) 
         (host.judge_shared_memory, facts.SharedMemoryFacts(total_bytes=64 << 20), "warning"),
         (host.judge_shared_memory, facts.SharedMemoryFacts(total_bytes=8 * GIB), "ok"),
         (host.judge_shared_memory, facts.SharedMemoryFacts(error="none"), "problem"),
+        (
+            host.judge_shared_memory,
+            change(SHM, left=(LeftMemory(path="/s", bytes=GIB),)),
+            "warning",
+        ),
+        (host.judge_shared_memory, change(SHM, left=(LeftMemory(path="/s", bytes=32),)), "ok"),
+        (host.judge_shared_memory, change(SHM, left_error="too many processes"), "warning"),
         (host.judge_zone, facts.ZoneFacts(zone="Mars/Base", known=False), "warning"),
         (host.judge_zone, facts.ZoneFacts(database=False), "warning"),
         (host.judge_clock, facts.ClockFacts(synchronized=False), "warning"),
@@ -181,3 +190,16 @@ def test_a_part_that_did_not_end_is_a_problem_and_a_part_that_failed_a_warning()
     assert said["gpu"][0] == "problem"
     assert said["limits"][0] == "warning"
     assert said["shm"][0] == "ok"
+
+
+def test_left_memory_is_named_with_its_bytes_and_its_removal() -> None:
+    left = (
+        LeftMemory(segment=7, bytes=512 << 20),
+        LeftMemory(path="/dev/shm/torch 1", bytes=GIB),
+        *(LeftMemory(path=f"/dev/shm/{i}", bytes=4096) for i in range(4)),
+    )
+    (finding,) = (one for one in host.judge_shared_memory(change(SHM, left=left)) if one.mend)
+    assert "uses 1536 MiB of shared memory: /dev/shm/torch 1 (1024 MiB)," in finding.sentence
+    assert "SysV segment 7 (512 MiB), /dev/shm/0 (4096 bytes)" in finding.sentence
+    assert finding.sentence.endswith("/dev/shm/1 (4096 bytes), and 2 more")
+    assert "rm -r -- '/dev/shm/torch 1' /dev/shm/0 /dev/shm/1; ipcrm -m 7" in finding.mend

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.wire.calls import PHASE_UNLOADING
 from tests.unit.tasks.executor.scripted_agent import ScriptedAgent, error_of
 
 APP = """
@@ -231,6 +232,20 @@ def test_an_unloader_that_exits_fails_no_call_of_the_next_model(caller: Caller) 
     told = caller.agent.read("stderr")
     assert "[holdfast] the unloader of model sour failed:" in told
     assert "SystemExit: device is gone" in told
+
+
+def test_an_unloader_that_ends_the_process_is_where_the_place_says(tmp_path: Path) -> None:
+    """PLACE-2: the unloader has a phase, and so a time, of its own."""
+    ends = APP.replace('os.chdir("/"); sys.exit("device is gone")', "os._exit(7)")
+    agent = ScriptedAgent(tmp_path, ends, {})
+    try:
+        agent.accept()
+        agent.run(1, ("with_sour", {}), model="sour")
+        agent.say(batches=[agent.batch(2, ("with_sweet", {}), model="sweet")])
+        assert agent.wait() == 7
+        assert agent.place()[2] == PHASE_UNLOADING
+    finally:
+        agent.close()
 
 
 def test_neither_an_exit_handler_nor_a_thread_keeps_an_executor(tmp_path: Path) -> None:
