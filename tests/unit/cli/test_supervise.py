@@ -179,6 +179,7 @@ def test_the_help_teaches() -> None:
         "--pull-timeout",
         "--setup",
         "--setup-files",
+        "--setup-timeout",
         "command",
     }
     assert theirs - ours == left_out

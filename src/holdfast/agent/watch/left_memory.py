@@ -27,7 +27,8 @@ from holdfast.process.syscalls import read_boottime
 log = logging.getLogger("holdfast.agent.watch.left_memory")
 
 FOLDER, PROC = Path("/dev/shm"), Path("/proc")
-_KEPT = "libpod_"  # podman keeps its locks there, also while it does not run
+# Podman keeps its locks there, also while it does not run; PostgreSQL removes its own as it starts.
+_KEPT = ("libpod_", "PostgreSQL.")
 _LOOK_SECONDS = 3.0
 _MAX_FILES = 10_000
 _SLACK_SECONDS = 0.05  # the kernel dates files by a clock that moves in ticks

@@ -41,7 +41,7 @@ def test_every_route_has_a_role_and_only_a_few_have_none() -> None:
         f"/v1/agent/{name}"
         for name in (
             *("register", "sync", "logs", "forensics", "checkpoint", "checkpoint/skip", "health"),
-            *("calls", "call-checkpoint", "values/{sha256}", "caches"),
+            *("calls", "call-checkpoint", "values/{sha256}", "caches", "controllers"),
             *("bundles/{digest}", "bundles/{digest}/packs/{pack}"),
             *("outputs", "outputs/missing", "outputs/packs", "sessions/{id}", "sessions/{id}/end"),
         )

@@ -179,7 +179,9 @@ async def test_a_budget_of_nothing_holds_at_once_and_why_says_so(served: Served)
             await asyncio.sleep(0.02)
     job = await served.submit(project="vision")
     lines = await lines_of(served, job["id"])
-    assert lines["budget"]["message"].startswith("project vision has a budget of $0.00, which is spent at once")
+    assert lines["budget"]["message"].startswith(
+        "project vision has a budget of $0.00, which is spent at once"
+    )
     await put(served, "vision", at_budget="notice")
     async with within(10):
         while "budget" in await lines_of(served, job["id"]):
