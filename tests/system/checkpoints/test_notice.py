@@ -122,7 +122,7 @@ def test_a_job_that_ignores_the_word_is_killed_after_its_notice_and_no_sooner(
     exit with 0 is no success then, because programs that save and go end so."""
     script = """
         import os, signal, sys, time
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: open(sys.argv[1] + "/told", "w").close())
         open(sys.argv[1] + "/steps", "w").close()
         while not os.path.exists(sys.argv[1] + "/end"):
             time.sleep(0.02)
@@ -134,6 +134,7 @@ def test_a_job_that_ignores_the_word_is_killed_after_its_notice_and_no_sooner(
     drain = shared.until(job, "draining").drain_since
     assert drain is not None
     if ends == "itself":
+        wait_until(lambda: (folder / "told").exists(), what="the word to arrive")
         (folder / "end").touch()
     began = shared.until(winner, "succeeded", seconds=30).started_at
     assert began is not None

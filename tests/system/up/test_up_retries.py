@@ -60,7 +60,7 @@ def until(
 def test_run_follows_a_job_through_its_retries(rig: Rig) -> None:
     done = rig.run("run", "--max-retries", "3", "--retry-delay", "100ms", "--", "./fetch.sh")
     assert (done.returncode, done.stdout) == (0, b"fetched\n"), done.stderr
-    assert done.stderr.count(b"the queue is full") == 2
+    assert done.stderr.count(b"the queue is full\n") == 2
     assert b"retry 2 of 3 in 0.1 s" in done.stderr
     (job,) = ask(rig, "jobs", "--min-retries", "2")
     chain = ask(rig, "attempts", job["id"])

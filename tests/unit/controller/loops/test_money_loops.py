@@ -23,7 +23,7 @@ from holdfast.core.report.budgets import Spend
 from holdfast.core.report.money import HostPrice, PriceEffect
 from holdfast.core.report.rows import HoursReport
 from holdfast.core.states import JobState
-from holdfast.errors import NotFound
+from holdfast.errors import ValidationError
 from holdfast.moves.values import TaskBeat
 from tests.store.rig import START, STOPPED, Rig
 
@@ -339,7 +339,7 @@ async def test_a_price_of_an_earlier_time_says_first_what_it_does(leader: Leader
     assert spend.held
     settings = await leader.controller.settings.current()
     assert settings.value("gpu_hour_usd") == 60.0
-    with pytest.raises(NotFound):
+    with pytest.raises(ValidationError):
         await money.set_price(HostPrice(host="nobody", gpu_hour_usd=1.0))
 
 

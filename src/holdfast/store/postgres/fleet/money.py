@@ -15,7 +15,7 @@ from holdfast.core.report.money import (
     find_changes,
     find_price,
 )
-from holdfast.errors import NotFound
+from holdfast.errors import ValidationError
 from holdfast.moves.rows import NewEvent
 from holdfast.store.port.clock import Now
 from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
@@ -52,15 +52,16 @@ class PostgresMoney(OnSession):
     @transacts
     async def set_price(self, tx: Tx, price: HostPrice, *, now: Now = None) -> None:
         """Write the price of a host's GPU-hours, or the cluster's, which holds from `price.since` on.
-        Raises NotFound for a host that the cluster never had."""
+        Raises ValidationError for a host that the cluster never had."""
         at = await tx.now(now)
         price = msgspec.structs.replace(price, since=min(price.since or at, at))
         prices = Prices(await tx.list_of(HostPrice, "read_host_prices"))
         if not price.host:
             await write_cluster(tx, {PRICE: price.gpu_hour_usd}, [], at, priced=False)
         elif not prices.knows(price.host):
-            raise NotFound(
-                f"no host {price.host!r} has a price on record; `holdfast hosts` lists them"
+            raise ValidationError(
+                f"no host {price.host!r} has a price on record; `holdfast hosts` lists them",
+                field="host",
             )
         before = prices.find_price(price.host, price.since or at)
         price = msgspec.structs.replace(price, slot_hour_usd=before.slot_hour_usd)
