@@ -89,8 +89,9 @@ class OpenSet:
             client.append_calls(set_id, count, [], count=count)
 
     def _close_quietly(self) -> None:
-        """Close the set. The controller closes a set that an error leaves open (PRESENT-1)."""
-        with contextlib.suppress(HoldfastError):
+        """Close the set. The controller closes a set that an error leaves open, or a client that was
+        closed before (PRESENT-1)."""
+        with contextlib.suppress(HoldfastError, RuntimeError):
             self._close()
 
     def close(self) -> None:
