@@ -82,7 +82,10 @@ async def _silence(rig: Rig, loop: ReservationsLoop, job_id: str, seconds: int) 
 
 async def test_a_start_that_waits_for_a_silent_host_is_drained(rig: Rig) -> None:
     """And the silent rank keeps its place until its lease is over (GANG-3)."""
-    job_id, controller = await _reserve(rig, (0, 1), supervised=False), Controller(rig.store, clock=lambda: rig.now.timestamp())
+    job_id, controller = (
+        await _reserve(rig, (0, 1), supervised=False),
+        Controller(rig.store, clock=lambda: rig.now.timestamp()),
+    )
     controller.leadership.begin(rig.now - timedelta(days=1))
     loop = ReservationsLoop(controller)
     assert await _silence(rig, loop, job_id, 30) == [{}] * 30
@@ -101,7 +104,10 @@ async def test_a_start_that_waits_for_a_silent_host_is_drained(rig: Rig) -> None
 
 
 async def test_a_silent_member_that_has_not_started_is_stopped_by_itself(rig: Rig) -> None:
-    job_id, controller = await _reserve(rig, (0,)), Controller(rig.store, clock=lambda: rig.now.timestamp())
+    job_id, controller = (
+        await _reserve(rig, (0,)),
+        Controller(rig.store, clock=lambda: rig.now.timestamp()),
+    )
     controller.leadership.begin(rig.now - timedelta(days=1))
     assert await _silence(rig, ReservationsLoop(controller), job_id, 31) == [{}] * 31
     states = [task.state for task in await rig.store.jobs.list_tasks(job_id)]
