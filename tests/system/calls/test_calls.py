@@ -131,7 +131,7 @@ def test_calls_that_wait_for_calls_lend_their_slots(hosted: Cluster) -> None:
 def test_scripts_at_once_share_an_executor_whose_calls_submit_calls(
     shared: Cluster, hosted: Cluster
 ) -> None:
-    """SETS-1: each script's calls are a set of their own, and the one executor runs them in turns."""
+    """SETS-1: each script's calls are a set of their own, and an executor runs them in turns."""
     shared.set_queue("shared-executor", executors_max=1)
     scripts = [pages.hand_down.options(queue="shared-executor") for _ in range(3)]
     for _ in range(2):
@@ -140,7 +140,8 @@ def test_scripts_at_once_share_an_executor_whose_calls_submit_calls(
             child, _ = handle.result(timeout=stretch(60))
             assert child == 2 * n
     assert len({handle.set_id for handle, _ in handles}) == len(scripts)
-    assert len({handle.result()[1] for handle, _ in handles}) == 1, "one executor ran them all"
+    ran = {(handle.result()[1], handle.set_id) for handle, _ in handles}
+    assert len({pid for pid, _ in ran}) < len(ran), "an executor ran calls of several scripts"
     wait_until(
         lambda: {hosted.client.call_set(handle.set_id).failed for handle, _ in handles} == {0}
     )
