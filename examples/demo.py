@@ -110,11 +110,13 @@ def log_of(job: str) -> str:
 
 
 def process_of(job: str) -> int | None:
-    """Return the pid of the job's process, found by the mark in its environment."""
+    """Return the pid of the job's program, found by the mark in its environment. Its keeper may carry
+    the mark too, and a keeper's death is the host's failure."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
-                if f"HOLDFAST_JOB_ID={job}\0".encode() in (entry / "environ").read_bytes():
+                marked = f"HOLDFAST_JOB_ID={job}\0".encode() in (entry / "environ").read_bytes()
+                if marked and b"task-keeper" not in (entry / "cmdline").read_bytes():
                     return int(entry.name)
             except OSError:
                 continue
