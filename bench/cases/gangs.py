@@ -115,9 +115,8 @@ class Cluster:
         from holdfast.moves.values import HostSync
         from holdfast.wire.agent import SyncAnswer, encode
 
-        batcher = batch_syncs(
-            self.store, self.controller.settings, self.controller.metrics, self.controller.outages
-        )
+        own = self.controller
+        batcher = batch_syncs(self.store, own.settings, own.metrics, own.outages, own.doubts)
         began = time.monotonic()
         asked = await asyncio.gather(
             *(batcher.submit(HostSync(host_id=h, incarnation="incarnation-1")) for h in self.hosts)
