@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.controller.runtime.gangs.watch import GATHER_SECONDS
 from holdfast.core.facts import TaskFacts
 from holdfast.core.stragglers.agree import LEAST_AGREED, StepChecksum
 from holdfast.core.stragglers.values import PaceBlock, write_pace
@@ -278,7 +279,11 @@ async def test_work_that_stands_still_is_told_once_for_the_gang_and_when_it_move
     async def tell(still: str) -> None:
         for host, order in gang.orders.values():
             await host.sync(host.running(order, still=still))
-        await gang.served.controller.gangs.judge()
+        watch = gang.served.controller.gangs
+        before = await gang.list_events("task.still", "task.moving")
+        await watch.judge()
+        assert await gang.list_events("task.still", "task.moving") == before
+        await watch.judge(gang.served.controller.clock() + GATHER_SECONDS)
 
     await tell("its step has stood for 600 s")
     await tell("its step has stood for 600 s")

@@ -35,7 +35,10 @@ class SparingSignaller(Signaller):
     spares = True
 
     def send(self, entry: ProcessEntry, number: int) -> bool:
-        words = Path(f"/proc/{entry.pid}/cmdline").read_bytes()
+        try:
+            words = Path(f"/proc/{entry.pid}/cmdline").read_bytes()
+        except OSError:
+            return False  # the process is gone
         if self.spares and number == signal.SIGKILL and SPARED in words:
             return False
         return super().send(entry, number)

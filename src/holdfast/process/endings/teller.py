@@ -33,7 +33,7 @@ class Teller:
         self._main_began: Identity | None = None
         self._tell = tell
         self._unseen = frozenset(unseen)
-        self._main_told = _read_ticks()
+        self._main_told = read_ticks()
         self._told: dict[Identity, float] = {}
         self._parents: dict[Identity, Identity | None] = {}
         self._reading: dict[Identity, float] = {}  # readers → when they are told, too
@@ -54,7 +54,7 @@ class Teller:
         chosen = choose_told(tree, self._told, self._tell, half_over=half_over)
         readers = find_readers([entry.pid for entry in entries.values()]) if chosen else ()
         ready = [entries[one] for one in chosen if not self._waits(entries[one], readers, now)]
-        ticks = _read_ticks()
+        ticks = read_ticks()
         self._told.update((entry.identity, ticks) for entry in ready)
         self.settled = is_settled(tree, self._told)
         return ready
@@ -82,7 +82,7 @@ class Teller:
     def _judge(self, one: Identity, entries: dict[Identity, ProcessEntry]) -> TermAnswer:
         told = self._told.get(one)
         children = [e for key, e in entries.items() if self._parents.get(key) == one]
-        if told is None or not children or _read_ticks() < told + _REACTION_SECONDS * _TICKS:
+        if told is None or not children or read_ticks() < told + _REACTION_SECONDS * _TICKS:
             return TermAnswer.DIES
         young = [child for child in children if child.start_ticks >= told]
         old = len(young) < len(children)
@@ -92,6 +92,6 @@ class Teller:
         )
 
 
-def _read_ticks() -> int:
+def read_ticks() -> int:
     """Return the clock by which the kernel notes when a process began."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS)

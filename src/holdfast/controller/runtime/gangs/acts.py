@@ -188,44 +188,35 @@ class Acting:
 
     # ---- work that stands still
 
-    async def tell_still(self, found: Mapping[TaskKey, str]) -> None:
-        """Write which tasks stand still, and which move again (""). Of a gang whose ranks stand together
-        one event is written, because they wait for each other."""
-        by_job: dict[str, dict[TaskKey, str]] = {}
-        for key, why in found.items():
-            by_job.setdefault(key.job_id, {})[key] = why
-        for job_id, tasks in by_job.items():
-            still = [key for key, why in tasks.items() if why]
-            open_ones = [
-                one
-                for one in await self._store.suspects.list_suspects([job_id])
-                if one.kind == "still"
-            ]
-            if still and all(one.ended_at is not None for one in open_ones):
-                first = min(still, key=lambda key: key.rank)
-                several = len(still) > 1 or first.rank > 0
-                ranks = f"{name_ranks([key.rank for key in still])}: " if several else ""
-                new = NewSuspect(
-                    job_id=job_id,
-                    epoch=first.epoch,
-                    rank=first.rank,
-                    kind="still",
-                    step=0,
-                    message=f"{ranks}{tasks[first]}",
-                )
-                if await self._store.suspects.note_suspect(new) is not None:
-                    log.warning("%s", new.message, extra={"job": job_id, "rank": first.rank})
-                    self._found.labels("still").inc()
-                    self._poke("events")
-            for key in (key for key, why in tasks.items() if not why):
-                said = (
-                    f"rank {key.rank}: its work moves again" if key.rank else "its work moves again"
-                )
-                ended = self._store.suspects.end_suspect(
-                    job_id, key.rank, key.epoch, said, kind="still"
-                )
-                if await ended:
-                    self._poke("events")
+    async def tell_still(self, job_id: str, tasks: Mapping[TaskKey, str]) -> None:
+        """Write which tasks of a job stand still, and which move again (""). Of a gang whose ranks
+        stand together one event is written, because they wait for each other."""
+        still = [key for key, why in tasks.items() if why]
+        suspects = await self._store.suspects.list_suspects([job_id])
+        told = any(one.kind == "still" and one.ended_at is None for one in suspects)
+        if still and not told:
+            first = min(still, key=lambda key: key.rank)
+            several = len(still) > 1 or first.rank > 0
+            ranks = f"{name_ranks([key.rank for key in still])}: " if several else ""
+            new = NewSuspect(
+                job_id=job_id,
+                epoch=first.epoch,
+                rank=first.rank,
+                kind="still",
+                step=0,
+                message=f"{ranks}{tasks[first]}",
+            )
+            if await self._store.suspects.note_suspect(new) is not None:
+                log.warning("%s", new.message, extra={"job": job_id, "rank": first.rank})
+                self._found.labels("still").inc()
+                self._poke("events")
+        for key in tasks.keys() - set(still):
+            said = f"rank {key.rank}: its work moves again" if key.rank else "its work moves again"
+            ended = self._store.suspects.end_suspect(
+                job_id, key.rank, key.epoch, said, kind="still"
+            )
+            if await ended:
+                self._poke("events")
 
     # ---- ranks that compute wrongly
 

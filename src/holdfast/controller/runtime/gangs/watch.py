@@ -28,6 +28,8 @@ from holdfast.wire.agent import SyncRequest, TaskReport
 log = logging.getLogger("holdfast.controller")
 
 JUDGE_SECONDS = 1.0
+GATHER_SECONDS = 10.0
+"""The time in which the ranks of a gang tell that they stand still: two intervals of syncs."""
 MAX_GANGS = 4096
 MAX_CLOCKS = 65_536
 MAX_INBOX = 65_536
@@ -57,9 +59,8 @@ class GangWatch:
         self._unclear: OrderedDict[str, Unclear] = OrderedDict()  # by job, for its next attempt
         self._turn = asyncio.Lock()
         self._still: dict[TaskKey, str] = {}  # the tasks that stand still, and why
-        self._unwritten: dict[
-            TaskKey, str
-        ] = {}  # the newest of them, and those that move again ("")
+        # Job → when its newest of them are written, and these; "" for a task that moves again.
+        self._unwritten: dict[str, tuple[float, dict[TaskKey, str]]] = {}
 
     def take(self, host_id: str, request: SyncRequest, tasks: Sequence[TaskReport]) -> None:
         """Keep what the accepted reports of a sync tell of gangs; most tell nothing."""
@@ -88,12 +89,12 @@ class GangWatch:
         for task in tasks:
             if bool(task.still) == (task.key in self._still):
                 continue
+            due = self._clock() + GATHER_SECONDS
             if task.still and len(self._still) < MAX_STILL:
-                self._still[task.key] = self._unwritten[task.key] = task.still
-            elif not task.still:
-                self._still.pop(task.key, None)
-                if task.state != "ended":
-                    self._unwritten[task.key] = ""
+                self._still[task.key] = task.still
+            elif task.still or self._still.pop(task.key) is None or task.state == "ended":
+                continue
+            self._unwritten.setdefault(task.key.job_id, (due, {}))[1][task.key] = task.still
 
     async def settle(self, host_id: str, tasks: Sequence[TaskReport]) -> None:
         """Compare the last checksums of ranks that ended, before their ends are written."""
@@ -108,7 +109,7 @@ class GangWatch:
             return
         try:
             async with self._turn:
-                await self._judge()
+                await self._judge(self._clock())
                 for gang, task in last:
                     await self._acting.compare(gang, task.key.rank, task.checksums)
         except Unavailable as error:
@@ -116,14 +117,14 @@ class GangWatch:
         except Exception:
             log.exception("the last checksums of ranks could not be compared; their ends count")
 
-    async def judge(self) -> None:
-        """Judge what came since the last call, and write what is found."""
+    async def judge(self, now: float | None = None) -> None:
+        """Judge what came since the last call, and write what is found. now: on this watch's
+        clock."""
         async with self._turn:
-            await self._judge()
+            await self._judge(self._clock() if now is None else now)
 
-    async def _judge(self) -> None:
+    async def _judge(self, now: float) -> None:
         inbox, self._inbox = self._inbox, []
-        now = self._clock()
         # In a thread, because a gang of thousands of ranks is tens of milliseconds of comparing.
         judged = await asyncio.to_thread(self._digest, inbox, now) if inbox else []
         for gang, findings in judged:
@@ -131,9 +132,9 @@ class GangWatch:
                 await self._acting.take_finding(gang, finding)
             for rank, checksums in gang.take_checksums():
                 await self._acting.compare(gang, rank, checksums)
-        unwritten, self._unwritten = self._unwritten, {}
-        if unwritten:
-            await self._acting.tell_still(unwritten)
+        for job_id in [job for job, (due, _) in self._unwritten.items() if due <= now]:
+            _, found = self._unwritten.pop(job_id)
+            await self._acting.tell_still(job_id, found)
         for gang in list(self._gangs.values()):
             if gang.told:
                 await self._acting.act_on_slow(gang, now)
