@@ -4,7 +4,7 @@ and the store that ships, on PostgreSQL."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -24,6 +24,10 @@ T = TypeVar("T")
 Clock = Callable[[], datetime]
 Environment = Mapping[str, Value]
 EVERY_JOB = JobFilter(limit=1000)
+LOOKED_FOR = (
+    "leases", "reservations", "host_drains", "due", "dead_hosts", "drains", "members", "admit",
+)  # fmt: skip
+"""The loops of the world."""
 _STAMP = """
     select pg_snapshot_xmin(now) = pg_snapshot_xmax(now), pg_snapshot_xmax(now)::text,
            array(select id from jobs order by id)
@@ -55,6 +59,9 @@ class Drive(Protocol):
 
     def count_busy(self) -> tuple[int, int]:
         """Return how many CPU slots and GPUs the live tasks hold."""
+
+    def find_due(self, now: datetime) -> Collection[str]:
+        """Return the loops that the leader's look names."""
 
     def look(self, after: str | None) -> Look | None:
         """Read everything; None where nothing was written since the last look, if that is known."""
@@ -89,6 +96,9 @@ class MemoryDrive:
         live = [task for task in tasks if task.state.holds_lease]
         return sum(t.cpu_slots for t in live), sum(len(t.devices) for t in live)
 
+    def find_due(self, now: datetime) -> Collection[str]:
+        return LOOKED_FOR  # the model has no look
+
     def look(self, after: str | None) -> Look | None:
         run, store = self.run, self.store
         jobs = self.list_jobs()
@@ -110,6 +120,7 @@ class PostgresDrive:
 
     def __init__(self, server: PgServer, environment: Environment) -> None:
         self._server, self._name = server, server.take_emptied()
+        self._environment = environment
         self._runner = asyncio.Runner()
         dsn = server.dsn_of(self._name)
         self._conn = psycopg.connect(dsn, autocommit=True)
@@ -127,6 +138,11 @@ class PostgresDrive:
     def count_busy(self) -> tuple[int, int]:
         gauges = self.run(self.store.read_gauges())
         return gauges.busy_cpu_slots, gauges.busy_gpus
+
+    def find_due(self, now: datetime) -> Collection[str]:
+        seconds = float(self._environment["dead_host_seconds"] or 0)
+        given = {"silent_seconds": seconds, "keep_seconds": 0.0, "ahead": False}
+        return self.run(self._postgres.leadership.look(LOOKED_FOR, **given, now=now)).due
 
     def look(self, after: str | None) -> Look | None:
         stamp, ids = self._read_stamp()

@@ -12,9 +12,10 @@ anyone. Chance comes from one seed.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -38,6 +39,8 @@ from tests.protocol.drives import MakeDrive, MemoryDrive
 from tests.protocol.host import Host, Process, Request
 from tests.protocol.transcript import Transcript
 from tests.protocol.truth import Truth, check_busy
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -431,9 +434,24 @@ class World:
         self._run_drains()
         self._run_admission()
 
+    def find_work(
+        self, loop: str, step: Coroutine[Any, Any, T], is_work: Callable[[T], object] = bool
+    ) -> T:
+        """Finish a step of a loop. Where it found work, the look before it named the loop
+        (LOOK-1)."""
+        due = self.drive.find_due(self.now())
+        found = self.run(step)
+        named = loop in due or not is_work(found)
+        assert named, f"the look does not name {loop}, which found {found}"
+        return found
+
+    async def _release(self, at: datetime) -> int:
+        done = await self.store.admission.release_due(RETRY_LIMIT, now=at)
+        return int(done.started + done.retries + done.held)
+
     def _run_leases(self, since: datetime) -> None:
         before = {t.key: t for ts in self.all_tasks.values() for t in ts if t.state.holds_lease}
-        lapsed = self.run(self.store.leases.lapse_leases(since, now=self.now()))
+        lapsed = self.find_work("leases", self.store.leases.lapse_leases(since, now=self.now()))
         for task in before.values():
             if task.job_id in lapsed:
                 self._check_lapse(task, since, self.now())
@@ -441,26 +459,28 @@ class World:
 
     def _run_sweeps(self, since: datetime) -> None:
         store, at, times = self.store, self.now(), self.times
-        self.run(store.admission.expire_reservations(times.reservation_seconds, now=at))
-        for late in self.run(store.admission.list_reserved(now=at)):
+        seconds = times.reservation_seconds
+        self.find_work("reservations", store.admission.expire_reservations(seconds, now=at))
+        for late in self.find_work("reservations", store.admission.list_reserved(now=at)):
             job = late.job
             if late.seconds > times.start_timeout_seconds and not self._stop_late_members(job):
                 cause = Cause.START_TIMEOUT
                 self.run(store.jobs.drain_job(job.id, cause, "it is slow", epoch=job.epoch, now=at))
-        self.run(store.hosts.drain_due_hosts(now=at))
-        self.run(store.admission.release_due(RETRY_LIMIT, now=at))
-        self.run(store.hosts.sweep_dead_hosts(times.dead_host_seconds, since, now=at))
+        self.find_work("host_drains", store.hosts.drain_due_hosts(now=at))
+        self.find_work("due", self._release(at))
+        silent = store.hosts.sweep_dead_hosts(times.dead_host_seconds, since, now=at)
+        self.find_work("dead_hosts", silent)
         self.check("loop: sweeps")
 
     def _run_drains(self) -> None:
         store, at, times = self.store, self.now(), self.times
         before = at - timedelta(seconds=times.drain_force_seconds)
-        for slow in self.run(store.drains.list_slow_drains(before)):
+        for slow in self.find_work("drains", store.drains.list_slow_drains(before)):
             self.run(store.drains.force_drain(slow.id, slow.epoch, now=at))
             self.check("loop: drains")
         self.write_replacements(self.read_replacements())
         self._check_decided()
-        for member in self.run(store.members.list_members(500, now=self.now())):
+        for member in self.find_work("members", store.members.list_members(500, now=self.now())):
             late = member.seconds > times.start_timeout_seconds
             if late and not member.fallen and member.task.offered_at is not None:
                 self.run(
@@ -522,7 +542,9 @@ class World:
 
     def read_replacements(self) -> tuple[tuple[TaskKey, Replacement], ...]:
         found = [
-            m for m in self.run(self.store.members.list_members(500, now=self.now())) if m.fallen
+            m
+            for m in self.find_work("members", self.store.members.list_members(500, now=self.now()))
+            if m.fallen
         ]
         return tuple(
             (m.task.key, replace.plan_replacement(m.job, m.task, self.policy, ())) for m in found
@@ -535,7 +557,8 @@ class World:
     def read_completions(self) -> tuple[tuple[str, int, Completion], ...]:
         found = []
         late, at = self.times.late_seconds, self.now()
-        for snapshot in self.run(self.store.drains.list_drains(200, late_seconds=late, now=at)):
+        ready = self.store.drains.list_drains(200, late_seconds=late, now=at)
+        for snapshot in self.find_work("drains", ready):
             policy = msgspec.structs.replace(
                 self.policy, held="a switch" if self.truth.held else None
             )
@@ -568,7 +591,8 @@ class World:
 
     def read_plan(self) -> AdmissionPlan:
         """As `AdmitLoop` does: a second time with what runs, where that matters."""
-        found = self.run(self.store.admission.read_admission(500, now=self.now()))
+        step = self.store.admission.read_admission(500, now=self.now())
+        found = self.find_work("admit", step, lambda read: read.candidates)
         running: list[RunningTask] | None = None
         while True:
             plan = plan_admission(

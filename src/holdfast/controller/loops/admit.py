@@ -89,6 +89,7 @@ class AdmitLoop(Loop):
     also = (
         "retries"  # the topic of drains whose job is queued again, whose end no other job waits for
     )
+    by_look = True
     interval_seconds = 2.0
 
     def __init__(self, controller: Controller) -> None:
@@ -115,6 +116,9 @@ class AdmitLoop(Loop):
             if done.full:
                 limit = min(LIMIT, limit * 8)
         return {"started": started} if started else {}
+
+    def rest(self) -> None:
+        self._controller.refusals.replace({})
 
     async def _look_deeper(self, queues: int) -> Round:
         """Run rounds over more jobs of each of `queues` queues, each round past the jobs that the

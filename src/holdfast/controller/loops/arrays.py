@@ -8,6 +8,7 @@ class ArraysLoop(Loop):
 
     name = "arrays"
     topic = "admit"
+    by_look = True
     interval_seconds = 1.0
 
     async def run_once(self) -> Summary:

@@ -13,6 +13,7 @@ class DependantsLoop(Loop):
 
     name = "dependants"
     topic = "admit"
+    by_look = True
     interval_seconds = 1.0
 
     async def run_once(self) -> Summary:

@@ -44,6 +44,7 @@ class DrainsLoop(Loop):
 
     name = "drains"
     topic = "drain"
+    by_look = True
     interval_seconds = 2.0
 
     def __init__(self, controller: Controller) -> None:

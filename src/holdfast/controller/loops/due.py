@@ -17,11 +17,12 @@ class DueLoop(Loop):
 
     name = "due"
     topic = "due"
+    by_look = True
+    interval_seconds = LOOK_SECONDS
 
     def __init__(self, controller: Controller) -> None:
         super().__init__(controller)
         self._allowance = controller.allowance
-        self.interval_seconds = LOOK_SECONDS
 
     async def run_once(self) -> Summary:
         controller = self._controller

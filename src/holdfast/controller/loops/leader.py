@@ -31,6 +31,7 @@ from holdfast.controller.loops.schedules import SchedulesLoop
 from holdfast.controller.loops.silhouette import Loop, end_if_cancelled, keep_running
 from holdfast.controller.loops.webhooks import PruneDeliveriesLoop, WebhooksLoop
 from holdfast.controller.loops.workflows import DispatchLoop, PruneRunsLoop
+from holdfast.controller.runtime.background import keep_going
 from holdfast.controller.runtime.context import Controller
 from holdfast.errors import HoldfastError, Unavailable
 
@@ -40,6 +41,7 @@ LOOPS: tuple[type[Loop], ...] = (
     AdmitLoop,
     DrainsLoop,
     MembersLoop,
+    sweeps.StampsLoop,
     sweeps.LeasesLoop,
     sweeps.ReservationsLoop,
     sweeps.SessionsLoop,
@@ -114,6 +116,8 @@ class Leader:
                     asyncio.create_task(keep_running(controller, loop), name=f"loop {loop.name}")
                     for loop in self._loops
                 ]
+                looking = keep_going("the look", controller.looks.run)
+                self._tasks.append(asyncio.create_task(looking, name="the look"))
         elif not leads and self._tasks:
             log.warning("this server does not lead any more")
             await self._stop_loops()

@@ -18,6 +18,7 @@ class MembersLoop(Loop):
 
     name = "members"
     topic = "members"
+    by_look = True
     interval_seconds = 2.0
 
     async def run_once(self) -> Summary:

@@ -21,6 +21,7 @@ class SchedulesLoop(Loop):
 
     name = "schedules"
     topic = "schedules"
+    by_look = True
     interval_seconds = 1.0
 
     async def run_once(self) -> Summary:

@@ -1,6 +1,8 @@
 """The common shape of all loops, and how a loop is kept running.
 
 LOOP-1  A loop wakes by hints and by its interval; the interval alone is enough for it to be right.
+        Where the leader's look can say that a loop has nothing to do, the loop sends no statement
+        of its own at the end of its interval (LOOK-1).
 LOOP-2  A run that fails is logged and the loop goes on, later and later up to a bound while it
         keeps failing.
 LOOP-3  A loop that is cancelled ends, also where the cancellation was lost on its way: a clean-up
@@ -16,7 +18,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from holdfast.controller.runtime.context import Controller
-from holdfast.controller.runtime.wakes import wait_any
+from holdfast.controller.runtime.leading.looks import LOOK_SECONDS, PATIENCE_SECONDS
+from holdfast.controller.runtime.wakes import Wake, wait_any
 from holdfast.errors import Stale, Unavailable
 from holdfast.moves.values import Advanced
 
@@ -28,11 +31,13 @@ Summary = Mapping[str, Any]
 
 class Loop:
     """One control loop. topic: the wake topic of its hints; None for a loop with an interval alone.
-    also: a second wake topic."""
+    also: a second wake topic. by_look: at the end of its interval the loop runs only where the
+    leader's look, `look` in `sql/leadership.sql`, names it; else it runs at each interval."""
 
     name: str
     topic: str | None = None
     also: str | None = None
+    by_look: bool = False
     interval_seconds: float
 
     def __init__(self, controller: Controller) -> None:
@@ -42,6 +47,9 @@ class Loop:
         """Do the work that is due now, and return counts of what was done; an empty summary where
         there was nothing."""
         raise NotImplementedError  # each loop has its own
+
+    def rest(self) -> None:
+        """Note that the look found nothing to do."""
 
     async def stop(self) -> None:
         """Cancel the work that runs beside the loop. Called once the loop runs no more."""
@@ -92,7 +100,21 @@ async def keep_running(controller: Controller, loop: Loop) -> None:
             pause = controller.wakes.topic(f"back-off:{loop.name}")
             await pause.wait(pause.version, delay)
         else:
-            await wait_any(seen, loop.interval_seconds)
+            await _wait_for_work(controller, loop, seen)
+
+
+async def _wait_for_work(controller: Controller, loop: Loop, seen: Mapping[Wake, int]) -> None:
+    """Wait for a hint, and at most until the end of an interval for which the look names the loop.
+    A loop that has made its interval shorter knows itself when its next work is due."""
+    if not loop.by_look or loop.interval_seconds < type(loop).interval_seconds:
+        await wait_any(seen, loop.interval_seconds)
+        return
+    while not await wait_any(seen, loop.interval_seconds - LOOK_SECONDS):
+        answer = controller.looks.ask(loop.name)
+        woken = await wait_any(seen, LOOK_SECONDS + PATIENCE_SECONDS, answer)
+        if woken or not answer.done() or answer.result():
+            return
+        loop.rest()
 
 
 async def advance_waiting(

@@ -17,10 +17,23 @@ from holdfast.moves.values import JobFilter, Reserved
 log = logging.getLogger("holdfast.loops")
 
 
+class StampsLoop(Loop):
+    """The time → a stamp that renewals can be written (LEASE-6), and the steps of the database's
+    clock (LEASE-5)."""
+
+    name = "stamps"
+    interval_seconds = 2.0
+
+    async def run_once(self) -> Summary:
+        await self._controller.leadership.read_time()
+        return {}
+
+
 class LeasesLoop(Loop):
     """Leases that lapsed in silence → the task is lost and its job drains."""
 
     name = "leases"
+    by_look = True
     interval_seconds = 2.0
 
     async def run_once(self) -> Summary:
@@ -45,6 +58,7 @@ class SessionsLoop(Loop):
 
     name = "sessions"
     topic = REVOKED
+    by_look = True
     interval_seconds = 2.0
 
     async def run_once(self) -> Summary:
@@ -65,6 +79,7 @@ class ReservationsLoop(Loop):
     whose host has fallen silent → a drain."""
 
     name = "reservations"
+    by_look = True
     interval_seconds = 5.0
 
     async def run_once(self) -> Summary:
@@ -160,6 +175,7 @@ class HostDrainsLoop(Loop):
     no charge."""
 
     name = "host_drains"
+    by_look = True
     interval_seconds = 2.0
 
     async def run_once(self) -> Summary:
@@ -179,6 +195,7 @@ class ChildrenLoop(Loop):
 
     name = "children"
     topic = "children"
+    by_look = True
     interval_seconds = 5.0
 
     async def run_once(self) -> Summary:
@@ -198,12 +215,13 @@ class DeadHostsLoop(Loop):
     step."""
 
     name = "dead_hosts"
+    by_look = True
     interval_seconds = 5.0
 
     async def run_once(self) -> Summary:
         controller = self._controller
         settings = await controller.settings.current()
-        self.interval_seconds = settings.number("dead_host_sweep_seconds")
+        self._pace(settings)
         now = await controller.leadership.read_time()
         since = controller.leadership.hears_since  # the controller's own silence is no host's
         if since is None:
@@ -215,6 +233,13 @@ class DeadHostsLoop(Loop):
         if hosts:
             controller.poke("events")
         return {"flagged": [host.name for host in hosts]} if hosts else {}
+
+    def rest(self) -> None:
+        if (known := self._controller.settings.known) is not None:
+            self._pace(known)
+
+    def _pace(self, settings: Settings) -> None:
+        self.interval_seconds = settings.number("dead_host_sweep_seconds")
 
     async def _tell(self, host: HostRecord) -> None:
         store = self._controller.store
@@ -266,6 +291,7 @@ class OutputsLoop(Loop):
     `outputs_keep_days` → let go."""
 
     name = "outputs"
+    by_look = True
     interval_seconds = 5.0
 
     async def run_once(self) -> Summary:

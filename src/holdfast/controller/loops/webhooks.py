@@ -49,6 +49,7 @@ class WebhooksLoop(Loop):
 
     name = "webhooks"
     topic = "events"
+    by_look = True
     interval_seconds = 1.0
 
     def __init__(self, controller: Controller, policy: BackOff | None = None) -> None:

@@ -47,6 +47,7 @@ class DispatchLoop(Loop):
 
     name = "dispatch"
     topic = "workflows"
+    by_look = True
     interval_seconds = REST_SECONDS
 
     def __init__(self, controller: Controller) -> None:

@@ -28,6 +28,7 @@ from holdfast.controller.runtime.hosts.orders import GangLayouts
 from holdfast.controller.runtime.leading.allowance import Allowance
 from holdfast.controller.runtime.leading.due_times import DueTimes
 from holdfast.controller.runtime.leading.leadership import Leadership
+from holdfast.controller.runtime.leading.looks import LeaderLooks
 from holdfast.controller.runtime.leading.refusals import Refusals
 from holdfast.controller.runtime.metrics import Metrics
 from holdfast.controller.runtime.outages import Outages
@@ -116,6 +117,7 @@ class Controller:
         self.refusals = Refusals()
         self.searches = Turns()
         self.leadership = Leadership(store, clock, self.outages)
+        self.looks = LeaderLooks(store, self.settings, clock)
         self.dues = DueTimes(clock, self.wakes)
         self.allowance = Allowance()
         self.batcher = batch_syncs(store, self.settings, self.metrics, self.outages, self.doubts)

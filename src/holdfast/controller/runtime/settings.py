@@ -325,6 +325,18 @@ class SettingsCache:
         self._read_at = 0.0
         self._lock = asyncio.Lock()
 
+    @property
+    def known(self) -> Settings | None:
+        """Return the last settings that were read, however old they are."""
+        return self._known
+
+    def confirm(self, revision: int) -> None:
+        """Count the known settings as just read where they are of this revision, which the caller
+        has just read, and else as too old."""
+        of = None if self._known is None else self._known.rev
+        now = self._clock()
+        self._read_at = now if of == revision else min(self._read_at, now - FRESH_SECONDS)
+
     async def current(self) -> Settings:
         """Return the settings, at most `FRESH_SECONDS` old while the store answers. Raises
         Unavailable when none were ever read."""
@@ -353,19 +365,18 @@ class SettingsCache:
             return await self._read()
 
     async def _read(self) -> Settings:
+        before, stored = self._known, self._store.settings
         try:
-            layers = await self._store.settings.read_settings()
+            if before is not None and await stored.read_revision() == before.rev:
+                self._read_at = self._clock()
+                return before
+            layers = await stored.read_settings()
         except Unavailable:
-            if self._known is None:
+            if before is None:
                 raise
             self._read_at = self._clock()
-            return self._known
-        before = self._known
-        if (
-            before is None
-            or before.rev != layers.revision
-            or before.queues.keys() != layers.queues.keys()
-        ):
+            return before
+        if before is None or before.rev != layers.revision:
             self._known = Settings(layers, self._environment)
             problem = self._known.rules_problem
             if problem and (before is None or before.rules_problem != problem):

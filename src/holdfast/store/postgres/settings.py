@@ -34,18 +34,14 @@ class PostgresSettings(OnSession, SettingsStore):
     anything, it increments the revision and writes an event. A bad value raises ValidationError.
     """
 
-    @reads
-    async def read_settings(self, tx: Tx) -> SettingsLayers:
-        # The revision first, so that a change between the reads is seen again, never missed.
-        row = await tx.one("read_revision") or {"settings_rev": 0, "settings": {}, "rules": ""}
-        queues, projects = await tx.many(("read_queues", None), ("read_projects", None))
-        return SettingsLayers(
-            revision=row["settings_rev"],
-            cluster=row["settings"],
-            rules=row["rules"],
-            queues={q["name"]: q["settings"] for q in queues},
-            projects={p["name"]: p["settings"] for p in projects},
-        )
+    async def read_settings(self) -> SettingsLayers:
+        (row,) = await self.session.list_of(SettingsLayers, "read_settings")
+        return row
+
+    async def read_revision(self) -> int:
+        """Return the revision of the settings, which grows with each change of any layer."""
+        ((revision,),) = [row.values() for row in await self.session.rows("read_revision")]
+        return int(revision)
 
     @transacts
     async def write_cluster_settings(

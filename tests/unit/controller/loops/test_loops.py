@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -17,6 +17,7 @@ from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.outages import QUIET_SECONDS, TOLERATED_SECONDS, Outages
 from holdfast.errors import Unavailable
 from holdfast.moves.values import HostSync, HostSynced
+from holdfast.store.postgres.connection.leadership import DueLook
 from holdfast.store.postgres.store import PostgresStore
 from tests.store.rig import Rig
 from tests.unit.controller.conftest import FakeAgent, Served
@@ -29,16 +30,20 @@ class Counting:
     name = "counting"
     topic: str | None = "admit"
     also: str | None = None
+    by_look = False
     interval_seconds = 30.0
 
     def __init__(self, act: Callable[[int], None] = lambda n: None) -> None:
-        self.runs = 0
+        self.runs = self.rests = 0
         self._act = act
 
     async def run_once(self) -> Mapping[str, Any]:
         self.runs += 1
         self._act(self.runs)
         return {}
+
+    def rest(self) -> None:
+        self.rests += 1
 
     async def stop(self) -> None:
         pass
@@ -94,6 +99,114 @@ async def test_a_hint_wakes_a_loop_long_before_its_interval(store: PostgresStore
     await until(lambda: loop.runs == 2, 2)
     leader.cancel()
     await asyncio.gather(leader, return_exceptions=True)
+
+
+class Scripted:
+    """A look whose answers a test gives, in place of the store's."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, store: PostgresStore) -> None:
+        self.due: list[str] = []
+        self.error: Exception | None = None
+        self.hangs = False
+        self.asked: list[list[str]] = []
+        monkeypatch.setattr(store.leadership, "look", self.look)
+
+    async def look(self, asked: Collection[str], **given: Any) -> DueLook:
+        self.asked.append(list(asked))
+        if self.hangs:
+            await asyncio.Event().wait()
+        if self.error is not None:
+            raise self.error
+        return DueLook(revision=1, due=self.due)
+
+
+async def begin_loop(store: PostgresStore) -> tuple[Controller, Counting, list[asyncio.Task[None]]]:
+    """Run a loop by the look, which comes every second, for its first turn."""
+    controller, loop = Controller(store), Resting()
+    tasks = [
+        asyncio.create_task(controller.looks.run()),
+        asyncio.create_task(keep_running(controller, loop)),
+    ]
+    await until(lambda: loop.runs == 1)
+    return controller, loop, tasks
+
+
+class Resting(Counting):
+    by_look = True
+    interval_seconds = 1.0
+
+
+async def end_tasks(tasks: Sequence[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_loop_by_the_look_runs_where_the_look_names_it_and_else_rests(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LOOK-1, LOOP-1: without a hint."""
+    look = Scripted(monkeypatch, store)
+    _, loop, tasks = await begin_loop(store)
+    await until(lambda: loop.rests == 1)
+    assert (loop.runs, look.asked) == (1, [["counting"]]), "one statement, no turn of the loop"
+    look.due = ["counting"]
+    await until(lambda: loop.runs == 2)
+    await end_tasks(tasks)
+
+
+async def test_a_hint_wakes_a_loop_that_waits_for_the_look(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = Scripted(monkeypatch, store)
+    look.hangs = True
+    controller, loop, tasks = await begin_loop(store)
+    await until(lambda: look.asked)
+    controller.wakes.fire("admit")
+    await until(lambda: loop.runs == 2)
+    await end_tasks(tasks)
+
+
+@pytest.mark.parametrize("failure", ["away", "broken", "frozen"])
+async def test_loops_find_out_by_themselves_where_the_look_fails(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    """LOOK-1."""
+    look = Scripted(monkeypatch, store)
+    look.error = Unavailable("away") if failure == "away" else ValueError("broken")
+    look.hangs = failure == "frozen"
+    _, loop, tasks = await begin_loop(store)
+    await until(lambda: loop.runs == 3, seconds=30)
+    assert loop.rests == 0
+    await end_tasks(tasks)
+
+
+async def test_a_loop_that_knows_its_next_time_asks_no_look(
+    store: PostgresStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = Scripted(monkeypatch, store)
+    _, loop, tasks = await begin_loop(store)
+    await until(lambda: loop.rests == 1)
+    asked = len(look.asked)
+    look.due, loop.interval_seconds = ["counting"], 0.01
+    await until(lambda: loop.runs == 5)
+    assert len(look.asked) <= asked + 1
+    await end_tasks(tasks)
+
+
+async def test_the_look_tells_when_settings_have_changed(store: PostgresStore) -> None:
+    """One reading of the settings serves for as long as their revision stands."""
+    now = 0.0
+    controller = Controller(store, clock=lambda: now)
+    first = await controller.settings.current()
+    now = 100.0
+    controller.looks.ask("admit")
+    await controller.looks.look()
+    assert await controller.settings.current() is first, "the look has seen its revision"
+    await store.settings.put_queue("new", {})
+    controller.looks.ask("admit")
+    await controller.looks.look()
+    assert "new" in (await controller.settings.current()).queues, "at once, at the same time"
 
 
 async def test_a_loop_that_fails_is_logged_and_goes_on(

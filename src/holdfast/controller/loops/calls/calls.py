@@ -22,6 +22,7 @@ class CallsLoop(Loop):
 
     name = "calls"
     topic = "calls"
+    by_look = True
     interval_seconds = LOOK_SECONDS
     _looked_at: datetime | None = None
 

@@ -41,6 +41,7 @@ class ExecutorsLoop(Loop):
 
     name = "executors"
     topic = "executors"
+    by_look = True
     interval_seconds = 2.0
 
     async def run_once(self) -> Summary:
@@ -77,6 +78,9 @@ class ExecutorsLoop(Loop):
             controller.poke("admit", "events")
         counts = {"submitted": submitted, "withdrawn": withdrawn}
         return {name: count for name, count in counts.items() if count}
+
+    def rest(self) -> None:
+        self._show(())
 
     def _find_needs(
         self, feeds: Sequence[Feed], live: Sequence[JobRecord], apps: Iterable[str]

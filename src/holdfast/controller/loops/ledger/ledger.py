@@ -17,6 +17,7 @@ class LedgerLoop(Loop):
     are held, it closes more minutes at once, less often."""
 
     name = "ledger"
+    by_look = True
     interval_seconds = PAUSE_SECONDS
 
     async def run_once(self) -> Summary:

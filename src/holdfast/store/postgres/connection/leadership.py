@@ -6,9 +6,9 @@ A hint is sent outside any transaction and may be lost, so loops poll as well.
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import psycopg
 
@@ -31,6 +31,14 @@ BACK_OFF_SECONDS = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 LEAD_SECONDS = 6.0
 """How long a lead lasts without a renewal. With the two seconds between two tries of a standby, and
 the time of a frozen leader's open transaction, another replica leads within 10 s."""
+
+
+class DueLook(NamedTuple):
+    """What the leader's look found. revision: that of the settings. due: the loops that may have
+    work, by name."""
+
+    revision: int
+    due: Collection[str]
 
 
 class HintHub:
@@ -162,6 +170,22 @@ class PostgresLeadership:
             if self._number is not None:
                 await self._ask("give_lead_back", {"number": self._number})
             await self._drop_lead()
+
+    async def look(
+        self,
+        asked: Collection[str],
+        *,
+        silent_seconds: float,
+        keep_seconds: float,
+        ahead: bool,
+        now: Now = None,
+    ) -> DueLook:
+        """Ask which of the loops `asked` may have work, by one statement. silent_seconds: the
+        silence after which a host counts as dead. keep_seconds: how long outputs are kept. ahead:
+        executors are kept before there are calls."""
+        given = {"silent_seconds": silent_seconds, "keep_seconds": keep_seconds, "ahead": ahead}
+        (row,) = await self.session.rows("look", asked=list(asked), now=now, **given)
+        return DueLook(**row)
 
     def hint(self, topic: str) -> None:
         """Send every replica a hint about `topic`, soon and at most once per 20 ms per topic."""

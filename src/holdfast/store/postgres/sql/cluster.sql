@@ -16,7 +16,14 @@ create table cluster (
 insert into cluster default values;
 
 -- name: read_revision
-select settings_rev, settings, rules from cluster;
+select coalesce(max(settings_rev), 0) as revision from cluster;
+
+-- name: read_settings
+-- Every layer in one statement, so that all are of the revision beside them.
+select coalesce(c.settings_rev, 0) as revision, coalesce(c.settings, '{}') as cluster, coalesce(c.rules, '') as rules,
+  (select coalesce(jsonb_object_agg(name, settings), '{}') from queues) as queues,
+  (select coalesce(jsonb_object_agg(name, settings), '{}') from projects) as projects
+from (select) one left join cluster c on true;
 
 -- name: begin_admission
 -- The revision, and whether any job can be admitted: one look into the partial index. Only then the queues, and,
