@@ -8,6 +8,7 @@ class ArraysLoop(Loop):
 
     name = "arrays"
     topic = "admit"
+    also = "ended"
     by_look = True
     interval_seconds = 1.0
 

@@ -13,6 +13,7 @@ class DependantsLoop(Loop):
 
     name = "dependants"
     topic = "admit"
+    also = "ended"
     by_look = True
     interval_seconds = 1.0
 

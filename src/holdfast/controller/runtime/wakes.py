@@ -155,8 +155,8 @@ class HostPolls:
 
 
 class WakeBus:
-    """Every wake of this replica. Topics are the store's: "admit", "retries", "drain", "members",
-    "due", "events", "logs", "log_reads", "host:<id>", "executors", "calls", "calls:<family>",
+    """Every wake of this replica. Topics are the store's: "admit", "retries", "ended", "drain",
+    "members", "due", "events", "logs", "log_reads", "host:<id>", "executors", "calls", "calls:<family>",
     "set:<id>"."""
 
     def __init__(self) -> None:

@@ -92,15 +92,15 @@ def choose_wakes(found: HostSynced, *, runs: bool) -> Wakes:
         at_once += ["drain", "events"]
     if not found.succeeded and not found.acked:
         return Wakes(tuple(at_once), here=("events",) if runs else ())
-    if len(found.acked) > len(found.succeeded):  # a drain may wait for the other ends
-        at_once.append("drain")
-        if {key.job_id for key in found.acked} - {*found.succeeded, *found.draining}:
-            at_once.append("members")  # of supervised jobs
+    if {key.job_id for key in found.acked} - {*found.succeeded, *found.draining}:
+        at_once.append("members")  # of supervised jobs
     if found.posted:
         at_once.append("workflows")
     # Readers of a log whose last bytes came before its end wait for "logs".
     at_once += ["events", "logs"]
-    if found.awaited or (found.succeeded and not found.settled):
+    if found.awaited:
+        at_once.append("ended")
+    if found.succeeded and not found.settled:
         at_once.append("admit")
     later = () if "admit" in at_once or found.settled else ("admit",)
     return Wakes(tuple(dict.fromkeys(at_once)), later=later)

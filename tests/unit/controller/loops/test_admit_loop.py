@@ -36,10 +36,12 @@ class Deep:
         monkeypatch.setattr(store.admission, "read_admission", noted)
 
     async def fill(self, store: PostgresStore) -> None:
+        """Submit the gangs, and then the host, so that it is not silent meanwhile."""
         self.rig.now = await store.now()
-        await self.rig.host(slots=3)
         for _ in range(LIMIT + 20):
             await self.rig.submit(tasks=4)
+        self.rig.now = await store.now()
+        await self.rig.host(slots=3)
 
     async def queue(
         self, store: PostgresStore, count: int, slots: int, queue: str = "cpu"

@@ -81,5 +81,10 @@ def test_an_outcome_wakes_the_loops_that_have_work() -> None:
     assert wakes_of(**success, settled=False) == ({"events", "logs", "admit"}, set(), set())
     fallen = wakes_of(acked=(KEY,), draining=("job",), settled=False)
     assert fallen == ({"drain", "events", "logs"}, set(), {"admit"})
-    assert "members" in wakes_of(acked=(KEY,), settled=True)[0], "of a supervised job"
+    one_of_many = wakes_of(acked=(KEY,), settled=True)
+    assert one_of_many == ({"members", "events", "logs"}, set(), set()), "of a supervised job"
+    awaited = wakes_of(**success, awaited=True, settled=True)
+    assert awaited == ({"ended", "events", "logs"}, set(), set()), "its room is taken"
+    both = wakes_of(**success, awaited=True, settled=False)
+    assert both == ({"ended", "admit", "events", "logs"}, set(), set())
     assert "workflows" in wakes_of(**success, posted=True, settled=True)[0]

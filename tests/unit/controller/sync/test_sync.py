@@ -179,10 +179,10 @@ async def test_a_success_that_a_job_waits_for_releases_it_at_once(
     order = await agent.take()
     await agent.sync(agent.running(order))
     await served.submit(after=[parent["id"]])
-    admit = served.controller.wakes.topic("admit")
-    before = admit.version
+    ended = served.controller.wakes.topic("ended")
+    before = ended.version
     await agent.end(order, exit_code=0)
-    assert admit.version > before, "its room was settled, but not what waits for its end"
+    assert ended.version > before, "its room was settled, but not what waits for its end"
 
 
 async def test_a_submission_answers_a_poll_that_waits(

@@ -80,8 +80,8 @@ class PostgresLeadership:
             while its number is the newest and has not run out, so a leader that was frozen changes
             nothing when it thaws.
 
-    A hint is the news that a topic may have work: "admit", "retries", "drain", "members", "due",
-    "events", "logs", "log_reads", "host:<id>". A hint may be lost, so readers must poll as well.
+    A hint is the news that a topic may have work: "admit", "retries", "ended", "drain", "members",
+    "due", "events", "logs", "log_reads", "host:<id>". A hint may be lost, so readers must poll as well.
     """
 
     def __init__(self, session: Session, lead_seconds: float = LEAD_SECONDS) -> None:
