@@ -13,9 +13,10 @@ import pytest
 from holdfast.controller.runtime.background import Background
 from holdfast.controller.runtime.outages import Outages
 from holdfast.controller.runtime.remembered import Sizes
-from holdfast.controller.runtime.settings import RECENT_SECONDS, SettingsCache
+from holdfast.controller.runtime.settings import FRESH_SECONDS, RECENT_SECONDS, SettingsCache
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.settings.table import RENAMED, SETTINGS
+from holdfast.moves.values import SettingsLayers
 from holdfast.store.postgres.store import PostgresStore
 from tests.waits import within
 
@@ -102,6 +103,46 @@ async def test_a_caller_in_a_hurry_waits_for_no_read_of_the_settings(
     await store.settings.put_queue("newer", {})
     reads.now += RECENT_SECONDS
     assert "newer" in (await cache.recent()).queues, "too old for anyone"
+
+
+async def test_what_another_server_changed_is_in_force_within_a_second_without_a_hint(
+    monkeypatch: pytest.MonkeyPatch, store: PostgresStore
+) -> None:
+    """One reading serves for as long as the revision stands, which grows with every layer."""
+    now = 0.0
+    cache, other = SettingsCache(store, {}, lambda: now), PostgresStore(store.session.dsn)
+    reads: list[int] = []
+    read = store.settings.read_settings
+
+    async def counted() -> SettingsLayers:
+        layers = await read()
+        reads.append(layers.revision)
+        return layers
+
+    monkeypatch.setattr(store.settings, "read_settings", counted)
+    await other.open()
+    settings = other.settings
+    changes: list[Callable[[], Awaitable[object]]] = [
+        lambda: settings.write_cluster_settings({"grace_seconds": 7.0}),
+        lambda: settings.write_rules("# none yet"),
+        lambda: settings.put_queue("made", {}),
+        lambda: settings.put_queue("made", {"max_running": 3}),
+        lambda: settings.delete_queue("made"),
+        lambda: settings.put_project("p", {}),
+        lambda: settings.put_project("p", {"retries_enabled": False}),
+        lambda: settings.delete_project("p"),
+    ]
+    known = await cache.current()
+    for change in changes:
+        now += FRESH_SECONDS
+        assert await cache.current() is known, "nothing changed, so nothing was read anew"
+        await change()
+        now += FRESH_SECONDS
+        found = await cache.current()
+        assert found.rev == known.rev + 1 == reads[-1]
+        known = found
+    assert len(reads) == len(changes) + 1
+    await other.close()
 
 
 async def test_a_submission_waits_for_no_read_of_the_hosts(

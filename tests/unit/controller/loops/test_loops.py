@@ -194,6 +194,24 @@ async def test_a_loop_that_knows_its_next_time_asks_no_look(
     await end_tasks(tasks)
 
 
+async def test_where_every_hint_is_lost_each_loop_finds_its_work_by_the_look(
+    served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LOOP-1, LOOK-1: a job is admitted, fails, its drain is completed, its retry comes due, it fails
+    again, and the job that waited for it is cancelled."""
+    monkeypatch.setattr(served.controller, "poke", lambda *topics: None)
+    monkeypatch.setattr(served.controller, "poke_soon", lambda *topics, seconds=0.0: None)
+    retries = {"max_retries": 1, "retry_delay": 0.5}
+    job = await served.submit(retry=retries)
+    child = await served.submit(after=[job["id"]])
+    for _ in range(2):
+        order = await agent.take(seconds=60)
+        await agent.sync(agent.running(order))
+        await agent.end(order, exit_code=1)
+    assert (await served.until(job["id"], "failed", seconds=60))["attempts"] == 2
+    await served.until(child["id"], "cancelled", seconds=60)
+
+
 async def test_the_look_tells_when_settings_have_changed(store: PostgresStore) -> None:
     """One reading of the settings serves for as long as their revision stands."""
     now = 0.0
