@@ -404,7 +404,7 @@ def answer_polls(builders: Sequence[AnswerBuilder], orders: Sequence[Rows]) -> l
 def _ask_orders(builders: Sequence[AnswerBuilder], at: datetime) -> list[Step]:
     by_host = {d.sync.host_id: d for d in builders}
     claimed = [key for d in builders for key in d.claimed()]
-    live = [key for d in builders for key in d.live() if key not in d.claimed()]
+    live = [key for d in builders for key in d.begun()]
     open_to = [d for d in builders if not d.fenced]
     offered = {
         "hosts": [d.sync.host_id for d in open_to],
