@@ -110,13 +110,13 @@ class Cluster:
     async def start_gang(self) -> float:
         """Seconds from the hosts' first look to the last answer with launch orders, each host's
         sync by itself as the server takes them."""
-        from holdfast.controller.runtime.hosts.batch import batch_syncs
+        from holdfast.controller.runtime.hosts.batch import SyncBatcher
         from holdfast.controller.runtime.hosts.orders import make_orders
         from holdfast.moves.values import HostSync
         from holdfast.wire.agent import SyncAnswer, encode
 
         own = self.controller
-        batcher = batch_syncs(self.store, own.settings, own.metrics, own.outages, own.doubts)
+        batcher = SyncBatcher(self.store, own.settings, own.metrics, own.outages, own.doubts)
         began = time.monotonic()
         asked = await asyncio.gather(
             *(batcher.submit(HostSync(host_id=h, incarnation="incarnation-1")) for h in self.hosts)

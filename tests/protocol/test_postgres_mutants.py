@@ -16,15 +16,15 @@ from tests.protocol.test_postgres import make_machine, walk
 from tests.store.pg_fixture import PgServer
 
 WALKS = 60
-TTL = "lease_until = greatest(t.lease_until, %(now)s::timestamptz + t.lease_ttl_seconds * interval '1 second')"
+TTL = "lease_until = greatest(t.lease_until, l.now + t.lease_ttl_seconds * l.second)"
 # What is broken: the statement, the words that guard, the words in their place.
 MUTANTS = {
     "an earlier incarnation is heard": (
         "touch_hosts", "b.incarnation = g.incarnation as same", "true as same"
     ),
-    "a lease is not renewed": ("renew_tasks", TTL, "lease_until = t.lease_until"),
+    "a lease is not renewed": ("touch_and_renew", TTL, "lease_until = t.lease_until"),
     "a lease is shorter in the store": (
-        "renew_tasks", TTL, TTL.replace("greatest(t.lease_until, ", "(").replace("interval '1", "interval '0.5")
+        "touch_and_renew", TTL, TTL.replace("greatest(t.lease_until, ", "(").replace("l.second", "l.second / 2")
     ),
 }  # fmt: skip
 

@@ -202,6 +202,7 @@ class Rig:
         claimed: Sequence[tuple[TaskKey, int]] = (),
         faults: Sequence[Hindrance] | None = None,
         takes: bool = False,
+        told: Sequence[TaskKey] = (),
     ) -> HostSynced:
         sync = self.make_sync(
             host,
@@ -214,6 +215,7 @@ class Rig:
             claimed=tuple(claimed),
             faults=None if faults is None else tuple(faults),
             takes=takes,
+            told=tuple(told),
         )
         terms = await self.terms() if takes else None
         return (await self.store.leases.sync_hosts([sync], terms=terms, now=self.now))[0]

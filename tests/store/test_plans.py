@@ -22,11 +22,11 @@ from holdfast.store.postgres.store import PostgresStore
 from tests.store.rig import OK, Rig
 
 HOT = (
-    "touch_hosts", "renew_tasks", "finish_jobs", "find_ended", "offer_tasks", "claim_tasks",
+    "touch_hosts", "touch_and_renew", "renew_tasks", "finish_jobs", "find_ended", "offer_tasks", "claim_tasks",
     "read_offered_jobs", "read_offered_secrets", "read_offered_seats", "read_preempts",
     "lock_jobs", "lock_job_ids", "lock_tasks", "write_jobs", "write_tasks", "write_attempts",
     "write_events", "clear_tasks", "reserve_jobs", "read_host_state", "move_host", "put_faults",
-    "end_instance", "begin_takes", "read_room", "read_takable", "read_takable_specs",
+    "end_instance", "read_takes", "read_takable_specs",
     "insert_jobs", "lock_hosts", "rewrite_tasks",
 )  # fmt: skip
 PLANNED = ("read_candidates", "share_queues")
@@ -256,7 +256,7 @@ async def test_ends_and_takes_ask_for_no_orders_of_the_leader(pg_migrated: str) 
         keys = [offer.task.key for offer in first.offers]
         second = await rig.sync(ended=[(key, OK) for key in keys], takes=True)
         assert [o.task.key.job_id for o in (*first.offers, *second.offers)] == wanted
-        run = {row["statement"] for row in await store.session.single(_list_prepared)}
+        run = {row["statement"] for row in await store.session.transact_hot(_list_prepared)}
     finally:
         await store.close()
     assert any("event_batches" in statement for statement in run), "statements are prepared"

@@ -57,7 +57,7 @@ async def test_a_warm_store_has_planned_what_submits_a_job_to_a_host(
     store = PostgresStore(pg_emptied, max_connections=1, warm=warm)
     await store.open()
     try:
-        assert await store.session.single(count) == dict.fromkeys(PLACING, warm)
+        assert await store.session.transact_hot(count) == dict.fromkeys(PLACING, warm)
     finally:
         await store.close()
 

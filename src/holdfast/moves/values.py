@@ -212,7 +212,8 @@ class HostSync(StoreValue, frozen=True, kw_only=True):
     leaving: the agent says goodbye. faults: the host's faults, None where the sync has no news of
     them. takes: the host may take jobs at once for its free room (TAKE-1). room: a guess of the
     number of jobs that may fit, by the count of its tasks; the store knows what the tasks really
-    hold. tallies: what live tasks spent their time on, for those that tell it with this sync.
+    hold. tallies: what live tasks spent their time on, for those that tell it with this sync. told:
+    tasks whose orders left for the host after it made this report (REPEAT-2).
     """
 
     host_id: str
@@ -227,6 +228,7 @@ class HostSync(StoreValue, frozen=True, kw_only=True):
     takes: bool = False
     room: int = 0
     tallies: tuple[tuple[TaskKey, Tally], ...] = ()
+    told: tuple[TaskKey, ...] = ()
 
 
 class GangSeat(StoreValue, frozen=True, kw_only=True):
@@ -367,15 +369,15 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     status: "ok"; "stale" (another incarnation has registered); "unknown" (no such host).
     offers, claims, preempts: tasks to start, places to keep, tasks to stop. renewed: tasks with the
     seconds of their new leases. lost: tasks that the host must end, because it has no right to run
-    them. acked: reported ends that are on record. refused: reported ends that are stale. absent:
-    those of `lost` and `refused` that were not found, which is looked at again (DOUBT-1).
-    succeeded: jobs that this sync finished. draining: jobs whose drain this sync began, for the
-    completer. fenced: why the host is in error, so that it gets no work and no lease is renewed
-    (CYCLE-1). reads: readers wait for output from its disk. sessions: users wait for links of
-    sessions. settled: the host took what it could,
-    and the leader could start no further job on it. posted: a job of a workflow is among
-    `succeeded` (POST-1). awaited: another job may wait for one of `succeeded`, or for a place in
-    its array.
+    them. acked: reported ends that are on record. repeated: further ones, which the last answer to
+    the host has acknowledged (REPEAT-1). refused: reported ends that are stale. absent: those of
+    `lost` and `refused` that were not found, which is looked at again (DOUBT-1). succeeded: jobs
+    that this sync finished. draining: jobs whose drain this sync began, for the completer. fenced:
+    why the host is in error, so that it gets no work and no lease is renewed (CYCLE-1). reads:
+    readers wait for output from its disk. sessions: users wait for links of sessions. settled: the
+    host took what it could, and the leader could start no further job on it. posted: a job of a
+    workflow is among `succeeded` (POST-1). awaited: another job may wait for one of `succeeded`, or
+    for a place in its array.
     """
 
     host_id: str
@@ -387,6 +389,7 @@ class HostSynced(StoreValue, frozen=True, kw_only=True):
     renewed: tuple[tuple[TaskKey, float], ...] = ()
     lost: tuple[TaskKey, ...] = ()
     acked: tuple[TaskKey, ...] = ()
+    repeated: tuple[TaskKey, ...] = ()
     refused: tuple[TaskKey, ...] = ()
     absent: tuple[TaskKey, ...] = ()
     succeeded: tuple[str, ...] = ()

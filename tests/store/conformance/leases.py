@@ -151,6 +151,9 @@ async def test_an_offer_is_repeated_until_it_is_reported(rig: Rig) -> None:
     (task,) = await rig.store.jobs.list_tasks(job_id)
     assert task.offered_at == START
     assert task.lease_until == rig.now + timedelta(seconds=300)
+    assert (
+        await rig.sync(told=[first[0].task.key])
+    ).offers == ()  # an answer on its way (REPEAT-2)
     answer = await rig.sync(live=[first[0].task.key])
     assert answer.offers == ()
     assert answer.renewed == ((first[0].task.key, 300.0),)

@@ -20,7 +20,7 @@ from holdfast.controller.runtime.bundles.room import RoomMeter
 from holdfast.controller.runtime.calls.reported import ReportedCalls
 from holdfast.controller.runtime.gangs.acts import Acting
 from holdfast.controller.runtime.gangs.watch import GangWatch
-from holdfast.controller.runtime.hosts.batch import batch_syncs
+from holdfast.controller.runtime.hosts.batch import SyncBatcher
 from holdfast.controller.runtime.hosts.doubts import Doubts
 from holdfast.controller.runtime.hosts.joins import Joins
 from holdfast.controller.runtime.hosts.joints import Joints
@@ -120,7 +120,7 @@ class Controller:
         self.looks = LeaderLooks(store, self.settings, clock)
         self.dues = DueTimes(clock, self.wakes)
         self.allowance = Allowance()
-        self.batcher = batch_syncs(store, self.settings, self.metrics, self.outages, self.doubts)
+        self.batcher = SyncBatcher(store, self.settings, self.metrics, self.outages, self.doubts)
         store.drains.watch_drains(self._tell_drains)
 
     def poke(self, *topics: str) -> None:

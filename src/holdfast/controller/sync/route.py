@@ -322,7 +322,7 @@ async def _make_answer(
         preempt=preempt,
         renewed=[wire.Renewed(key=key, ttl_seconds=ttl) for key, ttl in found.renewed],
         lost=list(found.lost),
-        acked=list(found.acked),
+        acked=[*found.acked, *found.repeated],
         refused=[wire.RefusedReport(key=key) for key in found.refused],
         watch=watch,
         reads=await controller.store.logs.list_log_reads(host.id) if found.reads else [],

@@ -69,10 +69,14 @@ class AnswerBuilder:
         return iter(self._ended.items())
 
     def heard(self) -> Sequence[TaskKey]:
-        """Return the tasks for which the host needs no order: the ones that it runs, and those that
-        have ended, even if their ends are not on record yet."""
+        """Return the tasks for which the host needs no order: the ones that it runs or was just told
+        of, and those that have ended, even if their ends are not on record yet."""
+        return [*self.begun(), *self._ended]
+
+    def begun(self) -> Sequence[TaskKey]:
+        """Return the tasks that the host runs or was just told to start."""
         live = [k for k in self._live if k not in self._claimed] if self._claimed else self._live
-        return [*live, *self._ended]
+        return [*live, *self.sync.told]
 
     def started(self) -> Sequence[TaskKey]:
         """Return the tasks reported as started that have not ended since."""

@@ -41,11 +41,14 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
 def hash_spec(spec: JobSpec) -> str:
     """Return the SHA-256 of the spec, secrets included, with which a repeat is compared. What was
     resolved when it was submitted (the instant of a start, the commit of a branch, the state of a
-    checkout) is left out, because a repeat resolves that anew."""
+    checkout) is left out, because a repeat resolves that anew. The idempotency key is left out,
+    because a repeat is found by it, and because jobs that differ by it alone are alike."""
     code, starts = spec.code, spec.start_at
     if code is not None:
         code = CodeRef(url=code.url, ref=code.ref) if code.url and code.ref else code.bare
-    asked = msgspec.structs.replace(spec, code=code, start_at=None if starts is None else 0.0)
+    asked = msgspec.structs.replace(
+        spec, code=code, start_at=None if starts is None else 0.0, idempotency_key=None
+    )
     return hashlib.sha256(_encoder.encode(asked)).hexdigest()
 
 

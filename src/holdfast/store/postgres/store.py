@@ -59,7 +59,7 @@ class PostgresStore:
     reached or it is not known whether a transaction was committed. It may be called again
     afterwards.
 
-    dsn: a connection string of libpq. max_connections: size of the pool; leadership, hints and
+    dsn: a connection string of libpq. max_connections: of both pools; leadership, hints and
     second looks need four more. prepare_threshold: None for a pooler in transaction mode. lead_seconds: how long a
     lead lasts without a renewal. warm: new connections plan the statements that place a job at
     once, so that the first job is placed as quickly as later ones; meant for processes that run for
@@ -71,7 +71,7 @@ class PostgresStore:
         self,
         dsn: str,
         *,
-        max_connections: int = 8,
+        max_connections: int = 10,
         prepare_threshold: int | None = 0,
         call_seconds: float = 30.0,
         environment: Mapping[str, Value] | None = None,

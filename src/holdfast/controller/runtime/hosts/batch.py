@@ -4,8 +4,11 @@ rules in force."""
 import time
 from collections.abc import Sequence
 
+import msgspec
+
 from holdfast.controller.runtime.hosts.doubts import Doubts
 from holdfast.controller.runtime.hosts.group_commit import GroupCommit
+from holdfast.controller.runtime.hosts.last_answers import LastAnswers
 from holdfast.controller.runtime.metrics import Metrics
 from holdfast.controller.runtime.outages import Outages
 from holdfast.controller.runtime.settings import SettingsCache
@@ -15,33 +18,56 @@ from holdfast.moves.values import HostSync, HostSynced
 from holdfast.store.postgres.store import PostgresStore
 
 
-def batch_syncs(
-    store: PostgresStore,
-    settings: SettingsCache,
-    metrics: Metrics,
-    outages: Outages,
-    doubts: Doubts,
-) -> GroupCommit[HostSync, HostSynced]:
-    """Return the group commit of syncs."""
+class _WaitingSync(msgspec.Struct, frozen=True):
+    """A sync that waits for its batch. came: the number of batches answered when it came."""
 
-    async def send(syncs: Sequence[HostSync]) -> Sequence[HostSynced]:
+    sync: HostSync
+    came: int
+
+
+class SyncBatcher:
+    """The group commit of syncs."""
+
+    def __init__(
+        self,
+        store: PostgresStore,
+        settings: SettingsCache,
+        metrics: Metrics,
+        outages: Outages,
+        doubts: Doubts,
+    ) -> None:
+        self._store, self._settings = store, settings
+        self._metrics, self._doubts = metrics, doubts
+        self._last = LastAnswers()
+        self._commit: GroupCommit[_WaitingSync, HostSynced] = GroupCommit(
+            "sync",
+            lambda waiting: f"host {waiting.sync.host_id}",
+            self._send,
+            outages,
+            renews=True,
+            weigh=lambda waiting: count_wanted(waiting.sync),
+            most=MAX_TAKEN - SPARE,
+        )
+
+    async def submit(self, sync: HostSync) -> HostSynced:
+        """Return the store's answer to a sync, as `GroupCommit.submit` does."""
+        return await self._commit.submit(_WaitingSync(sync, self._last.number))
+
+    async def close(self) -> None:
+        """Let the batch in flight and those behind it end."""
+        await self._commit.close()
+
+    async def _send(self, waiting: Sequence[_WaitingSync]) -> Sequence[HostSynced]:
         began = time.perf_counter()
-        current = await settings.current()
-        answers = await store.leases.sync_hosts(
+        current, last = await self._settings.current(), self._last
+        syncs = [last.shorten(one.sync, one.came) for one in waiting]
+        found = await self._store.leases.sync_hosts(
             syncs, rules=current.rules, terms=current.take_terms
         )
-        await doubts.confirm_syncs(syncs, answers)
-        metrics.sync_seconds.observe(time.perf_counter() - began)
-        metrics.sync_batch.observe(len(syncs))
-        metrics.syncs.inc(len(syncs))
+        await self._doubts.confirm_syncs(syncs, found)
+        answers = [last.note(one.sync, each) for one, each in zip(waiting, found, strict=True)]
+        last.number += 1
+        self._metrics.sync_seconds.observe(time.perf_counter() - began)
+        self._metrics.sync_batch.observe(len(syncs))
+        self._metrics.syncs.inc(len(syncs))
         return answers
-
-    return GroupCommit(
-        "sync",
-        lambda sync: f"host {sync.host_id}",
-        send,
-        outages,
-        renews=True,
-        weigh=count_wanted,
-        most=MAX_TAKEN - SPARE,
-    )

@@ -144,7 +144,7 @@ class MemoryLeases(InMemory, LeaseStore):
             reports.note_beat(task, d.beats().get(key), at)
 
     def _give_orders(self, d: AnswerBuilder, at: datetime) -> None:
-        s, live = self.state, set(d.live()) - set(d.claimed())
+        s, live = self.state, set(d.begun())
         for task in s.live_tasks(d.sync.host_id):
             if task.incarnation != d.sync.incarnation:
                 continue

@@ -158,11 +158,10 @@ class PostgresCalls(PostgresCallReads):
         """
         if not turns:
             return []
-        return await self.session.transact(
+        return await self.session.transact_hot(
             lambda tx: self._exchanges.run(
                 tx, turns, make_judge(policy_of, rules), cold_wait_of, now
-            ),
-            keep_plans=True,
+            )
         )
 
     @transacts_planned

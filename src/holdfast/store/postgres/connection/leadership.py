@@ -22,6 +22,7 @@ from holdfast.store.postgres.connection.session import LEAD, Session
 log = logging.getLogger("holdfast.store")
 CHANNEL = "holdfast_hints"
 _NOTIFY = b"select pg_notify(%(to)s, p) from unnest(%(words)s::text[]) p"
+_GREETING, _GREETING_BACK = "greeting", "greeting_back"
 NO_LEAD = -1  # a transaction tied to this number may write nothing
 HINT_GAP_SECONDS = 0.02
 CONFIRM_SECONDS = 2.0
@@ -82,6 +83,10 @@ class PostgresLeadership:
 
     A hint is the news that a topic may have work: "admit", "retries", "ended", "drain", "members",
     "due", "events", "logs", "log_reads", "host:<id>". A hint may be lost, so readers must poll as well.
+
+    HINT-1  A replica that is alone sends no hints to the database. Each replica greets the others
+            as soon as it listens, and is greeted back by those that hear it, so of two replicas
+            that listen each knows of the other.
     """
 
     def __init__(self, session: Session, lead_seconds: float = LEAD_SECONDS) -> None:
@@ -92,6 +97,7 @@ class PostgresLeadership:
         self._sender_id = secrets.token_hex(6)
         self._pending: dict[str, None] = {}
         self._wake = asyncio.Event()
+        self._others = False  # whether another replica was ever heard
         self._tasks: list[asyncio.Task[None]] = []
         self._lead: Connection | None = None
         self._lead_lock = asyncio.Lock()
@@ -190,6 +196,10 @@ class PostgresLeadership:
     def hint(self, topic: str) -> None:
         """Send every replica a hint about `topic`, soon and at most once per 20 ms per topic."""
         self._hub.deliver(topic)
+        if self._others:
+            self._send_soon(topic)
+
+    def _send_soon(self, topic: str) -> None:
         self._pending[topic] = None
         self._wake.set()
 
@@ -228,13 +238,24 @@ class PostgresLeadership:
                 for topic in topics
                 if len(topic) < 4000 and "\x00" not in topic
             ]
-            with cut_after(conn, self.session.call_seconds):
-                await conn.run_all((Statement(_NOTIFY, {"to": CHANNEL, "words": payloads}),))
+            try:
+                with cut_after(conn, self.session.call_seconds):
+                    await conn.run_all((Statement(_NOTIFY, {"to": CHANNEL, "words": payloads}),))
+            except BaseException:
+                for topic in topics:  # a lost greeting would leave two replicas deaf to each other
+                    self._send_soon(topic)
+                raise
             await asyncio.sleep(HINT_GAP_SECONDS)
 
     async def _receive(self, conn: Connection) -> None:
         await conn.execute(f"listen {CHANNEL}".encode())
+        self._send_soon(_GREETING)
         async for notify in conn.notifies():
             sender, _, topic = notify.payload.partition(" ")
-            if sender != self._sender_id:
+            if sender == self._sender_id:
+                continue
+            self._others = True
+            if topic == _GREETING:
+                self._send_soon(_GREETING_BACK)
+            elif topic != _GREETING_BACK:
                 self._hub.deliver(topic)

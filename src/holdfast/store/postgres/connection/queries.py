@@ -1,5 +1,7 @@
 """The files of `sql/`, one a table: on top the statements that make it, below `-- name: …` each query
-that mostly reads or writes it, with its reasons. Lists of columns are expanded (`columns`).
+that mostly reads or writes it, with its reasons. Lists of columns are expanded (`columns`), and a text
+below `-- part: …` stands in each query that names it as `{part:…}`, because one statement for several
+questions saves the server and the driver what each statement costs by itself.
 
 A query's name is unique over all files. A malformed file fails at import, not at the first use.
 """
@@ -11,7 +13,8 @@ from importlib import resources
 
 from holdfast.store.postgres.connection.columns import expand_columns
 
-_NAME = re.compile(r"^-- name: (\w+)[ \t]*$", re.MULTILINE)
+_NAME = re.compile(r"^-- (name|part): (\w+)[ \t]*$", re.MULTILINE)
+_PART = re.compile(r"\{part:\w+\}")
 _AFTER = re.compile(r"^-- after: ([\w, ]+)$", re.MULTILINE)
 _COMMENT = re.compile(r"(?:^|\s)--(?: .*)?$", re.MULTILINE)
 _MAKES = re.compile(r"(?:create|insert into|alter table|do) ?")
@@ -25,11 +28,12 @@ def read_files() -> dict[str, str]:
 
 
 def parse_queries(text: str, origin: str) -> dict[str, bytes]:
-    """Return the queries of a file by name. Raises ValueError for an empty query or a repeated
-    name."""
-    parts = _NAME.split(text)
+    """Return the queries of a file by name, and its parts by what they replace (`{part:…}`). Raises
+    ValueError for an empty query or a repeated name."""
+    cut = _NAME.split(text)
     found: dict[str, bytes] = {}
-    for name, body in zip(parts[1::2], parts[2::2], strict=True):
+    for kind, word, body in zip(cut[1::3], cut[2::3], cut[3::3], strict=True):
+        name = word if kind == "name" else f"{{part:{word}}}"
         statement = "\n".join(
             line.strip()
             for line in body.splitlines()
@@ -44,15 +48,26 @@ def parse_queries(text: str, origin: str) -> dict[str, bytes]:
 
 
 def load_queries() -> dict[str, bytes]:
-    """Return every named query of the package. Raises ValueError as `parse_queries` does, or for a
-    name in two files."""
+    """Return every named query of the package. Raises ValueError as `parse_queries` does, for a
+    name in two files, or for a part that is missing."""
     found: dict[str, bytes] = {}
     for origin, text in read_files().items():
         for name, statement in parse_queries(text, origin).items():
             if name in found:
                 raise ValueError(f"{origin}: query {name} is there twice")
             found[name] = statement
-    return found
+    return {name: _fill_in(name, found) for name in found if not _PART.fullmatch(name)}
+
+
+def _fill_in(name: str, found: dict[str, bytes]) -> bytes:
+    """Return a query with its parts, whose own parts are filled in too."""
+
+    def fill(match: re.Match[str]) -> str:
+        if match[0] not in found:
+            raise ValueError(f"query {name}: there is no part {match[0]}")
+        return _fill_in(match[0], found).decode()
+
+    return _PART.sub(fill, found[name].decode()).encode()
 
 
 def order_schema(files: dict[str, str]) -> str:

@@ -12,8 +12,8 @@ from psycopg.rows import dict_row
 
 from holdfast.store.postgres.connection.session_settings import write_session_settings
 
-CONNECTIONS = 12
-"""Most connections of a controller: a pool of eight, the lead's, two for notifications, and one for
+CONNECTIONS = 14
+"""Most connections of a controller: ten in two pools, the lead's, two for notifications, and one for
 second looks."""
 OPEN_TRANSACTION_SECONDS = 600
 LEAST_WAL_BYTES = 256 << 20

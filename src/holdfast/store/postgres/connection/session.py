@@ -36,7 +36,10 @@ from holdfast.store.postgres.connection.pipeline import (
 )
 from holdfast.store.postgres.connection.pool import WarmPool
 from holdfast.store.postgres.connection.queries import QUERIES
-from holdfast.store.postgres.connection.session_settings import write_session_settings
+from holdfast.store.postgres.connection.session_settings import (
+    KEEP_PLANS_FOR_SESSION,
+    write_session_settings,
+)
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -195,10 +198,14 @@ WarmUp = Callable[[Tx], Awaitable[object]]
 
 
 class Session:
-    """A pool of connections, and the ways to run statements and transactions on it.
+    """Two pools of connections, and the ways to run statements and transactions on them.
 
-    prepare_threshold: as in psycopg: 0 prepares a statement at its first use on a connection; None
-    never does, for a pooler in transaction mode.
+    The transactions of the hot path (`transact_hot`) have a pool of their own, whose connections
+    keep plans. So none of them begins with a statement of settings, and none waits behind a long
+    read.
+
+    max_connections: of both pools together. prepare_threshold: as in psycopg: 0 prepares a
+    statement at its first use on a connection; None never does, for a pooler in transaction mode.
     call_seconds: a call that takes longer is cut off at its socket, so a frozen server cannot
     freeze the controller. clock: the time in place of the database's clock.
     """
@@ -207,7 +214,7 @@ class Session:
         self,
         dsn: str,
         *,
-        max_connections: int = 8,
+        max_connections: int = 10,
         prepare_threshold: int | None = 0,
         call_seconds: float = CALL_SECONDS,
         clock: Clock | None = None,
@@ -219,44 +226,54 @@ class Session:
         self._prepare_threshold = prepare_threshold
         self._warm_ups: list[WarmUp] = []
         self._pool: WarmPool | None = None
+        self._hot: WarmPool | None = None
         self._spare: Connection | None = None
         self.tell_drains: DrainListener = drop_drain_news
         """The function that gets news of drains after the commit of the transaction that began
         them."""
 
     def warm_up_with(self, work: WarmUp) -> None:
-        """Run statements that change nothing on each new connection of the pool, because a new
+        """Run statements that change nothing on each new connection of the hot path, because a new
         server process needs some 10 ms to plan them."""
         self._warm_ups.append(work)
 
     async def open(self) -> None:
-        """Connect once to learn whether the server can be reached, then fill the pool. The next
+        """Connect once to learn whether the server can be reached, then fill the pools. The next
         `connect` gets that first connection. Raises Unavailable."""
         self._spare = await self.connect()
-        self._pool = WarmPool(
+        hot = max(2, self.max_connections * 2 // 5)  # a batch of syncs, and submissions beside it
+        self._pool = self._make_pool("holdfast", max(1, self.max_connections - hot), _configure)
+        self._hot = self._make_pool("holdfast-hot", hot, self._prepare_hot)
+        await asyncio.gather(self._pool.open(), self._hot.open())
+
+    def _make_pool(
+        self, name: str, size: int, configure: Callable[[Connection], Awaitable[None]]
+    ) -> WarmPool:
+        return WarmPool(
             self.dsn,
             kwargs=self._arguments(),
             min_size=1,
-            max_size=self.max_connections,
+            max_size=size,
             open=False,
-            configure=self._prepare,
+            configure=configure,
             timeout=POOL_WAIT_SECONDS,
             reconnect_timeout=2.0,
-            name="holdfast",
+            name=name,
         )
-        await self._pool.open()
 
     async def close(self) -> None:
         """Close every pooled connection, and the spare one. A second call does no harm."""
         spare, self._spare = self._spare, None
         if spare is not None:
             await spare.close()
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.close(timeout=2.0)
+        pools, self._pool, self._hot = (self._pool, self._hot), None, None
+        for pool in pools:
+            if pool is not None:
+                await pool.close(timeout=2.0)
 
-    async def _prepare(self, conn: Connection) -> None:
+    async def _prepare_hot(self, conn: Connection) -> None:
         await _configure(conn)
+        await conn.execute(KEEP_PLANS_FOR_SESSION, prepare=False)
         for work in self._warm_ups:
             with suppress(psycopg.Error):  # the schema may be another one, which `open` tells
                 await work(Tx(conn))
@@ -312,6 +329,15 @@ class Session:
             lambda conn, mark: self._transact_once(conn, work, begin, mark), seconds=seconds
         )
 
+    async def transact_hot(self, work: Callable[[Tx], Awaitable[T]]) -> T:
+        """Run `work` as `transact` does with `keep_plans`, on a connection that keeps plans. A
+        pooler in transaction mode keeps no settings, so behind one the transaction sets them."""
+        if self._prepare_threshold is None:
+            return await self.transact(work, keep_plans=True)
+        return await self._attempt(
+            lambda conn, mark: self._transact_once(conn, work, _BEGIN, mark), hot=True
+        )
+
     async def _transact_once(
         self,
         conn: Connection,
@@ -362,6 +388,7 @@ class Session:
         once: Callable[[Connection, Callable[[], None]], Awaitable[T]],
         *,
         seconds: float | None = None,
+        hot: bool = False,
     ) -> T:
         committing = False
 
@@ -377,7 +404,7 @@ class Session:
         while True:
             committing = False
             try:
-                async with self._lend(deadline - loop.time()) as conn:
+                async with self._lend(deadline - loop.time(), hot=hot) as conn:
                     return await once(conn, mark)
             except (pg.SerializationFailure, pg.DeadlockDetected) as error:
                 conflicts += 1
@@ -407,10 +434,11 @@ class Session:
                     f"the database cannot store a value that was given: {_words(error)}"
                 ) from error
 
-    def _lend(self, seconds: float) -> AbstractAsyncContextManager[Connection]:
-        if self._pool is None:
+    def _lend(self, seconds: float, *, hot: bool) -> AbstractAsyncContextManager[Connection]:
+        pool = self._hot if hot else self._pool
+        if pool is None:
             raise Unavailable("the store is not open")
-        return self._pool.lend(max(0.05, min(seconds, POOL_WAIT_SECONDS)), seconds)
+        return pool.lend(max(0.05, min(seconds, POOL_WAIT_SECONDS)), seconds)
 
 
 def _commit_words(clock: Clock | None) -> tuple[Statement, ...]:

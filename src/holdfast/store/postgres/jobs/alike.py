@@ -13,12 +13,12 @@ from holdfast.core.placement.takes import Alike
 from holdfast.core.placement.types import Candidate
 from holdfast.core.spec import JobSpec
 from holdfast.moves.values import OfferedJob
-from holdfast.store.postgres.connection.session import Rows, Tx
+from holdfast.store.postgres.connection.session import Tx
 
 MAX_ALIKE = 512
 MAX_ALIKE_CHARS = 16_384
 Name = tuple[str, str]
-"""A queue, and the name that `read_takable` gives a spec."""
+"""A queue, and the name that `read_takes` gives a spec."""
 _decode_spec = msgspec.json.Decoder(JobSpec).decode
 _decode_shuns = msgspec.json.Decoder(tuple[tuple[str, ...], tuple[str, ...]]).decode
 
@@ -50,10 +50,9 @@ class AlikeJobs:
     def __init__(self) -> None:
         self._known: dict[Name, AlikeJob] = {}
 
-    async def group(self, tx: Tx, found: Rows) -> Takable:
-        """Return the jobs that `read_takable` found as columns, without jobs that have gone
+    async def group(self, tx: Tx, columns: Mapping[str, Any]) -> Takable:
+        """Return the jobs that `read_takes` found as columns, without jobs that have gone
         since."""
-        (columns,) = found
         if not columns["ids"]:
             return Takable((), {})
         ids = columns["ids"]

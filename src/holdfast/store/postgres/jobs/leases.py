@@ -21,7 +21,6 @@ from holdfast.core.settings.resolve import Value
 from holdfast.core.states import HostState
 from holdfast.moves.jobs import reports
 from holdfast.moves.jobs.reports import AnswerBuilder
-from holdfast.moves.rows import clean_text
 from holdfast.moves.values import (
     ClaimRow,
     GangSeat,
@@ -37,7 +36,7 @@ from holdfast.moves.values import (
 from holdfast.store.port.clock import Now
 from holdfast.store.port.store import LeaseStore
 from holdfast.store.postgres.connection.ports import OnSession, transacts
-from holdfast.store.postgres.connection.session import Rows, Session, Step, Tx, to_json
+from holdfast.store.postgres.connection.session import Rows, Session, Step, Tx
 from holdfast.store.postgres.hosts import quarantine_host, retire_host, write_faults
 from holdfast.store.postgres.jobs import lapses
 from holdfast.store.postgres.jobs.admission import plan_reservation
@@ -45,13 +44,8 @@ from holdfast.store.postgres.jobs.alike import AlikeJobs, make_offered
 from holdfast.store.postgres.jobs.ends import finish_jobs, split_ends
 from holdfast.store.postgres.jobs.placing import submit_and_take
 from holdfast.store.postgres.jobs.takes import Take, plan_take
-from holdfast.store.postgres.moves import (
-    ask_moves,
-    load_moves,
-    take_moves,
-    write_events,
-    write_moves,
-)
+from holdfast.store.postgres.moves import load_moves, take_moves, write_events, write_moves
+from holdfast.store.postgres.sync.renewals import renew_leases, take_renewals, touch_hosts
 
 
 class PostgresLeases(OnSession, LeaseStore):
@@ -85,13 +79,8 @@ class PostgresLeases(OnSession, LeaseStore):
         terms: TakeTerms | None,
         now: datetime | None,
     ) -> list[HostSynced]:
-        # A batch that changes state or offers a task is flushed to the disk before its answer
-        # (`_give_orders`).
-        relaxed = not any(s.started or s.ended or s.claimed or s.leaving for s in syncs)
-        builders = await self.session.transact(
-            lambda tx: _sync(tx, syncs, rules, terms, self._alike, now),
-            relaxed=relaxed,
-            keep_plans=True,
+        builders = await self.session.transact_hot(
+            lambda tx: _sync(tx, syncs, rules, terms, self._alike, now)
         )
         return [d.answer() for d in builders]
 
@@ -105,8 +94,8 @@ class PostgresLeases(OnSession, LeaseStore):
         Return None, and write nothing, where the job is not new or a quota is set; the caller then
         uses `submit_jobs`.
         """
-        return await self.session.transact(
-            lambda tx: submit_and_take(tx, job, taker, terms, self._alike, now), keep_plans=True
+        return await self.session.transact_hot(
+            lambda tx: submit_and_take(tx, job, taker, terms, self._alike, now)
         )
 
     @transacts
@@ -166,7 +155,11 @@ async def _sync(
     now: datetime | None,
 ) -> list[AnswerBuilder]:
     builders = [AnswerBuilder(s, "ok") for s in syncs]
-    rows, *locked = await _touch_hosts(tx, builders, now)
+    # A batch that changes state or offers a task is flushed to the disk before its answer
+    # (`_give_orders`).
+    quiet = not any(s.started or s.ended or s.claimed or s.leaving for s in syncs)
+    expected = reports.expect_moves(syncs)
+    rows, renewed, locked = await touch_hosts(tx, builders, expected, now, quiet=quiet)
     found = {row["host_id"]: row for row in rows}
     at = rows[0]["now"] if rows else now
     known = {host_id for host_id, row in found.items() if row["fresh"]}
@@ -193,7 +186,10 @@ async def _sync(
         stuck = reports.find_stuck(d)
         if stuck is not None:
             await quarantine_host(tx, d.sync.host_id, stuck, at)
-    await _renew(tx, fresh, at)
+    if quiet:
+        take_renewals(fresh, renewed)
+    else:
+        await renew_leases(tx, fresh, at)
     for d in fresh:
         if d.sync.leaving:
             d.draining.extend(await retire_host(tx, d.sync, d.name, at))
@@ -204,33 +200,6 @@ async def _sync(
     if listening or take is not None:
         await _give_orders(tx, listening, staying, take, at)
     return builders
-
-
-async def _touch_hosts(
-    tx: Tx, builders: Sequence[AnswerBuilder], now: datetime | None
-) -> Sequence[Rows]:
-    """Lock the hosts, and the rows of jobs that their reports are known to change. Return the rows
-    that these statements read."""
-    moved = reports.expect_moves([d.sync for d in builders])
-    return await tx.many(ask_hosts(builders, now), *(ask_moves(moved) if moved else ()))
-
-
-def ask_hosts(builders: Sequence[AnswerBuilder], now: datetime | None) -> Step:
-    """Return the statement that locks the hosts and writes their heartbeats."""
-    by_host = {d.sync.host_id: d.sync for d in builders}
-    heard = [key for d in builders for key in d.heard()]
-    touch: dict[str, Any] = {
-        # Cleaned, so that a malformed value makes one host's sync stale instead of failing all.
-        "ids": list(by_host),
-        "incarnations": [clean_text(s.incarnation) for s in by_host.values()],
-        "leaving": [s.leaving for s in by_host.values()],
-        "busy": [bool(s.live or s.claimed or s.ended) for s in by_host.values()],
-        "jobs": [k.job_id for k in heard],
-        "ranks": [k.rank for k in heard],
-        "epochs": [k.epoch for k in heard],
-        "now": now,
-    }
-    return "touch_hosts", touch
 
 
 async def _note_health(
@@ -266,7 +235,7 @@ async def _take_moves(
     last: bool,
 ) -> bool:
     """Apply starts, claims and ends. Return whether any of them may bring orders to a host, which
-    ends of successful jobs of one task alone never do.
+    starts, and ends of successful jobs of one task, never do.
 
     locked: the rows of the jobs that change, where they were locked before. last: no other write
     may follow in this transaction.
@@ -292,7 +261,7 @@ async def _take_moves(
         await write_moves(tx, m, last=last and not repeats and not stuck)
         if repeats:
             await _ack_repeats(tx, repeats)
-    return bool(ids or claims)
+    return bool(left or claims)
 
 
 async def _take_claims(
@@ -323,45 +292,6 @@ async def _ack_repeats(tx: Tx, repeats: Sequence[tuple[AnswerBuilder, TaskKey]])
             d.acked.append(key)
         else:
             d.miss(key, d.refused)
-
-
-async def _renew(tx: Tx, builders: Sequence[AnswerBuilder], at: datetime) -> None:
-    """Renew the leases of live tasks. A task whose lease cannot be renewed is lost (FENCE-1)."""
-    given = [(d, key, d.beats().get(key)) for d in builders if not d.fenced for key in d.live()]
-    if not given:
-        return
-    rows = await tx.rows(
-        "renew_tasks",
-        jobs=[k.job_id for _, k, _ in given],
-        ranks=[k.rank for _, k, _ in given],
-        epochs=[k.epoch for _, k, _ in given],
-        hosts=[d.sync.host_id for d, _, _ in given],
-        incarnations=[d.sync.incarnation for d, _, _ in given],
-        beats=[b is not None for _, _, b in given],
-        steps=[None if b is None else b.step for _, _, b in given],
-        totals=[None if b is None else b.total for _, _, b in given],
-        ages=[0.0 if b is None else b.age_seconds for _, _, b in given],
-        sections=[None if b is None else b.section for _, _, b in given],
-        rates=[None if b is None else b.rate for _, _, b in given],
-        stills=[None if b is None else b.still_seconds for _, _, b in given],
-        nans=[0 if b is None else b.nan_beats for _, _, b in given],
-        tallies=_give_tallies(given),
-        now=at,
-    )
-    renewed = {TaskKey(r["job_id"], r["rank"], r["epoch"]): r["lease_ttl_seconds"] for r in rows}
-    for d, key, _ in given:
-        if key in renewed:
-            d.renewed.append((key, renewed[key]))
-        else:
-            d.miss(key, d.lost)
-
-
-def _give_tallies(given: Sequence[tuple[AnswerBuilder, TaskKey, object]]) -> list[str | None]:
-    """Return each task's tally as JSON; most syncs have none, and an empty list says so."""
-    if not any(d.sync.tallies for d, _, _ in given):
-        return []
-    told = {key: tally for d, _, _ in given for key, tally in d.sync.tallies}
-    return [to_json(told[key]) if key in told else None for _, key, _ in given]
 
 
 async def _give_orders(
@@ -404,7 +334,7 @@ def answer_polls(builders: Sequence[AnswerBuilder], orders: Sequence[Rows]) -> l
 def _ask_orders(builders: Sequence[AnswerBuilder], at: datetime) -> list[Step]:
     by_host = {d.sync.host_id: d for d in builders}
     claimed = [key for d in builders for key in d.claimed()]
-    live = [key for d in builders for key in d.live() if key not in d.claimed()]
+    live = [key for d in builders for key in d.begun()]
     open_to = [d for d in builders if not d.fenced]
     offered = {
         "hosts": [d.sync.host_id for d in open_to],

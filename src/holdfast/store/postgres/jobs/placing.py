@@ -24,19 +24,19 @@ async def submit_and_take(
     limit = count_worth(1)
     row = make_row(job, requests.hash_spec(job.spec))
     new = {**ask_insert([job], now), "rows": to_json([row]), "limited_too": False}
-    written, _, *found = await tx.many(
+    written, _, (read,) = await tx.many(
         ("insert_jobs", new),
         ("lock_hosts", {"ids": [taker.host_id]}),
-        *ask_takes([taker.host_id], terms, limit, now),
+        ask_takes([taker.host_id], terms, limit, now),
     )
     if not written:
         return None
     builder = AnswerBuilder(taker, "ok")
-    rooms = [room for room in found[1] if room["incarnation"] == taker.incarnation]
+    rooms = [room for room in read["rooms"] or () if room["incarnation"] == taker.incarnation]
     builder.name = rooms[0]["name"] if rooms else ""
-    queued = await alike.group(tx, found[2])
+    queued = await alike.group(tx, read)
     cut = queued.count() >= limit
-    take = choose_jobs([builder], terms, found[0], rooms, queued, cut=cut)
+    take = choose_jobs([builder], terms, {**read, "rooms": rooms}, queued, cut=cut)
     if take is not None:
         take.give([builder], *await tx.last(take.reservation.ask()))
     submitted = msgspec.convert(written[0], JobRecord)
@@ -51,5 +51,5 @@ async def warm_up(tx: Tx) -> None:
     await tx.many(
         ("insert_jobs", new),
         ("lock_hosts", {"ids": []}),
-        *ask_takes([], terms, count_worth(1), None),
+        ask_takes([], terms, count_worth(1), None),
     )

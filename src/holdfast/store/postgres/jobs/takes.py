@@ -3,6 +3,7 @@ answers."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 import msgspec
 
@@ -41,37 +42,33 @@ async def plan_take(
     start there."""
     worth = count_worth(sum(count_wanted(d.sync) for d in builders))
     ids = [d.sync.host_id for d in builders]
-    begun, rooms, found = await tx.many(*ask_takes(ids, terms, worth, at))
-    queued = await alike.group(tx, found)
-    return choose_jobs(builders, terms, begun, rooms, queued, cut=queued.count() >= worth)
+    ((read,),) = await tx.many(ask_takes(ids, terms, worth, at))
+    queued = await alike.group(tx, read)
+    return choose_jobs(builders, terms, read, queued, cut=queued.count() >= worth)
 
 
-def ask_takes(ids: Sequence[str], terms: TakeTerms, limit: int, at: datetime | None) -> list[Step]:
-    """Return the queries whose rows `choose_jobs` needs."""
-    return [
-        ("begin_takes", {"revision": terms.revision, "seconds": PASSED_SECONDS, "now": at}),
-        ("read_room", {"ids": list(ids)}),
-        ("read_takable", {"ids": list(ids), "limit": limit}),
-    ]
+def ask_takes(ids: Sequence[str], terms: TakeTerms, limit: int, at: datetime | None) -> Step:
+    """Return the query whose row `choose_jobs` needs."""
+    asked = {"revision": terms.revision, "seconds": PASSED_SECONDS, "now": at}
+    return "read_takes", {**asked, "ids": list(ids), "limit": limit}
 
 
 def choose_jobs(
     builders: Sequence[AnswerBuilder],
     terms: TakeTerms,
-    begun: Rows,
-    rooms: Rows,
+    read: Mapping[str, Any],
     queued: Takable,
     *,
     cut: bool,
 ) -> Take | None:
-    """Return the jobs of `queued` that these hosts take. cut: more jobs may be queued than these. A
-    host is marked settled where no job is left that could start there."""
-    if not begun or not begun[0]["allowed"]:
+    """Return the jobs of `queued` that these hosts take. read: the row of `read_takes`. cut: more
+    jobs may be queued than these. A host is marked settled where no job is left that could start
+    there."""
+    if not read["allowed"]:
         return None
     by_host = {d.sync.host_id: d for d in builders}
-    found = plan_takes(
-        queued.groups, [as_capacity(row) for row in rooms], terms, begun[0]["passed"], cut=cut
-    )
+    rooms = [as_capacity(row) for row in read["rooms"] or ()]
+    found = plan_takes(queued.groups, rooms, terms, read["passed"], cut=cut)
     for host_id in found.settled:
         by_host[host_id].settled = terms.whole
     if not found.taken:
@@ -86,7 +83,7 @@ def choose_jobs(
         found.placements,
         ttls,
         {host_id: d.name for host_id, d in by_host.items()}.__getitem__,
-        begun[0]["now"],
+        read["now"],
         taken=True,
         revision=terms.revision,
     )

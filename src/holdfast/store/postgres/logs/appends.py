@@ -1,6 +1,6 @@
 """Logs and forensics in PostgreSQL."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -29,22 +29,21 @@ LOG_READ_SECONDS = 120.0
 class PostgresLogs(OnSession):
     """The output of tasks, and the evidence gathered before a kill."""
 
-    @transacts
     async def append_logs(
-        self, tx: Tx, host_id: str, appends: Sequence[LogAppend], *, now: Now = None
+        self, host_id: str, appends: Sequence[LogAppend], *, now: Now = None
     ) -> list[int | None]:
         """Write pieces of the logs of tasks that this host ran, in their order and in one
         transaction. `keep_bytes` of each stream are kept: 1/8 at its head, the rest at its tail.
         Bytes that arrive a second time at an offset change nothing. Return the size of each stream
         afterwards, None where no attempt of that job and epoch ran on this host."""
-        found = await _lock_streams(tx, host_id, [a for a in appends if is_storable_key(a.key)])
-        writing = _Writing(tx, now)
-        sizes: list[int | None] = []
-        for append in appends:
-            stream = found.get((append.key, append.stream))
-            sizes.append(None if stream is None else await writing.append(stream, append))
-        await writing.end()
-        return sizes
+        asked = _ask_streams(host_id, [a for a in appends if is_storable_key(a.key)])
+        if all(asked["silent"]):
+            # The statement that makes the rows of streams without a byte ends them too.
+            found = await self.session.single(lambda tx: _lock_streams(tx, asked))
+            if all(stream.ended and not stream.replaced for stream in found.values()):
+                streams = (found.get((a.key, a.stream)) for a in appends)
+                return [None if stream is None else stream.size for stream in streams]
+        return await self.session.transact(lambda tx: _append(tx, asked, appends, now))
 
     async def list_log_streams(
         self, job_id: str, attempt: int | None = None
@@ -179,19 +178,27 @@ class _Stream:
         return (self.last_bytes + data[max(0, self.size - at) : offset - at])[-CARRY_BYTES:]
 
 
-async def _lock_streams(
-    tx: Tx, host_id: str, appends: Sequence[LogAppend]
-) -> dict[tuple[TaskKey, str], _Stream]:
-    """Lock the streams of tasks that ran on this host. A rank that was replaced on the same host
-    has two keys and one stream."""
-    if not appends:
-        return {}
+async def _append(
+    tx: Tx, asked: Mapping[str, Any], appends: Sequence[LogAppend], now: Now
+) -> list[int | None]:
+    found, writing = await _lock_streams(tx, asked), _Writing(tx, now)
+    sizes: list[int | None] = []
+    for append in appends:
+        stream = found.get((append.key, append.stream))
+        sizes.append(None if stream is None else await writing.append(stream, append))
+    await writing.end()
+    return sizes
+
+
+def _ask_streams(host_id: str, appends: Sequence[LogAppend]) -> dict[str, Any]:
+    """Return the parameters of `lock_streams`. A stream is silent where all that is told of it is
+    that it has ended without a byte."""
     silent: dict[tuple[TaskKey, str], bool] = {}
     for append in appends:
         once = (append.key, append.stream) not in silent
         said = append.data or append.offset
         silent[append.key, append.stream] = once and append.ended and not said
-    given = {
+    return {
         "jobs": [key.job_id for key, _ in silent],
         "ranks": [key.rank for key, _ in silent],
         "epochs": [key.epoch for key, _ in silent],
@@ -199,9 +206,14 @@ async def _lock_streams(
         "silent": list(silent.values()),
         "host_id": host_id,
     }
+
+
+async def _lock_streams(tx: Tx, asked: Mapping[str, Any]) -> dict[tuple[TaskKey, str], _Stream]:
+    """Lock the streams of tasks that ran on their host. A rank that was replaced on the same host
+    has two keys and one stream."""
     streams: dict[tuple[Any, ...], _Stream] = {}
     found = {}
-    for row in await tx.rows("lock_streams", **given):
+    for row in await tx.rows("lock_streams", **asked) if asked["jobs"] else ():
         stream = streams.setdefault(tuple(row[part] for part in _STREAM), _Stream(row))
         found[TaskKey(row["job_id"], row["rank"], row["epoch"]), row["stream"]] = stream
     return found

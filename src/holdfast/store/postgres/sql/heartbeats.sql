@@ -13,14 +13,37 @@ create table heartbeats (
 select host_id from heartbeats where host_id = any(%(ids)s) order by host_id for no key update;
 
 -- name: touch_hosts
+{part:touch}
+{part:told_of_hosts};
+
+-- name: touch_and_renew
+-- As touch_hosts and then renew_tasks, for syncs that say nothing new. The rows of the hosts come first, then those of the
+-- renewed tasks. The hosts are locked first, because `clock` and `able` are read as a whole before a task is locked.
+{part:touch}
+, clock as materialized (
+  select max(now) as at from known
+), able as (
+  select host_id from known where fresh and state <> 'error'
+), renewed as (
+  {part:renewals}
+)
+select h.*, null::text as job_id, null::int as rank, null::bigint as epoch, null::float8 as lease_ttl_seconds
+from (
+{part:told_of_hosts}
+) h
+union all
+select null, null, null, null, null, null, null, null, null, null, null, null, null, null, r.* from renewed r;
+
+-- part: touch
 -- The incarnation is compared in the locked row, so an old incarnation cannot get past a registration.
 -- `orders`: whether the host has tasks to start or stop that it has not heard of, so that most syncs cost no second
 -- statement.
+-- `relaxed`: a crash of the server may lose the transaction.
 with given as (
-  select * from unnest(%(ids)s::text[], %(incarnations)s::text[], %(leaving)s::boolean[], %(busy)s::boolean[])
+  select * from unnest(%(ids)s::text[], %(incarnations)s::text[], %(leaving)s::bool[], %(busy)s::bool[])
     as g(host_id, incarnation, leaving, busy)
 ), live as materialized (
-  select * from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[]) as l(job_id, rank, epoch)
+  select * from unnest(%(jobs)s::text[], %(ranks)s::int[], %(epochs)s::bigint[]) as l(job_id, rank, epoch)
 ), locked as (
   select b.host_id, b.flagged_dead_at, b.heartbeat_at, b.incarnation = g.incarnation as same, g.leaving, g.busy
   from heartbeats b join given g on g.host_id = b.host_id
@@ -29,22 +52,25 @@ with given as (
   for no key update of b
 ), known as (
   select l.host_id, l.flagged_dead_at, l.heartbeat_at, h.name, h.state, h.faults, h.reason, l.busy,
+         coalesce(%(now)s, clock_timestamp()) as now,
          l.same and h.key_hash is not null and (h.state <> 'terminated' or l.leaving) as fresh
   from locked l join hosts h on h.id = l.host_id and h.id = any(%(ids)s::text[])
 ), touched as (
-  update heartbeats b set heartbeat_at = greatest(b.heartbeat_at, coalesce(%(now)s, clock_timestamp())), flagged_dead_at = null,
-         busy_at = case when k.busy then coalesce(%(now)s, clock_timestamp()) else b.busy_at end
+  update heartbeats b set heartbeat_at = greatest(b.heartbeat_at, k.now), flagged_dead_at = null,
+         busy_at = case when k.busy then k.now else b.busy_at end
   from known k where b.host_id = k.host_id and k.fresh and b.host_id = any(%(ids)s::text[])
 )
-select k.host_id, k.name, k.state, k.faults, k.reason, k.fresh, k.flagged_dead_at, k.heartbeat_at,
-       k.fresh and exists (
+
+-- part: told_of_hosts
+-- What a sync's transaction needs to know of each host.
+select k.*, k.fresh and exists (
          select from tasks t where t.host_id = k.host_id and t.state in ('reserved', 'preempting')
            and (t.state = 'preempting' or t.offered_at is null or t.claimed_at is not null
                 or (t.job_id, t.rank, t.epoch) not in (select job_id, rank, epoch from live))) as orders,
        k.fresh and exists (select from log_reads r where r.host_id = k.host_id and r.at is null) as reads,
        k.fresh and exists (select from session_links s where s.host_id = k.host_id
            and (s.told_at is null or s.told_at < clock_timestamp() - interval '2 seconds')) as sessions,
-       coalesce(%(now)s, clock_timestamp()) as now
+       case when %(relaxed)s then set_config('synchronous_commit', 'off', true) end as lax
 from known k;
 
 -- name: lock_host

@@ -58,7 +58,7 @@ order by h.id;
 
 -- ---- Syncs: thousands of hosts a call, one transaction, few statements, none of them per row.
 
--- name: read_room
+-- part: room_of_takers
 -- As read_capacity, of a few hosts, with kept plans. Each host's tasks are read once, one host after the other: such a
 -- scan forgets the index entries of tasks that are gone, which a bitmap would read again and again until the next
 -- vacuum.

@@ -542,7 +542,18 @@ select array_agg(d.n) as ns, array_agg(d.n) filter (where d.origin_run is not nu
        array_agg(d.n) filter (where d.awaited) as awaited
 from done d;
 
--- name: read_takable
+-- name: read_takes
+-- All that a plan of takes needs, in one row: the terms, the room of these hosts, and the jobs that they may take.
+select b.*, (select json_agg(r) from (
+{part:room_of_takers}
+) r) as rooms, c.*
+from (
+{part:terms_of_takes}
+) b cross join (
+{part:takable_jobs}
+) c;
+
+-- part: takable_jobs
 -- As read_candidates, of the queues that these hosts serve, as columns of one row, because hundreds are read at once and
 -- most of their cost is their columns. A column that says one thing of all of them says it once. A queue that is paused
 -- is asked again under its lock.
@@ -577,7 +588,7 @@ from (
 ) c;
 
 -- name: read_takable_specs
--- One job of each spec of read_takable that this process has not seen yet.
+-- One job of each spec of read_takes that this process has not seen yet.
 select j.id as job_id, j.name, j.queue, j.project, j.priority, j.tasks, j.gpus, j.cpu_slots, j.memory_bytes, j.spec::text as spec
 from jobs j where j.id = any(%(ids)s::text[]);
 

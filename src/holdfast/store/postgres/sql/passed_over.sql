@@ -14,7 +14,7 @@ update passed_over set at = coalesce(%(now)s::timestamptz, clock_timestamp()), h
 where holds <> %(holds)s or job_ids <> %(ids)s::text[]
    or (at < coalesce(%(now)s::timestamptz, clock_timestamp()) - interval '1 second' and job_ids <> '{}');
 
--- name: begin_takes
+-- part: terms_of_takes
 -- Whether hosts may take jobs under these settings, and what the leader has just passed over (TAKE-2).
 select c.settings_rev = %(revision)s as allowed, coalesce(%(now)s::timestamptz, clock_timestamp()) as now,
        case when p.holds or p.at < coalesce(%(now)s::timestamptz, clock_timestamp())

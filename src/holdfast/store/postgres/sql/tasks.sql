@@ -142,36 +142,46 @@ where t.state in ('reserved', 'running', 'preempting');
 -- ---- Syncs: thousands of hosts a call, one transaction, few statements, none of them per row.
 
 -- name: renew_tasks
--- Guarded by (task, epoch, host, incarnation): a task that is not returned is lost (FENCE-1). A lease never gets
--- shorter.
+with clock as (
+  select %(now)s::timestamptz as at
+), able as (
+  select unnest(%(live_hosts)s::text[]) as host_id
+), renewed as (
+  {part:renewals}
+)
+select * from renewed;
+
+-- part: renewals
+-- Of tasks whose host is in `able`, at the time in `clock`. Guarded by (task, epoch, host, incarnation): a task that is not
+-- returned is lost (FENCE-1). A lease never gets shorter.
 with given as (
-  select * from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(hosts)s::text[],
-                       %(incarnations)s::text[], %(beats)s::boolean[], %(steps)s::bigint[], %(totals)s::bigint[],
-                       %(ages)s::double precision[], %(sections)s::text[], %(tallies)s::text[],
-                       %(rates)s::double precision[], %(stills)s::double precision[], %(nans)s::integer[])
+  select g.*, (select at from clock) as now, interval '1 second' as second
+  from unnest(%(live_jobs)s::text[], %(live_ranks)s::int[], %(live_epochs)s::int8[], %(live_hosts)s::text[],
+                       %(live_incarnations)s::text[], %(beats)s::bool[], %(steps)s::int8[], %(totals)s::int8[],
+                       %(ages)s::float8[], %(sections)s::text[], %(tallies)s::text[],
+                       %(rates)s::float8[], %(stills)s::float8[], %(nans)s::int[])
     as g(job_id, rank, epoch, host_id, incarnation, beat, step, total, age, section, tally, rate, still, nan_beats)
 ), locked as (
-  select t.job_id, t.rank, g.beat, g.step, g.total, g.age, g.section, g.tally, g.rate, g.still, g.nan_beats
-  from given g join tasks t on t.job_id = g.job_id and t.rank = g.rank
-  where t.job_id = any(%(jobs)s::text[]) and t.epoch = g.epoch and t.host_id = g.host_id
-    and t.incarnation = g.incarnation and t.state in ('reserved', 'running', 'preempting')
+  select g.* from given g join tasks t on t.job_id = g.job_id and t.rank = g.rank
+  where t.job_id = any(%(live_jobs)s::text[]) and t.epoch = g.epoch and t.host_id = g.host_id
+    and g.host_id in (select host_id from able) and t.incarnation = g.incarnation and t.state in ('reserved', 'running', 'preempting')
   order by t.job_id, t.rank
   for no key update of t
 )
 update tasks t set
-  lease_until = greatest(t.lease_until, %(now)s::timestamptz + t.lease_ttl_seconds * interval '1 second'),
-  offered_at = coalesce(t.offered_at, %(now)s),
+  lease_until = greatest(t.lease_until, l.now + t.lease_ttl_seconds * l.second),
+  offered_at = coalesce(t.offered_at, l.now),
   step = case when l.beat then coalesce(l.step, t.step) else t.step end,
   total = case when l.beat then coalesce(l.total, t.total) else t.total end,
   section = case when l.beat then l.section else t.section end,
   rate = case when l.beat then l.rate else t.rate end,
-  moved_at = case when l.beat then %(now)s::timestamptz - l.still * interval '1 second' else t.moved_at end,
+  moved_at = case when l.beat then l.now - l.still * l.second else t.moved_at end,
   nan_beats = case when l.beat then l.nan_beats else t.nan_beats end,
-  beat_at = case when l.beat then greatest(t.beat_at, %(now)s::timestamptz - l.age * interval '1 second') else t.beat_at end,
-  first_beat_at = coalesce(t.first_beat_at, case when l.beat then %(now)s::timestamptz - l.age * interval '1 second' end),
-  tally = coalesce(l.tally::jsonb, t.tally), tally_at = case when l.tally is null then t.tally_at else %(now)s end
+  beat_at = case when l.beat then greatest(t.beat_at, l.now - l.age * l.second) else t.beat_at end,
+  first_beat_at = coalesce(t.first_beat_at, case when l.beat then l.now - l.age * l.second end),
+  tally = coalesce(l.tally::jsonb, t.tally), tally_at = case when l.tally is null then t.tally_at else l.now end
 from locked l
-where t.job_id = any(%(jobs)s::text[]) and t.job_id = l.job_id and t.rank = l.rank
+where t.job_id = any(%(live_jobs)s::text[]) and t.job_id = l.job_id and t.rank = l.rank
 returning t.job_id, t.rank, t.epoch, t.lease_ttl_seconds;
 
 -- name: offer_tasks
