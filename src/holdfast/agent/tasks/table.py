@@ -78,6 +78,10 @@ class TaskTable:
         falls = task.saved.stop_asked or task.fell
         return falls and any(o.live and o.saved.stop_asked for o in self.list_others(task))
 
+    def has_young(self, now: float) -> bool:
+        """Return True if a task here has only just begun, and so may end in a moment."""
+        return any(task.is_young(now) for task in self._tasks.values())
+
     def has_job(self, job_id: str) -> bool:
         """Return True if a task of this job is here."""
         return any(key.job_id == job_id for key in self._tasks)
