@@ -15,7 +15,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from holdfast.agent.folders import ORDER_FILE, TRIAL_FOLDER, WorkFolders
+from holdfast.agent.folders import ORDER_FILE, SPARE_FOLDER, TRIAL_FOLDER, WorkFolders
 from holdfast.agent.offload import run_aside
 from holdfast.agent.tasks.table import TaskTable
 from holdfast.agent.tasks.task import AgentTask
@@ -169,7 +169,7 @@ class Housekeeper:
             del self._kept[key]
             self._table.remove_folder(key)
         self._left.set()  # code of jobs that are gone is looked at, too
-        busy = {TRIAL_FOLDER, *(task.key.job_id for task in self._table)}
+        busy = {TRIAL_FOLDER, SPARE_FOLDER, *(task.key.job_id for task in self._table)}
         try:
             folders = list(os.scandir(self._works.root))
         except OSError:

@@ -33,7 +33,7 @@ from holdfast.agent.orders.commands import Commands
 from holdfast.agent.orders.exit_facts import make_facts
 from holdfast.agent.orders.fail_on import find_failing_line
 from holdfast.agent.tasks.table import TaskTable
-from holdfast.agent.tasks.task import ENDS_TOLD_SECONDS, AgentTask
+from holdfast.agent.tasks.task import ENDS_TOLD_SECONDS, YOUNG_TOLD_SECONDS, AgentTask
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers, out_path
 from holdfast.agent.uplink.logs import STREAMS, LogShipper, read_log_tail
 from holdfast.agent.uplink.news import News
@@ -163,8 +163,7 @@ class TaskEnds:
 
     def _tell(self, task: AgentTask) -> None:
         """Have the next sync report the end, and the parts of the agent forget the task."""
-        together = self.table.ends_with_others(task)
-        self.news.report(within_seconds=ENDS_TOLD_SECONDS if together else 0.0)
+        self.news.report(within_seconds=self._choose_delay(task))
         self.shipper.hurry()
         self.watching.forget(task.key)
         self.places.forget(task.key)
@@ -174,6 +173,13 @@ class TaskEnds:
             self.caches.poke()
         self._note_health(task)
         self.departure.go_when_empty()
+
+    def _choose_delay(self, task: AgentTask) -> float:
+        """Return the seconds for which a task's end waits for the ends of others, to be reported
+        with them."""
+        if self.table.ends_with_others(task):
+            return ENDS_TOLD_SECONDS
+        return YOUNG_TOLD_SECONDS if self.table.has_young(read_boottime()) else 0.0
 
     def _note_health(self, task: AgentTask) -> None:
         facts = task.facts

@@ -1,7 +1,6 @@
 """The tasks of this agent by key, and the folders of their files."""
 
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,10 +8,14 @@ import msgspec
 
 from holdfast.agent.folders import (
     ORDER_FILE,
+    OUT_FOLDER,
+    SPARE_FOLDER,
     STATE_FILE,
     TASKS_FOLDER,
     TRIAL_FOLDER,
+    SpareFolders,
     make_task_folder,
+    remove_task_folder,
 )
 from holdfast.agent.journal import about
 from holdfast.agent.tasks.task import MAX_TOMBSTONES, AgentTask, TaskFile, log
@@ -36,6 +39,7 @@ class TaskTable:
     ) -> None:
         self._make_token = make_token
         self._folder = state_dir / TASKS_FOLDER
+        self._spares = SpareFolders(self._folder, holds=OUT_FOLDER)
         self._tasks: dict[TaskKey, AgentTask] = {}
         self._tombstones: dict[TaskKey, None] = {}
         self._disk_failed = False
@@ -74,6 +78,10 @@ class TaskTable:
         falls = task.saved.stop_asked or task.fell
         return falls and any(o.live and o.saved.stop_asked for o in self.list_others(task))
 
+    def has_young(self, now: float) -> bool:
+        """Return True if a task here has only just begun, and so may end in a moment."""
+        return any(task.is_young(now) for task in self._tasks.values())
+
     def has_job(self, job_id: str) -> bool:
         """Return True if a task of this job is here."""
         return any(key.job_id == job_id for key in self._tasks)
@@ -93,7 +101,7 @@ class TaskTable:
         """Add the task of an order, and write the order to disk (KEEP-1). Raises OSError,
         ValidationError."""
         folder = self.folder_of(order.key)
-        make_task_folder(folder)
+        make_task_folder(folder, self._spares)
         # An agent that is killed here has launched nothing, and the order is offered again.
         write_atomic(folder / ORDER_FILE, msgspec.json.encode(order))
         task = AgentTask(order.key, folder, order, now, self._make_token(order.key))
@@ -132,8 +140,8 @@ class TaskTable:
         """Return the keys that have a folder on disk."""
         keys = []
         for entry in self._folder.iterdir():
-            if entry.name == TRIAL_FOLDER:
-                continue  # a trial's, no task's
+            if entry.name in (TRIAL_FOLDER, SPARE_FOLDER):
+                continue  # no task's
             try:
                 job_id, rank, epoch = entry.name.rsplit(".", 2)
                 keys.append(TaskKey(job_id, int(rank), int(epoch)))
@@ -181,7 +189,7 @@ class TaskTable:
 
     def remove_folder(self, key: TaskKey) -> None:
         """Delete a task's files; files that cannot be deleted are left for the next try."""
-        shutil.rmtree(self.folder_of(key), ignore_errors=True)
+        remove_task_folder(self.folder_of(key), self._spares)
 
 
 def is_job_id(text: str) -> bool:

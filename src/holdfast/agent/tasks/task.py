@@ -54,6 +54,9 @@ START_TOLD_SECONDS = 0.03
 GANG_TOLD_SECONDS = 0.06
 # Ranks that are stopped together mostly end together, and are reported together, at most this late.
 ENDS_TOLD_SECONDS = 0.03
+# Short tasks that were started together mostly end together, and a call that reports them all costs
+# the controller as much as a call that reports one.
+YOUNG_TOLD_SECONDS = 0.005
 _MAX_EXCUSE_SECONDS = 86_400.0
 TALLY_SECONDS = 60.0
 _TALLY_BEAT_MS = 1000
@@ -162,6 +165,12 @@ class AgentTask:
         """Return how many seconds after the task's start the controller is told of that start."""
         gang = self.order is not None and self.order.local_world_size > 1
         return GANG_TOLD_SECONDS if gang else START_TOLD_SECONDS
+
+    def is_young(self, now: float) -> bool:
+        """Return True if the task's start is so recent that it is not reported yet."""
+        if self.state is AgentTaskState.LAUNCHED:
+            return self.pid == 0
+        return self.state is AgentTaskState.RUNNING and now < self.started_at + self.told_seconds
 
     @property
     def keep_bytes(self) -> int:
@@ -326,7 +335,7 @@ class AgentTask:
             ended: Any = {"state": "ended", "facts": self._dated_facts(now), "counts": self.counts}
             ended["checksums"] = self.rings.checksums.list_last()
             return TaskReport(key=self.key, pid=self.pid, beat=told, **ended)
-        if not self.began or (beat is None and now < self.started_at + self.told_seconds):
+        if not self.began or (beat is None and self.is_young(now)):
             return TaskReport(
                 key=self.key, state="starting", pid=self.pid, beat=told, tally=self._tell_tally(now)
             )

@@ -36,6 +36,7 @@ CHUNK_BYTES = 256 * 1024
 _CALL_BYTES = MAX_LOG_CHUNK_BYTES - 64 * 1024  # room for the frame around the bytes
 _POLL_SECONDS = (0.05, 0.2)
 _FAILED_SECONDS = 0.1  # the shortest pause after a failed call, though other calls are answered
+_GATHER_SECONDS = 0.05  # from one call to the next, because many short tasks end within it
 REST_SECONDS = 0.2
 _CROWD = 100  # with more tasks than this the slow poll is a second, because a stat costs 2 µs
 _MAX_UPLOADS = 512
@@ -283,6 +284,7 @@ class LogShipper:
                 self._note_back()
                 if sum(len(upload.data) for upload in uploads) >= CHUNK_BYTES:
                     continue  # behind: no pause
+                self._rest_until = max(self._rest_until, loop.time() + _GATHER_SECONDS)
             else:
                 pause = min(pause * 1.5, slow if len(self._tails) < _CROWD else 1.0)
             try:
@@ -300,6 +302,8 @@ class LogShipper:
         self._turn = (self._turn + 1) % max(1, len(tails))
         tails = tails[self._turn :] + tails[: self._turn]
         for tail in sorted(tails, key=lambda tail: tail.task.live):
+            if tail.task.live and not tail.task.pid:
+                continue  # it is not started, and its files are not made
             if room <= 0 or len(uploads) >= _MAX_UPLOADS:
                 break
             upload = tail.read_upload(min(CHUNK_BYTES, room))

@@ -29,6 +29,12 @@ class News:
             self._later.cancel()
         self._later = loop.call_later(within_seconds, self._due.set)
 
+    def put_off(self, seconds: float) -> None:
+        """Have what is due now reported after `seconds`, or as soon as more is due at once."""
+        if self._due.is_set():
+            self._due.clear()
+            self.report(within_seconds=seconds)
+
     def take(self) -> None:
         """Note that a call reports everything that happened until now."""
         self._due.clear()

@@ -6,6 +6,10 @@ SYNC-1  A newer call makes the controller answer the older one at once. If answe
 SYNC-2  An outage changes only the pace: calls are tried again with back-off and jitter, tasks run
         on, and leases go on towards their ends.
 SYNC-3  The state of the connection is logged when it changes, not at every try.
+SYNC-4  While a call that reports ends is on its way, the next ends wait for its answer, for
+        `_ANSWER_SECONDS` at most: the controller answers such a call at once, and a call beside it
+        would report the same ends again. Ends that came meanwhile wait for those of the tasks that
+        the answer has started, which may be as short.
 SYNC-5  If a call has no answer for a third of the shortest lease here, a second one is made on a
         new connection, because a frozen replica, or a network that drops packets, must not cost a
         lease. The first call goes on, because the answer of a slow controller renews leases, too.
@@ -22,6 +26,7 @@ from typing import Protocol
 
 import msgspec
 
+from holdfast.agent.tasks.task import YOUNG_TOLD_SECONDS
 from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.agent.uplink.news import News
 from holdfast.core.gpus import GpuTelemetry
@@ -40,6 +45,7 @@ _KEPT_TRIPS = 16
 _ECHO_SECONDS = (0.02, 0.25)
 _SUPERSEDED_SECONDS = 2.0
 _PATIENCE_SECONDS = 1.0  # at least, after the call's own wait (SYNC-5)
+_ANSWER_SECONDS = 0.05
 _LAUNCH_SECONDS = 0.03
 _GANG_SECONDS = 0.07  # longer than `GANG_TOLD_SECONDS`, after which its starts are reported
 
@@ -72,11 +78,13 @@ class SyncTaker(Protocol):
 
 class _Call(msgspec.Struct):
     """A sync call under way. started_at, overdue_at: instants of CLOCK_BOOTTIME; after
-    `overdue_at` a second call is made beside it (SYNC-5)."""
+    `overdue_at` a second call is made beside it (SYNC-5). alone_until: the instant until which news
+    waits for the call's answer (SYNC-4)."""
 
     seq: int
     started_at: float
     overdue_at: float = math.inf
+    alone_until: float = 0.0
 
 
 class _Heard(msgspec.Struct):
@@ -145,7 +153,8 @@ class SyncLoop:
             if now - max(call.started_at for call in self._flights.values()) > _SUPERSEDED_SECONDS:
                 oldest.cancel()
                 del self._flights[oldest]
-        if not self._flights or (self._news.due and len(self._flights) < _IN_FLIGHT):
+        waits = self._find_alone_until() > now
+        if not self._flights or (self._news.due and len(self._flights) < _IN_FLIGHT and not waits):
             self._start()
         elif self._find_overdue() <= now:  # SYNC-5: the second call asks for no wait
             if len(self._flights) >= _IN_FLIGHT:
@@ -157,6 +166,10 @@ class SyncLoop:
     def _find_overdue(self) -> float:
         """Return the instant at which the newest call has waited for too long (SYNC-5)."""
         return max((call.overdue_at for call in self._flights.values()), default=math.inf)
+
+    def _find_alone_until(self) -> float:
+        """Return the instant until which news waits for the answers of calls under way (SYNC-4)."""
+        return max((call.alone_until for call in self._flights.values()), default=0.0)
 
     def _start(self, *, wait: bool = True) -> None:
         self._news.take()
@@ -181,7 +194,9 @@ class SyncLoop:
         )
         now = read_boottime()
         patience_seconds = max(self._lease_seconds / 3, wait_seconds + _PATIENCE_SECONDS)
-        call = _Call(self._seq, now, now + patience_seconds)
+        ends = any(task.state == "ended" for task in request.tasks)
+        alone_until = now + _ANSWER_SECONDS if ends else 0.0
+        call = _Call(self._seq, now, now + patience_seconds, alone_until)
         self._flights[asyncio.create_task(self._fly(call, request))] = call
 
     async def _fly(self, call: _Call, request: SyncRequest) -> _Heard | HoldfastError:
@@ -216,7 +231,9 @@ class SyncLoop:
     async def _wait(self, now: float) -> None:
         """Wait until a call ends, news of this host comes, or a retry is due."""
         pause = self._retry_at - now
-        timeout = pause if pause > 0 else (_SUPERSEDED_SECONDS if self._news.due else None)
+        alone = self._find_alone_until() - now
+        longest = alone if alone > 0 else _SUPERSEDED_SECONDS
+        timeout = pause if pause > 0 else (longest if self._news.due else None)
         overdue = self._find_overdue() - now
         if pause <= 0 and overdue < math.inf:
             timeout = max(0.0, overdue if timeout is None else min(timeout, overdue))
@@ -246,6 +263,9 @@ class SyncLoop:
             # A call now would only report that tasks are being started or stopped, and slow that
             # down.
             await self._pause(_GANG_SECONDS if answer.gangs else _LAUNCH_SECONDS)
+        elif answer.launch and not self._flights:
+            self._news.put_off(YOUNG_TOLD_SECONDS)
+            await self._pause(YOUNG_TOLD_SECONDS)
         if heard.news or took_seconds > _ECHO_SECONDS[1]:
             self._echo_seconds = 0.0
         else:

@@ -31,6 +31,7 @@ from holdfast.agent.health.checks import HealthChecks
 from holdfast.agent.host_facts import FactsReader, make_probe
 from holdfast.agent.housekeeping import Housekeeper
 from holdfast.agent.link import GuardianLink
+from holdfast.agent.orders import ends
 from holdfast.agent.orders.claims import Claims
 from holdfast.agent.orders.commands import Commands
 from holdfast.agent.orders.ends import TaskEnds
@@ -155,7 +156,8 @@ class Life:
         works.root.mkdir(exist_ok=True)
         probe = make_probe(AgentConfig(url="http://c", state_dir=str(folder)))
         calls = ControllerCalls(AsyncHttp(read_addresses("http://c")))
-        news, lines = News(), ExecutorLines()
+        self.news = news = News()
+        lines = ExecutorLines()
         self.told = Told(lines)
         hindrances = Hindrances(news)
         kills = Kills(self.table, guardian, ForensicsSender(calls, probe))
@@ -355,6 +357,37 @@ async def test_a_program_that_ends_before_its_start_was_seen_has_run(
     walk.life.hearing.take_end(ENDED)
     assert walk.life.task().began is made
     await walk.life.until(lambda: walk.life.task().state is S.REPORTED)
+
+
+async def test_the_ends_of_short_tasks_that_began_together_are_told_together(
+    walk: Walk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One sync for both costs the controller as much as a sync for one."""
+    monkeypatch.setattr(ends, "YOUNG_TOLD_SECONDS", 3600.0)
+    life, keys = walk.life, [KEY, TaskKey("other", 0, 1)]
+    life.hear(SyncAnswer(launch=[msgspec.structs.replace(ORDER, key=key) for key in keys]))
+    dues = []
+    for key in keys:
+        task = life.table.get(key)
+        assert task is not None
+        assert task.is_young(read_boottime()), "it may end in a moment"
+        life.hearing.take_start(TaskStarted(key=key, pid=4321, started_at=read_boottime()))
+        life.hearing.take_end(TaskEnded(key=key, exit_code=0, runtime_seconds=0.001))
+        await life.until(lambda task=task: task.state is S.REPORTED)
+        dues.append(life.news.due)
+    assert dues == [False, True]
+
+
+async def test_an_end_waits_for_no_task_that_runs_for_long(walk: Walk) -> None:
+    life, other = walk.life, TaskKey("other", 0, 1)
+    for key, seconds in ((other, 60.0), (KEY, 0.0)):
+        life.hear(SyncAnswer(launch=[msgspec.structs.replace(ORDER, key=key)]))
+        began = read_boottime() - seconds
+        life.hearing.take_start(TaskStarted(key=key, pid=4321, started_at=began))
+    task = life.task()
+    life.hearing.take_end(TaskEnded(key=KEY, exit_code=0, runtime_seconds=0.001))
+    await life.until(lambda: task.state is S.REPORTED)
+    assert life.news.due
 
 
 @pytest.fixture

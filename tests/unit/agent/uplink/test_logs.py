@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from holdfast.agent.redact import Redactor
 from holdfast.agent.tasks.table import TaskTable
 from holdfast.agent.tasks.task import AgentTask
+from holdfast.agent.uplink import logs
 from holdfast.agent.uplink.logs import REST_SECONDS, STREAMS, LogShipper, StreamTail, read_log_tail
 from holdfast.core.calls.marks import find_marks, make_mark
 from holdfast.core.ids import TaskKey
@@ -91,6 +92,40 @@ async def test_a_shipper_that_rests_sends_nothing_until_then(tmp_path: Path) -> 
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert min(sent_at) >= until - 0.01
+
+
+async def test_the_logs_of_short_tasks_go_in_few_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first goes at once, and all that end soon after it wait for one another."""
+    monkeypatch.setattr(logs, "_GATHER_SECONDS", 3600.0)
+    sent: list[list[TaskKey]] = []
+
+    class Calls:
+        async def send_logs(self, uploads: list[LogUpload]) -> LogsAnswer:
+            sent.append(list(dict.fromkeys(upload.key for upload in uploads)))
+            return LogsAnswer()
+
+    shipper = LogShipper(Calls(), lambda task: None)  # type: ignore[arg-type]  # what it uses of the calls
+    running = asyncio.create_task(shipper.run())
+    keys = [TaskKey(f"job{number}", 0, 1) for number in range(5)]
+    async with within(30):
+        for key in keys:
+            folder = tmp_path / key.job_id
+            folder.mkdir()
+            (folder / "stdout").write_text("its only line")
+            task = make_task(folder, key=key)
+            task.move(AgentTaskEvent.GIVE_UP)
+            shipper.follow(task)
+            shipper.hurry()
+            while not sent:
+                await asyncio.sleep(0.001)
+        for _ in range(50):
+            await asyncio.sleep(0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert sent == [keys[:1]]
+    assert {upload.key for upload in shipper.read_uploads()} == set(keys[1:]), "in one call"
 
 
 async def test_logs_go_as_soon_as_the_controller_answers_anything(

@@ -17,7 +17,7 @@ from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
 from holdfast.core.readings.usage import RankUsage
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.wire.agent import Renewed, SyncAnswer, SyncRequest, TaskReport
+from holdfast.wire.agent import LaunchOrder, Renewed, SyncAnswer, SyncRequest, TaskReport
 from tests.waits import within
 
 
@@ -103,7 +103,9 @@ class CountingController:
 
 
 @contextlib.asynccontextmanager
-async def run_loop(calls: CountingController | FrozenReplica) -> AsyncIterator[News]:
+async def run_loop(
+    calls: CountingController | FrozenReplica | SlowController,
+) -> AsyncIterator[News]:
     """Run a loop whose taker finds something new in every answer, for 20 s at most."""
     taker, news = Taker(), News()
     taker.take_answer = lambda *_, **__: True  # type: ignore[method-assign]  # a double
@@ -168,3 +170,77 @@ async def test_a_call_that_nobody_answers_has_another_beside_it_long_before_a_le
             await asyncio.sleep(0.01)
     assert calls.waits[2] == 0.0, "what comes beside it wants its answer at once"
     assert max(calls.waits) <= 3.0 / 6
+
+
+class SlowController:
+    """Answers when it is told to; `called` counts the calls, `launch` is what each answer brings."""
+
+    def __init__(self, launch: list[LaunchOrder]) -> None:
+        self.called, self.answers, self.launch = 0, asyncio.Event(), launch
+
+    async def sync(self, request: SyncRequest) -> SyncAnswer:
+        """Wait until this controller may answer."""
+        self.called += 1
+        await self.answers.wait()
+        return SyncAnswer(launch=self.launch)
+
+
+ENDED = TaskReport(key=TaskKey("j", 0, 1), state="ended")
+ORDER = LaunchOrder(key=TaskKey("k", 0, 1), attempt=1, name="n", queue="q", project="p", argv=["x"])
+
+
+@pytest.mark.parametrize(("reported", "beside"), [([ENDED], 0), ([], 1)])
+async def test_ends_wait_for_the_answer_of_a_call_that_reports_others(
+    monkeypatch: pytest.MonkeyPatch, reported: list[TaskReport], beside: int
+) -> None:
+    """SYNC-4. A call that reports none may wait at the controller, so others go beside it."""
+    monkeypatch.setattr(sync, "_ANSWER_SECONDS", 3600.0)
+    monkeypatch.setattr(Taker, "make_reports", lambda self: reported)
+    calls = SlowController([])
+    async with run_loop(calls) as news:
+        await wait_for_calls(calls, 1)
+        news.report()
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert calls.called == 1 + beside
+        calls.answers.set()
+        await wait_for_calls(calls, 2)
+
+
+async def test_ends_wait_no_longer_for_a_controller_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """SYNC-4."""
+    monkeypatch.setattr(sync, "_ANSWER_SECONDS", 0.001)
+    monkeypatch.setattr(Taker, "make_reports", lambda self: [ENDED])
+    calls = SlowController([])
+    async with run_loop(calls) as news:
+        await wait_for_calls(calls, 1)
+        news.report()
+        await wait_for_calls(calls, 2)
+
+
+async def test_ends_that_waited_for_an_answer_wait_for_the_tasks_that_it_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """SYNC-4: until the next end is due, which comes when none of them is young any more."""
+    monkeypatch.setattr(sync, "_ANSWER_SECONDS", 3600.0)
+    monkeypatch.setattr(sync, "YOUNG_TOLD_SECONDS", 3600.0)
+    monkeypatch.setattr(Taker, "make_reports", lambda self: [ENDED])
+    calls = SlowController([ORDER])
+    async with run_loop(calls) as news:
+        await wait_for_calls(calls, 1)
+        news.report()
+        calls.answers.set()
+        while news.due:
+            await asyncio.sleep(0)
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert calls.called == 1
+        news.report()
+        await wait_for_calls(calls, 2)
+
+
+async def wait_for_calls(calls: SlowController, number: int) -> None:
+    while calls.called < number:
+        await asyncio.sleep(0.001)
