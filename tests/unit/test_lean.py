@@ -82,3 +82,21 @@ except msgspec.ValidationError:
 """
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True)
     assert done.stdout == "typing_extensions\n", done.stderr
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "print(msgspec.inspect.type_info(int).gt)",
+        "from msgspec.inspect import *; print(type_info(int).gt)",
+        "print(msgspec.json.schema(int).get('minimum'))",
+        "from msgspec._json_schema import schema; print(schema(int).get('minimum'))",
+        "names = ('msgspec.inspect', 'msgspec._json_schema'); "
+        "print(next((n for n in names if hasattr(sys.modules[n], '__file__')), None))",
+    ],
+)
+def test_what_msgspec_seldom_uses_is_imported_at_its_first_use(use: str) -> None:
+    code = "import sys; from holdfast.lean import import_msgspec; import_msgspec(); import msgspec"
+    words = [sys.executable, "-P", "-c", f"{code}; {use}"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.stdout == "None\n", done.stderr

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
-
 MAX_HEAD_BYTES = 1 << 17
 _SPLITS_A_LINE = "\r\n\0"
 
@@ -31,6 +29,8 @@ class AnswerReader:
     """One answer. `status` is 0 until its head has come; interim answers are skipped."""
 
     def __init__(self) -> None:
+        from httptools import HttpResponseParser  # late, because a WebSocket reads no answer
+
         self._parser = HttpResponseParser(self)
         self._given: list[tuple[str, str]] = []
         self._pieces: list[bytes] = []
@@ -49,6 +49,8 @@ class AnswerReader:
         if not data:
             self._end()
             return
+        from httptools import HttpParserError, HttpParserUpgrade
+
         if not self.status:
             self._head_bytes += len(data)
         try:

@@ -153,6 +153,13 @@ class Controller:
         given = {answer.host_id for answer in answers}
         self.poke(*(f"host:{host_id}" for host_id in hosts if host_id not in given))
 
+    def ask_host(self, host_id: str, *, reads: bool = False, sessions: bool = False) -> None:
+        """Have a host read what is on record for it: `reads` of logs, or links of `sessions`. Its
+        poll that waits here is answered without a sync, because a person waits."""
+        asked = HostSynced(host_id=host_id, status="ok", reads=reads, sessions=sessions)
+        polls = self.wakes.list_polls((host_id,))
+        self.hand_out((host_id,), polls, [asked] if polls else [])
+
     def poke_hosts_of(self, *job_ids: str) -> None:
         """Wake the hosts that run tasks of these jobs. This runs in the background, because only
         the hosts' next sync depends on it."""

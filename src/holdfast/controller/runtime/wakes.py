@@ -133,8 +133,9 @@ class HostPolls:
 
     def answer(self, incarnation: str, answer: HostSynced) -> None:
         """Leave an answer for the poll that waits, and wake it. A poll of another incarnation is
-        only woken, and reads the store again (WAKE-2)."""
-        if self.waiting and incarnation == self._incarnation:
+        only woken, and reads the store again (WAKE-2); so is the next poll where an answer is left
+        here already, because two of them are not made one."""
+        if self.waiting and incarnation == self._incarnation and self._answer is None:
             self._answer = answer
         self.wake.fire()
 

@@ -176,7 +176,7 @@ async def _serve(call: ApiCall, socket: Socket, job: JobRecord) -> None:
         else:
             record = known
             await call.store.sessions.ask_link(record.host_id, order, controller.replica)
-        controller.poke(f"host:{record.host_id}")
+        controller.ask_host(record.host_id, sessions=True)
         try:
             async with asyncio.timeout(HOST_SECONDS):
                 host_end = await joint.host_end
@@ -249,7 +249,8 @@ async def _find(call: ApiCall, job: JobRecord, asked: SessionRequest) -> Session
 async def end_session(call: ApiCall, record: SessionRecord, end: SessionEnd) -> None:
     """Record the end of a session, and have its host end it."""
     if await call.store.sessions.end_session(record.id, end):
-        call.controller.poke("events", f"host:{record.host_id}")
+        call.controller.poke("events")
+        call.controller.ask_host(record.host_id, sessions=True)
 
 
 async def _stay(call: ApiCall, job: JobRecord, session_id: str) -> HoldfastError:

@@ -91,7 +91,7 @@ class HostReads:
         controller = self._controller
         logs, topic = controller.store.logs, controller.wakes.topic("log_reads")
         await logs.ask_log_read(host_id, order)
-        controller.poke(f"host:{host_id}")
+        controller.ask_host(host_id, reads=True)
         until = controller.clock() + ANSWER_SECONDS
         answer = None
         try:

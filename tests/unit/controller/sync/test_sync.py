@@ -15,8 +15,9 @@ from holdfast.core.causes import Watchdog
 from holdfast.core.facts import Trip
 from holdfast.core.ids import TaskKey
 from holdfast.errors import Unavailable
-from holdfast.moves.values import HostSync
+from holdfast.moves.values import HostSync, HostSynced
 from holdfast.wire import agent as wire
+from holdfast.wire.sessions.messages import SessionOrder
 from tests.store.rig import OK
 from tests.unit.controller.conftest import FakeAgent, Served, bearer, make_join
 from tests.waits import within
@@ -196,6 +197,35 @@ async def test_a_submission_answers_a_poll_that_waits(
     job = await served.submit()
     answer = await poll
     assert [order.key.job_id for order in answer.launch] == [job["id"]]
+
+
+async def test_the_order_of_a_session_answers_a_poll_that_waits(
+    served: Served, agent: FakeAgent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person waits for it, so no sync of the store is in between."""
+    await let_wait(served)
+    poll = asyncio.create_task(agent.sync(wait=LONG_SECONDS))
+    await waits(poll, served)
+    monkeypatch.setattr(served.store.leases, "sync_hosts", never)
+    key = TaskKey("0" * 20, 0, 1)
+    order = SessionOrder(id="a link", session="1" * 20, key=key, ticket="good for one dial")
+    await served.store.sessions.ask_link(agent.host_id, order, served.controller.replica)
+    served.controller.ask_host(agent.host_id, sessions=True)
+    async with within(5):
+        answer = await poll
+    assert [told.id for told in answer.sessions] == ["a link"]
+
+
+async def test_an_answer_that_waits_for_a_poll_is_kept_when_another_comes(
+    served: Served, agent: FakeAgent
+) -> None:
+    polls = served.controller.wakes.host(agent.host_id)
+    polls.take("one life", 0)
+    launch = HostSynced(host_id=agent.host_id, status="ok", settled=True)
+    with polls.wait():
+        polls.answer("one life", launch)
+        polls.answer("one life", HostSynced(host_id=agent.host_id, status="ok", sessions=True))
+    assert polls.take_answer() is launch
 
 
 async def test_an_order_leaves_before_the_answer_to_its_submission(
