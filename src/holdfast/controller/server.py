@@ -64,13 +64,13 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration of a server.
 
     port: 0 for any free one, which the log names. token_file: the file that keeps the first admin
-    token. join_token_file: a file with a join token for the host that was started together with this
-    server, which the token lets in once. insecure_bind: True to allow an address that others reach
-    without TLS. database_seconds: how long to wait for the database. blobs: a folder or
-    s3://bucket/prefix, the same for all replicas. listen_fd: an inherited listening socket, instead of `host` and `port`. advertise: the URL
-    at which the other replicas reach this server; without one, the address on which it listens.
-    dashboard_urls: URLs at which browsers reach the dashboard besides `holdfast.localhost`, the first
-    of which stands in links.
+    token. join_token_file: a file with a join token for the host that was started together with
+    this server, which the token lets in once. insecure_bind: True to allow an address that others
+    reach without TLS. database_seconds: how long to wait for the database. blobs: a folder or
+    s3://bucket/prefix, the same for all replicas. listen_fd: an inherited listening socket,
+    instead of `host` and `port`. advertise: the URL at which the other replicas reach this server;
+    without one, the address on which it listens. dashboard_urls: URLs at which browsers reach the
+    dashboard besides `holdfast.localhost`, the first of which stands in links.
     """
 
     dsn: str
