@@ -17,6 +17,7 @@ from holdfast.core.run_seed import SEED_VARIABLE
     [
         ("holdfast.agent.__main__", {"typing_extensions"}),
         ("holdfast.agent.containers.runner", {"asyncio", "typing_extensions"}),
+        ("holdfast.controller.server", {"jinja2", "yaml"}),
         ("holdfast.agent.guardian.loop", {"asyncio", "typing_extensions"}),
         ("holdfast.agent.probes.worker", {"asyncio", "typing_extensions"}),
         ("holdfast.supervisor.host.host_manager", {"asyncio", "concurrent.futures"}),

@@ -11,16 +11,16 @@ from holdfast.agent.guardian.home import sweep_after_guardian
 from holdfast.agent.guardian_env import read_ties, wait_for_guardians_end
 from holdfast.agent.journal import open_journal
 from holdfast.errors import ValidationError
+from holdfast.lean import collect_nothing
 
 log = logging.getLogger("holdfast.agent")
 
 
 def run_agent(config: AgentConfig) -> int:
     """Run the agent of this process's guardian; return the exit status. Raises ValidationError."""
-    gc.disable()  # imported objects live to the end, so a collection would find nothing
-    from holdfast.agent.agent import Agent
+    with collect_nothing():
+        from holdfast.agent.agent import Agent
 
-    gc.enable()
     ties = read_ties(os.environ)
     open_journal(config.host_name, log_format=config.log_format)
 

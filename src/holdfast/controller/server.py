@@ -32,7 +32,7 @@ from holdfast.controller.http.protocol import BoundedProtocol
 from holdfast.controller.http.splice import SplicedProtocol
 from holdfast.controller.log_lines import set_up_logging
 from holdfast.controller.loops.leader import Leader
-from holdfast.controller.runtime.auth import ensure_admin_token
+from holdfast.controller.runtime.auth import ensure_admin_token, ensure_join_token
 from holdfast.controller.runtime.background import keep_going
 from holdfast.controller.runtime.bundles.place import OTHER_BLOBS
 from holdfast.controller.runtime.context import Controller
@@ -64,18 +64,20 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The configuration of a server.
 
     port: 0 for any free one, which the log names. token_file: the file that keeps the first admin
-    token. insecure_bind: True to allow an address that others reach without TLS. database_seconds:
-    how long to wait for the database. blobs: a folder or s3://bucket/prefix, the same for all
-    replicas. listen_fd: an inherited listening socket, instead of `host` and `port`. advertise: the URL
-    at which the other replicas reach this server; without one, the address on which it listens.
-    dashboard_urls: URLs at which browsers reach the dashboard besides `holdfast.localhost`, the first
-    of which stands in links.
+    token. join_token_file: a file with a join token for the host that was started together with
+    this server, which the token lets in once. insecure_bind: True to allow an address that others
+    reach without TLS. database_seconds: how long to wait for the database. blobs: a folder or
+    s3://bucket/prefix, the same for all replicas. listen_fd: an inherited listening socket,
+    instead of `host` and `port`. advertise: the URL at which the other replicas reach this server;
+    without one, the address on which it listens. dashboard_urls: URLs at which browsers reach the
+    dashboard besides `holdfast.localhost`, the first of which stands in links.
     """
 
     dsn: str
     host: str = "127.0.0.1"
     port: int = 0
     token_file: str | None = None
+    join_token_file: str | None = None
     log_format: str = "auto"
     tls_cert: str | None = None
     tls_key: str | None = None
@@ -384,6 +386,8 @@ async def _serve_store(
 ) -> None:
     if config.token_file is not None:
         await ensure_admin_token(store, Path(config.token_file))
+    if config.join_token_file is not None:
+        await ensure_join_token(store, Path(config.join_token_file))
     blobs = open_blobs(config.blobs, os.environ)
     running = RunningServer(
         store,

@@ -7,10 +7,9 @@ import functools
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl, urlencode
 
-import jinja2
 import msgspec
 from markupsafe import Markup
 
@@ -19,6 +18,9 @@ from holdfast.core.records import TokenRecord
 from holdfast.web import acts, words
 from holdfast.web.ansi import write_plain
 from holdfast.web.reader import ApiReader
+
+if TYPE_CHECKING:
+    import jinja2  # imported at the first page, because a controller may never draw one
 
 T = TypeVar("T")
 PLACES = (
@@ -143,13 +145,14 @@ def draw_act(
     )
 
 
-@jinja2.pass_context
 def _write_told(context: jinja2.runtime.Context, sentence: str) -> Markup:
     return words.write_told(sentence, context.get("now"))
 
 
 @functools.cache
 def _environment() -> jinja2.Environment:
+    import jinja2
+
     made = jinja2.Environment(
         loader=jinja2.PackageLoader("holdfast.web", "templates"),
         autoescape=True,
@@ -159,7 +162,7 @@ def _environment() -> jinja2.Environment:
     )
     made.filters.update(
         state=words.write_state,
-        told=_write_told,
+        told=jinja2.pass_context(_write_told),
         plain=write_plain,
         reason=words.find_reason,
         browser=words.name_browser,
@@ -174,6 +177,13 @@ def _environment() -> jinja2.Environment:
     )
     made.globals.update(draw_line=words.draw_line, act=draw_act)
     return made
+
+
+def write_yaml(value: object) -> str:
+    """Return a value as YAML, for a person."""
+    import yaml
+
+    return yaml.safe_dump(msgspec.to_builtins(value), sort_keys=False, allow_unicode=True)
 
 
 def draw(page: Page, ask: PageRequest, version: str, seen: str = "", needed: int = 0) -> bytes:

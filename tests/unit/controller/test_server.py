@@ -17,9 +17,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from holdfast.controller.runtime.auth import ensure_admin_token, hash_secret
+from holdfast.controller.runtime.auth import ensure_admin_token, ensure_join_token, hash_secret
 from holdfast.controller.server import RunningServer, ServerConfig, bind_socket, check_config
 from holdfast.errors import HoldfastError, ValidationError
+from holdfast.process.files import write_atomic
 from holdfast.store.postgres.store import PostgresStore
 from tests.unit.controller.conftest import bearer
 from tests.waits import Patience, crowding, wait_exit, within
@@ -42,6 +43,28 @@ async def test_the_first_admin_token(store: PostgresStore, tmp_path: Path) -> No
     await store.tokens.revoke_token(token.id)
     assert await ensure_admin_token(store, file) != secret
     assert os.listdir(tmp_path) == ["token"]
+
+
+async def test_a_join_token_is_put_on_record_once_and_is_spent_for_good(
+    store: PostgresStore, tmp_path: Path
+) -> None:
+    """A controller that starts anew after the host joined must let no second host in."""
+    file = tmp_path / "join"
+    before = await store.tokens.list_tokens()
+    await ensure_join_token(store, file)
+    assert await store.tokens.list_tokens() == before
+    write_atomic(file, b"hfj_one\n")
+    await ensure_join_token(store, file)
+    made = await store.tokens.find_token(hash_secret("hfj_one"))
+    assert made is not None
+    assert (made.role, made.used_at) == ("join", None)
+    assert await store.tokens.use_join_token(hash_secret("hfj_one")) is not None
+    await ensure_join_token(store, file)
+    assert len(await store.tokens.list_tokens()) == len(before) + 1
+    assert await store.tokens.use_join_token(hash_secret("hfj_one")) is None
+    file.chmod(0o644)
+    with pytest.raises(HoldfastError, match="chmod 600"):
+        await ensure_join_token(store, file)
 
 
 def test_the_services_that_are_shipped_start_again_whatever_ended() -> None:

@@ -134,13 +134,16 @@ class Registrar:
         Raises Conflict if a newer incarnation of this host serves already."""
         pause = _RETRY_SECONDS[0]
         with_key = bool(self.identity.host_key)
+        read_clock = asyncio.get_running_loop().time
         while True:
+            began = read_clock()
             try:
                 await self._try(facts, list_faults(), list(held), with_key=with_key)
                 return
             except Unavailable as error:
                 self._say(logging.WARNING, f"cannot register yet, trying on: {error}")
-                await asyncio.sleep(pause * random.uniform(0.75, 1.25))
+                # A call that waited long for its answer was a pause itself.
+                await asyncio.sleep(pause * random.uniform(0.75, 1.25) - (read_clock() - began))
                 pause = min(pause * 2, _RETRY_SECONDS[1])
             except Unauthorized as error:
                 with_key = await self._handle_refusal(error, with_key=with_key)

@@ -11,6 +11,7 @@ UP-2  A leftover process is known by its pid, its start time and its working fol
 
 import json
 import os
+import secrets
 import select
 import shlex
 import shutil
@@ -144,6 +145,16 @@ class DataFolder:
         except (OSError, ValueError):
             return {}
         return found if isinstance(found, dict) else {}
+
+    @property
+    def has_joined(self) -> bool:
+        """Return True if the host has a key already, so that it needs no join token."""
+        return bool(self.read_identity().get("host_key"))
+
+    def write_join(self, secret: str = "") -> None:
+        """Keep a join token for the host: `secret`, or a new one, which the controller has yet to
+        put on record. Raises OSError."""
+        write_atomic(self.join_file, f"{secret or f'hfj_{secrets.token_urlsafe(32)}'}\n".encode())
 
     # ---- parts
     def record_parts(self, pids: Mapping[str, int]) -> None:

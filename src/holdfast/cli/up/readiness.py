@@ -12,9 +12,7 @@ from holdfast.errors import Unavailable
 from holdfast.http.addresses import read_addresses
 from holdfast.http.blocking import BlockingHttp
 from holdfast.http.courier import HttpRequest
-from holdfast.process.files import write_atomic
 
-_JOIN_SECONDS = 2.0
 _ANSWER_SECONDS = 5.0
 _NEXT_JOIN_SECONDS = 30.0
 
@@ -32,13 +30,14 @@ def say_lacks(host: Mapping[str, Any]) -> Iterator[str]:
 
 
 class Readiness:
-    """Asks the controller, in a thread, until this host is active; makes the agent's join token.
+    """Asks the controller, in a thread, until this host is active. Where its key is refused, the
+    agent gets a new join token.
 
     A call waits in the listener's queue until the controller answers.
 
     Args:
         url: the controller's address.
-        tell: called with the news, `agent_may_join` and `ready`.
+        tell: called with the news `ready`.
         say: called with sentences for the person at the terminal.
         stopping: returns True once `up` stops.
         pool: the pool to make if it is missing; None if an agent joins instead.
@@ -62,16 +61,14 @@ class Readiness:
         self._stopping = stopping
         self._old_incarnation = folder.read_identity().get("incarnation", "")
 
-    def watch(self) -> None:
-        """Return when this host is active, or when `up` stops."""
+    def watch(self, patience_seconds: float = 0.0) -> None:
+        """Return when this host is active, or when `up` stops. Make a join token if the host is not
+        active `patience_seconds` after the controller's first answer."""
         while not self._stopping() and not self._controller_answers():
             time.sleep(0.02)
         if self._pool is not None:
             return self._open_pool(self._pool)
-        joined_at = time.monotonic()
-        if not self._folder.read_identity().get("host_key"):
-            self._make_join_token()
-        self._tell("agent_may_join")
+        look_at = time.monotonic() + patience_seconds
         pause = 0.02
         while not self._stopping():
             host = self._find_active_host()
@@ -81,9 +78,8 @@ class Readiness:
                 self._tell("ready")
                 self._say_dashboard()
                 return
-            if time.monotonic() - joined_at > _JOIN_SECONDS:
-                # Its key may be of another database; with a new join token the host joins again.
-                joined_at = time.monotonic() + _NEXT_JOIN_SECONDS
+            if time.monotonic() >= look_at:
+                look_at = time.monotonic() + _NEXT_JOIN_SECONDS
                 self._make_join_token()
             time.sleep(pause)
             pause = min(pause * 1.2, 0.5)
@@ -146,7 +142,7 @@ class Readiness:
             status, data = self._ask("POST", "/v1/tokens", body)
             if status == 201:
                 secret = json.loads(data)["secret"]
-                write_atomic(self._folder.join_file, f"{secret}\n".encode())
+                self._folder.write_join(secret)
                 return
             trouble = f"HTTP {status} {data[:300]!r}"
         except (OSError, Unavailable, ValueError, KeyError) as error:

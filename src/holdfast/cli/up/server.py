@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.cli.extras import need_server
 from holdfast.cli.up.up import DEFAULT_PORT
+from holdfast.lean import collect_nothing
 
 
 @click.command()
@@ -64,8 +65,9 @@ def server(**options: Any) -> int:
 
 def run_controller(options: dict[str, Any]) -> int:
     """Serve the controller in this process until a signal stops it, and return the exit status."""
-    from holdfast.controller.server import ServerConfig, run_server
-    from holdfast.web.browsers import list_origins
+    with collect_nothing():
+        from holdfast.controller.server import ServerConfig, run_server
+        from holdfast.web.browsers import list_origins
 
     list_origins("http://127.0.0.1:1", options.get("dashboard_urls", ()))  # refused before all else
     if options.get("token_file"):

@@ -1,8 +1,9 @@
 """Run `holdfast up`: a loop that starts the parts, restarts them, and ends them in order.
 
-The database starts in a thread while the controller and the agent are importing. The listening
-socket outlives every controller, so that a client that calls while the controller is started again
-waits for a moment and is not refused.
+Everything starts at once: the database in a thread, while the controller and the agent import and
+the agent begins. Its first call waits in the queue of the listening socket, with a join token that
+the controller puts on record before it answers. The socket outlives every controller, so that a
+client that calls while the controller is started again waits for a moment and is not refused.
 
 The stop has an order: agent (its tasks get TERM and their grace, and report), controller, the hosts
 of local pools, database. Each is stopped once the one before it is gone.
@@ -26,6 +27,10 @@ from holdfast.errors import HoldfastError, Unavailable
 from holdfast.providers.config import FOLDER_VARIABLE
 
 _SLOW_SECONDS = 3.0
+# How long the host may take to join before another join token is made: with a key, which may be of
+# another database, and with a token that is good.
+_KEY_SECONDS = 2.0
+_TOKEN_SECONDS = 30.0
 _CONTROLLER_STOP_SECONDS = 10.0
 _DATABASE_STOP_SECONDS = 10.0
 _ROTATE_SECONDS = 10.0
@@ -179,16 +184,24 @@ class PartsSupervisor:
 
     # ---- starting
     def _start_parts(self) -> None:
-        self._spawn("controller")
-        if self._options.pool is None:
-            self._spawn("agent")
         if self._options.dsn is None:
-            self._start("database")
+            self._start("database")  # first, because the others wait for it
+        self._start("controller")
+        if self._options.pool is None:
+            self._invite()
+            self._start("agent")
         else:
-            self._feed("controller")
-        if self._folder.read_identity().get("host_key"):
-            self._feed("agent")
-        self._watch_join()
+            self._watch_join()
+
+    def _invite(self) -> None:
+        """Make the host's join token, if the host has no key; watch for its joining."""
+        if self._folder.has_joined:
+            return self._watch_join(_KEY_SECONDS)
+        try:
+            self._folder.write_join()
+        except OSError as error:
+            self._say(f"no join token: {self._folder.join_file}: {error.strerror}")
+        self._watch_join(_TOKEN_SECONDS)
 
     def _start(self, name: str) -> None:
         if name == "database":
@@ -231,8 +244,10 @@ class PartsSupervisor:
             }
         if self._dsn is None:
             return None
+        joins = self._options.pool is None and not self._folder.has_joined
         return {
             "dsn": self._dsn,
+            "join_token_file": str(self._folder.join_file) if joins else None,
             "listen_fd": self._listener.fileno(),
             "log_format": "json",
             "host": self._options.host,
@@ -252,8 +267,6 @@ class PartsSupervisor:
             self._feed("controller")
         elif what in ("database_failed", "database_died"):
             self._lose_database(value)
-        elif what == "agent_may_join":
-            self._feed("agent")
         elif what == "ready" and not self._signals:
             try:
                 self._folder.publish(self.url)
@@ -308,11 +321,14 @@ class PartsSupervisor:
                 why = (
                     f"the host's folder {self._folder.host_folder} was removed, so its agent ended"
                 )
-                self._watch_join()  # the host's key was there
+                self._watch_join(0.0)  # the host's key was there
             self._start_later(name, delay, why)
 
-    def _watch_join(self) -> None:
-        threading.Thread(target=self._readiness.watch, daemon=True, name="readiness").start()
+    def _watch_join(self, patience_seconds: float = 0.0) -> None:
+        watch = self._readiness.watch
+        threading.Thread(
+            target=watch, args=(patience_seconds,), daemon=True, name="readiness"
+        ).start()
 
     def _say_ready(self) -> None:
         took = time.monotonic() - self._started_at

@@ -352,6 +352,26 @@ async def ensure_admin_token(store: PostgresStore, token_file: Path) -> str:
         ) from error
 
 
+async def ensure_join_token(store: PostgresStore, token_file: Path) -> None:
+    """Put the join token that `token_file` holds on record, for the host that was started together
+    with this server; do nothing where it is on record, spent or not.
+
+    Raises:
+        HoldfastError: the file is open to others, or cannot be read.
+        Unavailable: the store cannot be asked.
+    """
+    try:
+        secret = _read_private(token_file)
+    except OSError as error:
+        raise HoldfastError(
+            f"the join token's file {token_file} cannot be used: {error.strerror}"
+        ) from error
+    digest = hash_secret(secret)
+    if not secret or await store.tokens.find_token(digest, also_over=True) is not None:
+        return
+    await store.tokens.create_token(make_new_id(), "join", "local agent", digest, None)
+
+
 def _name_user() -> str:
     """Return the name of the operating system's user that runs this process."""
     try:

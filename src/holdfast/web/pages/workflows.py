@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
-import yaml
 
 from holdfast.client.methods.workflows import WorkflowMethods
 from holdfast.core.workflows.records import NodeRecord
 from holdfast.core.workflows.values import NodeKind
 from holdfast.web.acts import ActField
-from holdfast.web.page import Page, PageRequest, read_items, together
+from holdfast.web.page import Page, PageRequest, read_items, together, write_yaml
 from holdfast.wire.workflows import NodeView
 
 PAGE_RUNS = 50
@@ -84,7 +83,7 @@ async def _read_node(ask: PageRequest, run_id: str, name: str) -> dict[str, obje
     reader = ask.reader
     node, why = await together(reader.workflow_node(run_id, name), reader.why_node(run_id, name))
     result = None if node.result is None else msgspec.json.format(msgspec.json.encode(node.result))
-    spec = yaml.safe_dump(msgspec.to_builtins(node.spec), sort_keys=False, allow_unicode=True)
+    spec = write_yaml(node.spec)
     text = None if result is None else result.decode()[:MAX_RESULT_CHARS]
     return {"node": node, "why": why, "result": text, "spec": spec}
 

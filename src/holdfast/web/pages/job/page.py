@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import msgspec
-import yaml
 
 from holdfast.client.methods.jobs import JobMethods
 from holdfast.core.arrays.records import ArrayRecord
@@ -17,7 +16,7 @@ from holdfast.core.records import AttemptRecord
 from holdfast.core.states import JobState
 from holdfast.core.stragglers.records import SuspectRecord
 from holdfast.errors import NotFound
-from holdfast.web.page import Page, PageRequest, read_items, together
+from holdfast.web.page import Page, PageRequest, read_items, together, write_yaml
 from holdfast.web.pages.job.files import read_files
 from holdfast.web.pages.job.gang import find_slow, group_ranks, read_ranks, say_evidence, say_fall
 from holdfast.web.pages.job.readings import read_readings
@@ -151,8 +150,7 @@ async def _read_tab(
     if tab == "files":
         return await read_files(ask, keeps=bool(job.spec.outputs))
     if tab == "spec":
-        built = msgspec.to_builtins(job.spec)
-        return {"spec": yaml.safe_dump(built, sort_keys=False, allow_unicode=True)}
+        return {"spec": write_yaml(job.spec)}
     return {}
 
 
