@@ -15,6 +15,10 @@ MAX_PARTS = 2000
 """So many parts of a line have colours of their own; what follows is not shown."""
 _KEPT_BYTES = 8 * MAX_LINE
 """So much of a line is read, because colours stand between its characters."""
+_ROWS = 64
+"""So many lines back a program may go with the cursor, to write them anew."""
+_MOVE = re.compile(rb"\n|\x1b\[([0-9]{0,3})([ABEF])")
+_HALF_MOVE = re.compile(rb"\x1b(\[[0-9]{0,3})?\Z")
 _ESCAPE = re.compile(
     r"\x1b\[(?P<sgr>[0-9;:]{0,64})m|\x1b\[[0-?]{0,64}[ -/]{0,8}[@-~]|\x1b\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)"
     r"|\x1b[ -/]{0,8}[0-~]"
@@ -61,21 +65,27 @@ class TextLook(msgspec.Struct, frozen=True):
 
 
 class MarkedLine(NamedTuple):
-    """A line as markup. offset: where it begins in its stream. whole: its end has come."""
+    """A line as markup. offset: where it begins in its stream. whole: its end has come. again: it was
+    returned before, and is written anew."""
 
     offset: int
     text: Markup
     whole: bool = True
+    again: bool = False
 
 
 class MarkupLines:
-    """Cuts the bytes of one stream into lines of markup, as they come.
+    """Cuts the bytes of one stream into lines of markup, as they come. A line to which the cursor went back, as
+    of stacked progress bars, is returned again under its offset.
 
     offset: the place in the stream at which the bytes begin. skips: leave out the line that had begun before it.
     """
 
     def __init__(self, offset: int = 0, *, skips: bool = False) -> None:
-        self.offset = self._start = offset
+        self.offset = offset
+        self._rows, self._row = [offset], 0
+        self._fresh = True
+        self._half = b""
         self._skips = skips
         self._rest = b""
         self._more = 0
@@ -86,17 +96,33 @@ class MarkupLines:
     def cut(self, data: bytes) -> list[MarkedLine]:
         """Return the lines that are whole now. What follows the last carriage return of a line is
         shown, as a terminal would leave it; of a long line its beginning, with its length."""
-        *lines, rest = data.split(b"\n")
-        made = []
-        for line in lines:
-            self._add(line)
-            self.offset += 1
-            if not self._skips:
-                made.append(MarkedLine(self._start, self._write()))
-            self._skips, self._rest, self._more, self._returned = False, b"", 0, False
-            self._start = self.offset
-        self._add(rest)
+        begin, data = self.offset - len(self._half), self._half + data
+        found = _HALF_MOVE.search(data, max(0, len(data) - 5))
+        self.offset, self._half = begin + len(data), found[0] if found else b""
+        data, at, made = data[: len(data) - len(self._half)], 0, []
+        for move in _MOVE.finditer(data):
+            self._add(data[at : move.start()])
+            at = move.end()
+            if self._skips and move[2]:
+                continue
+            if not self._skips and (self._fresh or self._rest.strip(b"\r")):
+                made.append(MarkedLine(self._rows[self._row], self._write(), again=not self._fresh))
+            self._move(move, begin + at)
+        self._add(data[at:])
         return made
+
+    def _move(self, move: re.Match[bytes], offset: int) -> None:
+        """Go to another line. offset: where it begins if it is new."""
+        count, last = int(move[1] or 1), len(self._rows) - 1
+        back = move[2] in (b"A", b"F")
+        self._row += -count if back else count
+        self._fresh = self._skips or (move[2] is None and self._row > last)
+        if self._skips:
+            self._rows, self._row = [offset], 0
+        elif self._fresh:
+            self._rows = [*self._rows[1 - _ROWS :], offset]
+        self._row = max(0, min(self._row, len(self._rows) - 1))
+        self._skips, self._rest, self._more, self._returned = False, b"", 0, False
 
     def show_rest(self) -> MarkedLine | None:
         """Return the line that has not ended, where more of it came since it was shown last."""
@@ -104,10 +130,9 @@ class MarkupLines:
             return None
         self._shown, look = True, self._look
         text, self._look = self._write(), look
-        return MarkedLine(self._start, text, whole=False)
+        return MarkedLine(self._rows[self._row], text, whole=False)
 
     def _add(self, piece: bytes) -> None:
-        self.offset += len(piece)
         again = piece.rstrip(b"\r").rfind(b"\r") + 1
         if again or (self._returned and piece.strip(b"\r")):
             self._rest, self._more, piece = b"", 0, piece[again:]

@@ -62,7 +62,18 @@ def test_lines_hold_no_markup_but_our_own(pieces: list[bytes]) -> None:
 @given(
     st.lists(
         st.sampled_from(
-            [b"a", b"\r", b"\n", b"\x1b[31m", b"\xc3\xa4", b"x" * 5000, b"\x1b[32m" * 9000]
+            [
+                b"a",
+                b"\r",
+                b"\n",
+                b"\x1b[31m",
+                b"\xc3\xa4",
+                b"x" * 5000,
+                b"\x1b[32m" * 9000,
+                b"\x1b[A",
+                b"\x1b[3A",
+                b"\x1b[2B",
+            ]
         )
     ),
     st.integers(1, 50),
@@ -106,6 +117,37 @@ def test_a_line_that_has_not_ended_is_shown_under_the_same_offset() -> None:
 def test_a_progress_bar_shows_its_last_state() -> None:
     (line,) = read_all(MarkupLines(), b" 10%\r 50%\r100%\n")
     assert line.text == "100%"
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 10_000])
+def test_stacked_progress_bars_are_their_own_lines_with_their_last_states(size: int) -> None:
+    """As tqdm writes bars at positions 0, 1 and 2: down by newlines, up by the cursor."""
+    shown = "".join(
+        "\n" * n + f"\r{name}: {percent}%" + "\x1b[A" * n
+        for percent in range(0, 101, 5)
+        for n, name in enumerate(("data", "train", "loss"))
+    )
+    data = f"epoch 1\n{shown}\n\n\ndone\n".encode()
+    pieces = [data[at : at + size] for at in range(0, len(data), size)]
+    lines = read_all(MarkupLines(), *pieces)
+    kept = {line.offset: str(line.text) for line in lines}
+    assert list(kept.values()) == ["epoch 1", "data: 100%", "train: 100%", "loss: 100%", "done"]
+    assert sum(not line.again for line in lines) == len(kept), "what is written anew is no new line"
+
+
+def test_bars_that_are_drawn_anew_from_their_first_line_are_their_last_states() -> None:
+    """As rich and docker write: erased lines, the cursor up by a count, and all lines again."""
+    first = b"\x1b[2Klayer 1\n\x1b[2Klayer 2\n"
+    lines = read_all(MarkupLines(), b"pulls\n", first, *[b"\x1b[2A" + first] * 200, b"\x1b[1B!\n")
+    kept = {line.offset: str(line.text) for line in lines}
+    assert list(kept.values()) == ["pulls", "layer 1", "layer 2", "!"]
+
+
+def test_the_cursor_goes_back_no_further_than_to_the_first_line_that_is_known() -> None:
+    stream = MarkupLines(50, skips=True)
+    lines = read_all(stream, b"3%\x1b[9A\n\ra 4%\n\rb 4%\x1b[9A\ra 5%\n\rb 5%\x1b[A")
+    kept = {line.offset: str(line.text) for line in lines}
+    assert list(kept.values()) == ["a 5%", "b 5%"]
 
 
 def test_colours_become_classes_and_end() -> None:

@@ -66,10 +66,24 @@ class LineId(NamedTuple):
 
 
 class DrawnLine(NamedTuple):
-    """A line as markup; a note has no id."""
+    """A line as markup; a note has no id. again: it was drawn before, and has another text now."""
 
     id: LineId | None
     html: str
+    again: bool = False
+
+
+class LastLines(dict[object, DrawnLine]):
+    """Lines in their order, at most `most`, the oldest left out; one that is drawn again keeps its place."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+
+    def add(self, line: DrawnLine) -> None:
+        """Add a line at the end, or in the place of what it was."""
+        self[line.id or object()] = line
+        if len(self) > self._most:
+            del self[next(iter(self))]
 
 
 class LineDrawer:
@@ -95,7 +109,10 @@ class LineDrawer:
             skips = item.offset > 0 and self._cuts
             known = self._streams[key] = MarkupLines(item.offset, skips=skips)
         at = _count_micros(item.at)
-        out += [_draw(LineId(*key, offset), text, at) for offset, text, _ in known.cut(item.data)]
+        out += [
+            _draw(LineId(*key, line.offset), line.text, at, again=line.again)
+            for line in known.cut(item.data)
+        ]
         self._open[key] = at
         return out
 
@@ -110,7 +127,7 @@ class LineDrawer:
         return out
 
 
-def _draw(line: LineId, text: Markup, at: int, more: str = "") -> DrawnLine:
+def _draw(line: LineId, text: Markup, at: int, more: str = "", *, again: bool = False) -> DrawnLine:
     html = _LINE.format(
         id=line.words,
         rank=line.rank,
@@ -119,7 +136,7 @@ def _draw(line: LineId, text: Markup, at: int, more: str = "") -> DrawnLine:
         at=at,
         text=text,
     )
-    return DrawnLine(line, html)
+    return DrawnLine(line, html, again)
 
 
 def _note(text: str) -> DrawnLine:
@@ -221,10 +238,14 @@ async def _send_frames(waiting: _Waiting) -> AsyncIterator[bytes]:
                 await waiting.woken.wait()
         items, dropped = waiting.take()
         if items or (first and (waiting.begun or waiting.over is not None)):
-            lines = [line for item in items for line in drawer.draw(item)]
-            anew = first or dropped > 0 or len(lines) > FRAME_LINES
-            lines = lines[-FRAME_LINES:]
-            told = {"html": _join(lines + drawer.draw_open()), "count": len(lines), "anew": anew}
+            lines, count = LastLines(FRAME_LINES), 0
+            for line in (line for item in items for line in drawer.draw(item)):
+                lines.add(line)
+                count += not line.again
+            anew = first or dropped > 0 or count > FRAME_LINES
+            for line in drawer.draw_open():
+                lines.add(line)
+            told = {"html": _join(lines.values()), "count": min(count, FRAME_LINES), "anew": anew}
             yield _event("lines", told)
             first = False
         else:
@@ -262,13 +283,15 @@ async def _read_back(ask: PageRequest) -> list[DrawnLine]:
     """Return the last lines before a line, or the last ones of all."""
     before, at = _read_line(ask, "before"), _read_micros(ask, "at")
     tail = min(PART_TAIL_BYTES, _whole(ask, "tail") or MAX_TAIL_BYTES)
-    drawer, lines = LineDrawer(), deque[DrawnLine](maxlen=PART_LINES)
+    drawer, lines = LineDrawer(), LastLines(PART_LINES)
     async for item in _read_logs(ask, begin=None, until=at, tail=tail):
         for line in drawer.draw(item):
             if before and line.id and before.is_passed_by(line.id):
-                return list(lines)
-            lines.append(line)
-    return [*lines, *drawer.draw_open()]
+                return list(lines.values())
+            lines.add(line)
+    for line in drawer.draw_open():
+        lines.add(line)
+    return list(lines.values())
 
 
 async def read_last_lines(ask: PageRequest, *, rank: int) -> list[Markup]:
@@ -282,7 +305,7 @@ async def _read_on(
 ) -> tuple[list[DrawnLine], bool]:
     """Return the first lines from a time on, or those from a line on where it is found, and whether
     it was."""
-    drawer, lines = LineDrawer(cuts=after is not None), list[DrawnLine]()
+    drawer, lines = LineDrawer(cuts=after is not None), LastLines(PART_LINES)
     begun = passed = after is None
     async for item in _read_logs(ask, begin=begin, until=until, tail=None):
         for line in drawer.draw(item):
@@ -292,13 +315,15 @@ async def _read_on(
                     lines.clear()
                 passed = line.id.offset >= after.offset
                 if passed and not begun:
-                    return lines, False
-            if len(lines) < PART_LINES:
-                lines.append(line)
+                    return list(lines.values()), False
+            if len(lines) < PART_LINES or line.id in lines:
+                lines.add(line)
         if passed and len(lines) >= PART_LINES:
             break
-    rest = drawer.draw_open()[: max(0, PART_LINES - len(lines))]
-    return lines + rest, begun and after is not None
+    for line in drawer.draw_open():
+        if len(lines) < PART_LINES or line.id in lines:
+            lines.add(line)
+    return list(lines.values()), begun and after is not None
 
 
 async def _read_logs(ask: PageRequest, **window: float | int | None) -> AsyncIterator[LogLine]:

@@ -102,8 +102,8 @@ function addLines(data) {
 function put(html) {
   const rows = read(html);
   for (const row of [...rows.children]) {
-    const here = row.id && $(row.id);  // a line that had not ended when it was shown
-    if (here) here.replaceWith(row);
+    const here = row.id && ($(row.id) || rows.getElementById(row.id));  // a line that was shown before it had its last text
+    if (here && here !== row) here.replaceWith(row);
   }
   logBox.append(rows);
   cut(true);
