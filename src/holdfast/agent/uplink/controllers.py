@@ -1,8 +1,9 @@
 """Learn where the other controllers of the cluster serve, so that a host outlives the one it joined.
 
-LEARN-1  An address is learned only from a controller that this host trusts, keeps what its own has of
-         secrecy (https), and is of no use where it means this machine to another one (loopback).
-         What is learned is kept over a restart; the addresses of the configuration stay first.
+LEARN-1  The host takes a further address only from a controller that it trusts. It refuses an address
+         without https where that controller's own has https, and a loopback address of another
+         machine, because that names this machine here. The host keeps learned addresses over a
+         restart of its agent, and tries the addresses of its configuration first.
 """
 
 import asyncio

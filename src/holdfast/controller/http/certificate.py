@@ -79,9 +79,10 @@ class CertificateFiles:
         self._seen = self._look()
 
     def reload(self, context: ssl.SSLContext, *, unchanged: bool = False) -> str | None:
-        """Have new connections served with the files, where they changed since they were read, or with
-        `unchanged` in any case. Return a sentence for the log, None where nothing was read. Files that
-        cannot be used, as while one of the two is written, leave what is served as it is.
+        """Serve new connections with the two files, if the files changed since the server read them;
+        with `unchanged`, read them in any case. Return a sentence for the log, None if nothing was
+        read. A certificate that does not fit its key changes nothing, because a renewal writes one of
+        the two files before the other.
 
         Raises:
             HoldfastError: the files cannot be used; they are read again once they change.

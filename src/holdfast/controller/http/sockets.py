@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterable
+from typing import Any
 
 from starlette.types import Receive, Scope, Send
 
@@ -39,7 +40,7 @@ class Socket:
 
     async def accept(self, subprotocol: str | None) -> None:
         """Open the WebSocket. Raises SocketClosed."""
-        await self._send({"type": "websocket.accept", "subprotocol": subprotocol})
+        await self._put({"type": "websocket.accept", "subprotocol": subprotocol})
         self._accepted = True
         async with asyncio.timeout(_HEAD_SECONDS):
             await self._receive()  # the request itself
@@ -73,8 +74,11 @@ class Socket:
 
     async def write(self, data: bytes) -> None:
         """Send a message, at the reader's pace. Raises SocketClosed."""
+        await self._put({"type": "websocket.send", "bytes": data})
+
+    async def _put(self, message: Any) -> None:
         try:
-            await self._send({"type": "websocket.send", "bytes": data})
+            await self._send(message)
         except Exception as error:  # uvicorn's own class for a client that is gone
             raise SocketClosed(1006) from error
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -172,8 +172,15 @@ class SplicedProtocol(WebSocketsSansIOProtocol):
 
     async def run_asgi(self) -> None:
         """Serve the application, which finds this protocol in its scope."""
-        scope: Any = self.scope
-        scope[LINE] = self
+        app, whole_scope = self.app, cast(Any, self.scope)
+        whole_scope[LINE] = self
+
+        async def serve(scope: Any, receive: Any, send: Any) -> None:
+            await app(scope, receive, send)
+            if self.transport.is_closing():  # no handshake is owed to a client that left
+                raise ClientDisconnected
+
+        self.app = serve
         await super().run_asgi()
 
     def join(self, partner: SplicedProtocol) -> None:
@@ -364,9 +371,11 @@ def find_line(scope: Any) -> SplicedProtocol | None:
 
 def join(one: Any, other: Any) -> bool:
     """Join two WebSockets by their scopes; return False where a server of another sort serves
-    them."""
+    them, or one end is gone."""
     first, second = find_line(one), find_line(other)
     if first is None or second is None:
+        return False
+    if first.transport.is_closing() or second.transport.is_closing():
         return False
     first.join(second)
     second.join(first)

@@ -12,7 +12,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ControllerProblem(Facts, frozen=True):
-    """What a controller says is wrong with it. part: what it is about."""
+    """A problem that a controller reports of itself. part: the part of it that has the problem."""
 
     part: str
     sentence: str
@@ -27,7 +27,7 @@ class ControllerFacts(Facts, frozen=True, kw_only=True):
     error_kind: "unreachable", "refused" (the token), "no_address" or "other". role, user, token_id:
     of the token. clock_seconds: how far this machine's clock is ahead of the controller's;
     clock_error_seconds: how far that may be off, half of the answer's time. dead_urls: further
-    addresses that do not answer, each with its sentence. problems: what it says is wrong with it.
+    addresses that do not answer, each with its sentence. problems: what the controller reports of itself.
     """
 
     url: str = ""

@@ -21,12 +21,14 @@ FEWEST = 5
 
 
 class Widening(msgspec.Struct, frozen=True):
-    """What an interval is widened by, because a replay knows nothing of most jobs that are yet to come,
-    that run again, or that run otherwise than their likes. Taken from `bench forecast`.
+    """The measures by which a forecast makes its interval wider than the replays' starts, because a
+    replay does not know jobs that are submitted later, jobs that run again, and jobs that run longer or
+    shorter than similar ones. `bench forecast` measured the values.
 
-    low, high: the parts of the replays that it spans. earlier, later, margin_seconds: what its ends are
-    multiplied by, and moved by. few: an interval of n replays is wider by this part of n, because the
-    extremes of a few replays hold less than four of five starts.
+    low, high: the interval spans the replays' starts from the first fraction of them to the second.
+    earlier, later: factors of its two ends. margin_seconds: each end is moved outwards by so much. few:
+    an interval of n replays is wider by few/n, because the first and the last of a few starts enclose
+    fewer than four of five real ones.
     """
 
     low: float

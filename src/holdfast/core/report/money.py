@@ -61,9 +61,9 @@ class PriceChange(msgspec.Struct, frozen=True):
 
 
 class PriceEffect(Record, frozen=True, kw_only=True):
-    """What a price does to hours that are on record. before_usd, after_usd: what the hours that jobs held
-    since then cost before it, and with it. crossed: a sentence for each budget of this month that is spent
-    by it."""
+    """The change that a new price makes to the cost of recorded hours. since: the price holds from then.
+    before_usd, after_usd: the cost of the hours that jobs held since then, at the old price and at the new
+    one. crossed: a sentence for each budget of this month that the new price uses up."""
 
     host: str
     since: datetime

@@ -19,14 +19,8 @@ import msgspec
 
 from holdfast.core.causes import Watchdog
 from holdfast.core.settings.watch import WatchSettings
-from holdfast.core.watchdogs.signals import (
-    Reading,
-    Signal,
-    SignalWindow,
-    extend_window,
-    judge,
-    open_window,
-)
+from holdfast.core.watchdogs import signals
+from holdfast.core.watchdogs.signals import Reading, Signal, SignalWindow
 from holdfast.core.watchdogs.verdicts import (
     Evidence,
     Rearmed,
@@ -95,12 +89,12 @@ class Standstill(msgspec.Struct, frozen=True, kw_only=True):
         length = _window_of(self._patience(settings))
         window = self.window
         if window is None or reading.at - window.at > _MOST_GAP * length / _SAMPLES + 1:
-            fresh = open_window(reading, gpus, owns_whole_box)
+            fresh = signals.open_window(reading, gpus, owns_whole_box)
             return msgspec.structs.replace(self, window=fresh), []
-        window = extend_window(window, reading, gpus, owns_whole_box)
-        judged = judge(window, settings, gpus)
+        window = signals.extend_window(window, reading, gpus, owns_whole_box)
+        judged = signals.judge(window, settings, gpus)
         if judged.signal is not Signal.IDLE:
-            fresh = open_window(reading, gpus, owns_whole_box)
+            fresh = signals.open_window(reading, gpus, owns_whole_box)
             again = Rearmed(watchdog=Watchdog.STALL, reason=judged.words, evidence=judged.evidence)
             calm = msgspec.structs.replace(self, window=fresh, told="")
             return calm, [again] if self.told else []

@@ -27,7 +27,7 @@ _SHELLS = frozenset({"sh", "bash", "dash", "ash", "ksh", "mksh", "zsh", "busybox
 
 
 class TermAnswer(StrEnum):
-    """What a process does with its TERM."""
+    """The way in which a process answers TERM."""
 
     DIES = "dies"
     IGNORES = (

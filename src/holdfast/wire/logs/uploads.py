@@ -1,4 +1,4 @@
-"""What a host sends of its tasks' output, and what a reader of a host's disk gets."""
+"""Messages with output of tasks: those that a host sends, and the answer to a reader of its disk."""
 
 from typing import Annotated, Literal
 

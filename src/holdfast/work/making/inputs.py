@@ -186,7 +186,7 @@ def list_names(paths: Iterable[str], folder: str) -> str:
 
 
 class Inputs:
-    """What one environment turned out to depend on (INPUT-2).
+    """The files and folders that the making of one environment read (INPUT-2).
 
     files: paths below the job's folder, with the digests of their contents. listings: folders below
     it, with the digests of the names in them. outside: other paths, with digests of their sizes and

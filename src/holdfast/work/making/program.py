@@ -86,7 +86,7 @@ def limit(seconds: float) -> Iterator[None]:
 
 
 class Setup:
-    """What one job asks for. home: the job's folder. environ: the variables of its program."""
+    """The environment that one job asks for. home: the job's folder. environ: the variables of its program."""
 
     def __init__(self, plan: Mapping[str, Any], home: Path, environ: Mapping[str, str]) -> None:
         self._plan, self._home, self._environ = plan, home, environ

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 import uvicorn
+import uvloop
+from uvicorn.protocols.utils import ClientDisconnected
 
-from holdfast.controller.http.sockets import Socket
-from holdfast.controller.http.splice import SplicedProtocol
+from holdfast.controller.http.sockets import Socket, SocketClosed
+from holdfast.controller.http.splice import SplicedProtocol, find_line
 from holdfast.controller.sessions.open import relay
 from holdfast.errors import HoldfastError, Unauthorized
 from holdfast.wire.sessions.frames import (
@@ -94,17 +96,26 @@ class Lines:
         self.ends: list[End] = []
         self._first: tuple[Socket, asyncio.Event] | None = None
         self.port = 0
+        self.sockets: list[Socket] = []
+        self.may_join = asyncio.Event()
+        self.may_join.set()
+        self.ended = asyncio.Event()
 
     async def app(self, scope: Any, receive: Any, send: Any) -> None:
         line = Socket(scope, receive, send)
+        self.sockets.append(line)
         await line.accept(PROTOCOL)
         if self._first is None:
             self._first = line, asyncio.Event()
             await self._first[1].wait()
             return
         (user, over), self._first = self._first, None
-        self.codes.append(await relay(user, line, self._stay))
-        over.set()
+        await self.may_join.wait()
+        try:
+            self.codes.append(await relay(user, line, self._stay))
+        finally:
+            over.set()
+            self.ended.set()
 
     async def _stay(self) -> HoldfastError:
         return await asyncio.shield(self.refused)
@@ -124,6 +135,12 @@ class Lines:
 
 @pytest.fixture
 async def lines() -> AsyncIterator[Lines]:
+    async with serve_lines() as found:
+        yield found
+
+
+@contextlib.asynccontextmanager
+async def serve_lines() -> AsyncIterator[Lines]:
     found = Lines()
     with socket.create_server(("127.0.0.1", 0)) as wire:
         found.port = wire.getsockname()[1]
@@ -287,3 +304,40 @@ async def test_both_ends_learn_why_a_link_is_closed(lines: Lines, code: int, tol
         user.writer.write(write_message(code.to_bytes(2, "big"), MASK, CLOSE))
         await hear_on(host)
     assert (host.code, lines.codes) == (told, [told])
+
+
+def find_transport(socket: Socket) -> asyncio.Transport:
+    line = find_line(socket.scope)
+    assert line is not None
+    return line.transport
+
+
+@pytest.mark.parametrize("gone", [0, 1])
+def test_a_link_whose_end_left_before_it_was_joined_ends_for_the_other(gone: int) -> None:
+    """On the event loop of the server, where a connection that is over takes no setting more."""
+
+    async def try_it() -> None:
+        async with serve_lines() as lines, within(20):
+            lines.may_join.clear()
+            ends = await lines.connect(), await lines.connect()
+            ends[gone].writer.transport.abort()
+            while not any(find_transport(one).is_closing() for one in lines.sockets):
+                await asyncio.sleep(0.001)
+            lines.may_join.set()
+            await hear_on(ends[1 - gone])
+            await lines.ended.wait()
+            assert lines.codes == [LOST]
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(try_it())
+
+
+async def test_a_client_that_left_before_its_websocket_was_accepted_is_closed() -> None:
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        raise ClientDisconnected
+
+    with pytest.raises(SocketClosed):
+        await Socket({"type": "websocket"}, receive, send).accept(PROTOCOL)

@@ -25,7 +25,8 @@ from holdfast.store.postgres.sync.witness import NOTHING, HeldTask, Sought
 
 
 class Doubts:
-    """Looks again at what was not found; what is doubted at the same time goes in one look."""
+    """Looks a second time for hosts, tasks, secrets, jobs and runs that a first look did not find. One
+    statement looks for everything that callers doubt at the same time."""
 
     def __init__(self, store: PostgresStore, outages: Outages) -> None:
         self._store = store
@@ -37,8 +38,8 @@ class Doubts:
         return [found & doubt for doubt in doubts]
 
     async def confirm(self, absent: Sought) -> None:
-        """Return where nothing of `absent` is there at a second look, too. Raises Unavailable where
-        the two answers differ, or the second one did not come."""
+        """Return if a second look finds nothing of `absent` either. Raises Unavailable if it finds
+        something, or brings no answer."""
         if absent == NOTHING:
             return
         if await self._looks.submit(absent) != NOTHING:

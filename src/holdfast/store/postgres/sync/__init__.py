@@ -1,1 +1,1 @@
-"""What a host's sync relies on beside its own transaction: a second look at what was not found."""
+"""Statements that a host's sync runs beside its own transaction: a second look for missing rows."""
