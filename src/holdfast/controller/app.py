@@ -27,12 +27,13 @@ from holdfast.controller.http.problems import MethodNotAllowed, UpgradeRequired,
 from holdfast.controller.http.sockets import Socket, SocketClosed
 from holdfast.controller.http.sse import LET_IN
 from holdfast.controller.routes import ENDPOINTS, JOB
-from holdfast.controller.runtime.auth import Role, check_role
+from holdfast.controller.runtime.auth import check_role
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.sessions.relay import check_relayed
 from holdfast.core.records import JobTokenRecord
 from holdfast.errors import HoldfastError, NotFound, Unavailable
 from holdfast.store.port.clock import ACTS_FOR
+from holdfast.wire.operations.operation import Role
 
 log = logging.getLogger("holdfast.controller")
 LOOPBACK = ("127.0.0.1", "::1")

@@ -16,9 +16,11 @@ from markupsafe import Markup
 
 from holdfast.client.rest import PageCall
 from holdfast.core.records import TokenRecord
+from holdfast.core.words import say_bytes
 from holdfast.web import acts, words
 from holdfast.web.ansi import write_plain
 from holdfast.web.reader import ApiReader
+from holdfast.wire.states import find_hue
 
 T = TypeVar("T")
 PLACES = (
@@ -148,6 +150,10 @@ def _write_told(context: jinja2.runtime.Context, sentence: str) -> Markup:
     return words.write_told(sentence, context.get("now"))
 
 
+def _write_bytes(count: float | None) -> str:
+    return "–" if count is None else say_bytes(count)
+
+
 @functools.cache
 def _environment() -> jinja2.Environment:
     made = jinja2.Environment(
@@ -161,13 +167,13 @@ def _environment() -> jinja2.Environment:
         state=words.write_state,
         told=_write_told,
         plain=write_plain,
-        reason=words.find_reason,
+        reason=words.write_reason,
         browser=words.name_browser,
         setting=words.write_setting,
-        hue=words.find_hue,
+        hue=find_hue,
         number=words.write_number,
         span=words.write_span,
-        bytes=words.write_bytes,
+        bytes=_write_bytes,
         dollars=words.write_dollars,
         hours=words.write_hours,
         micros=words.write_micros,

@@ -41,15 +41,6 @@ class PoolStatus(PoolRecord, frozen=True, kw_only=True):
     forecast_today_usd: float = 0.0
     provider_says: tuple[str, ...] = ()
 
-    @property
-    def word(self) -> str:
-        """Return the word for the pool's state: `deleted`, `paused`, `held` or `ready`."""
-        if self.deleted_at is not None:
-            return "deleted"
-        if self.paused_at is not None:
-            return "paused"
-        return "held" if self.blocked else "ready"
-
 
 class PoolPause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Why a pool is paused."""

@@ -20,6 +20,7 @@ from holdfast.core.fleet.pool_files import read_pools
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.errors import HoldfastError, ValidationError
 from holdfast.wire.pools import PoolStatus
+from holdfast.wire.states import tell_state
 
 
 def pools_table(rows: Sequence[PoolStatus]) -> str:
@@ -37,9 +38,9 @@ def pools_table(rows: Sequence[PoolStatus]) -> str:
                     f"{p.usd_per_hour:.2f}",
                     f"${p.spent_today_usd:.2f}",
                     f"${p.forecast_today_usd:.2f}",
-                    p.word,
+                    tell_state(p).word,
                 ),
-                _say_state(p),
+                tell_state(p).sentence,
             )
             for p in rows
         ],
@@ -50,16 +51,6 @@ def pools_table(rows: Sequence[PoolStatus]) -> str:
 def pool_table(pool: PoolStatus) -> str:
     """Draw the table of one pool."""
     return pools_table([pool])
-
-
-def _say_state(pool: PoolStatus) -> str:
-    """Return why a pool rents nothing now; "" where it would."""
-    if pool.deleted_at is not None:
-        goes = "its hosts go as they fall idle, then it is forgotten"
-        return f"{goes}; {pool.blocked} (or: pools delete --forget)" if pool.blocked else goes
-    if pool.paused_at is not None:
-        return pool.paused_reason
-    return pool.blocked or "; ".join(pool.provider_says)
 
 
 @resource(

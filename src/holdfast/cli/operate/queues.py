@@ -12,13 +12,15 @@ from holdfast.cli.operate.resource import Columns, draw_columns, resource
 from holdfast.client.synchronous import Client
 from holdfast.core.records import QueueRecord
 from holdfast.core.settings.table import QUEUE_PRESETS
+from holdfast.wire.states import tell_state
 
 COLUMNS: Columns[QueueRecord] = {
     "QUEUE": lambda q: q.name,
     "WAITING": lambda q: str(q.waiting),
     "QUEUED": lambda q: str(q.queued),
     "RUNNING": lambda q: str(q.running),
-    "PAUSED": lambda q: (q.paused_reason or "yes") if q.paused_at else "-",
+    "STATE": lambda q: tell_state(q).word,
+    "REASON": lambda q: tell_state(q).sentence or "-",
     "SETTINGS": lambda q: " ".join(f"{k}={value_text(v)}" for k, v in q.settings.items()) or "-",
 }
 
@@ -47,8 +49,7 @@ def queues(client: Client) -> Sequence[QueueRecord]:
 
 
 def _line(queue: QueueRecord) -> str:
-    state = "paused" if queue.paused_at else "open"
-    return f"{queue.name}: {state}, {queue.queued} queued, {queue.running} running"
+    return f"{queue.name}: {tell_state(queue).word}, {queue.queued} queued, {queue.running} running"
 
 
 @queues.add("show", queue_table)

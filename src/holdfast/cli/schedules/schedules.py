@@ -14,11 +14,12 @@ from holdfast.cli.face import Face, talks
 from holdfast.cli.jobs.submit import read_job, takes_spec
 from holdfast.cli.operate.resource import Columns, draw_columns, resource
 from holdfast.cli.options import OWNER, POSITIVE, add_options, choose_owner
-from holdfast.cli.output import facts, paint, print_text, span, table
+from holdfast.cli.output import facts, paint, print_text, table
 from holdfast.client.synchronous import Client
 from holdfast.core.arrays.records import ScheduleRecord, ScheduleRunRecord
 from holdfast.core.records import JobRecord
 from holdfast.core.settings.resolve import parse_duration
+from holdfast.core.words import split_span
 
 COLUMNS: Columns[ScheduleRecord] = {
     "SCHEDULE": lambda row: row.name,
@@ -241,7 +242,7 @@ def _describe(row: ScheduleRecord) -> str:
 
 def _say_when(row: ScheduleRecord) -> str:
     if row.spec.every_seconds is not None:
-        text = span(row.spec.every_seconds)
+        text = split_span(row.spec.every_seconds)
         for nothing in ("00s", "00m", "00h"):
             text = text.removesuffix(nothing)
         return f"every {text}"

@@ -14,12 +14,13 @@ from holdfast.cli.endings import EXIT_FAILED, EXIT_OK, EXIT_TIMEOUT
 from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import act_on
 from holdfast.cli.options import read_seconds
-from holdfast.cli.output import note, say_state, span
+from holdfast.cli.output import note, say_state
 from holdfast.cli.watch.live_line import LiveLine
 from holdfast.client.jobs.waiting import Work, wait_for_ends
 from holdfast.client.rest import RestCall, get, path_of
 from holdfast.core.arrays.records import ArrayRecord
 from holdfast.core.ids import ID_PATTERN
+from holdfast.core.words import split_span
 from holdfast.errors import NotFound
 
 if TYPE_CHECKING:
@@ -119,13 +120,11 @@ def _find(client: Client, word: str) -> RestCall[Work]:
 def _say_progress(works: Sequence[Work], seconds: float) -> str:
     if len(works) == 1:
         (work,) = works
-        return (
-            f"{work.id} {say_state(work.state.value, getattr(work, 'reason', ''))}, {span(seconds)}"
-        )
+        return f"{work.id} {say_state(work.state.value, getattr(work, 'reason', ''))}, {split_span(seconds)}"
     counts = Counter(work.state.value for work in works)
     ended = sum(work.state.terminal for work in works)
     states = ", ".join(f"{state} {count}" for state, count in sorted(counts.items()))
-    return f"{ended} of {len(works)} have ended ({states}), {span(seconds)}"
+    return f"{ended} of {len(works)} have ended ({states}), {split_span(seconds)}"
 
 
 def _say_end(work: Work) -> str:

@@ -19,8 +19,9 @@ import pytest
 from holdfast import __version__
 from holdfast.controller.app import App
 from holdfast.controller.routes import ENDPOINTS
-from holdfast.controller.runtime.auth import Role, make_new_id
+from holdfast.controller.runtime.auth import make_new_id
 from holdfast.wire import api as wire_api
+from holdfast.wire.operations.operation import Role
 from holdfast.work.making.kept import tell_age
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, bearer, gpu
 from tests.waits import within

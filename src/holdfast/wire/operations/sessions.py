@@ -1,0 +1,52 @@
+"""The operations on sessions."""
+
+import msgspec
+
+from holdfast.wire.operations.operation import Operation, PageOf, Role, reads
+from holdfast.wire.sessions.messages import (
+    SessionRecord,
+    SessionRight,
+    SessionTicket,
+    TicketRequest,
+)
+
+JOB = "/v1/jobs/{id}"
+
+
+class SessionsQuery(msgspec.Struct, frozen=True):
+    """The sessions to list. all: `yes` to list ended sessions, too."""
+
+    all: str = ""
+
+
+OPEN_SESSION = Operation(
+    "GET",
+    f"{JOB}/sessions/open",
+    Role.READ,
+    "Come into a running task, as a WebSocket; the first message is a SessionRequest.",
+    socket=True,
+    answers={101: None},
+)
+CREATE_TICKET = Operation(
+    "POST",
+    f"{JOB}/sessions/tickets",
+    Role.READ,
+    "A ticket with which the browser that asks opens one shell, once; it stands among the WebSocket's subprotocols as `ticket.` and itself.",
+    body=TicketRequest,
+    optional_body=True,
+    answers={201: SessionTicket},
+)
+SHOW_RIGHT = reads(
+    f"{JOB}/sessions/right",
+    "Whether the caller may come into its tasks, and why not.",
+    SessionRight,
+)
+LIST_SESSIONS_OF_JOB = reads(
+    f"{JOB}/sessions", "The sessions in a job's tasks.", PageOf(SessionRecord), SessionsQuery
+)
+LIST_SESSIONS = reads(
+    "/v1/sessions", "The sessions in running tasks.", PageOf(SessionRecord), SessionsQuery
+)
+STOP_SESSION = Operation(
+    "DELETE", "/v1/sessions/{id}", Role.SUBMIT, "End a session.", answers={204: None}
+)

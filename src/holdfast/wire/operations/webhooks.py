@@ -1,0 +1,135 @@
+"""The operations on webhooks."""
+
+from typing import Any
+
+import msgspec
+
+from holdfast.core.webhooks.values import DeliveryRecord, DeliveryState, WebhookRecord
+from holdfast.wire.operations.operation import Operation, PageOf, Query, Role
+from holdfast.wire.queries import Limit, Text
+from holdfast.wire.webhooks import (
+    DeliveryView,
+    Redelivered,
+    RotateRequest,
+    TestResult,
+    WebhookCreated,
+    WebhookPatch,
+    WebhookPause,
+    WebhookRequest,
+)
+
+HOOK = "/v1/webhooks/{id}"
+
+
+class DeliveriesQuery(Query, frozen=True, kw_only=True):
+    """The deliveries to list, newest first. `state` may be repeated."""
+
+    state: tuple[DeliveryState, ...] = ()
+    limit: Limit = 100
+    cursor: Text | None = None
+
+
+class GraphqlAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The body of an answer. data: null or missing where no field could be answered. errors: each
+    with `extensions.code`."""
+
+    data: dict[str, Any] | None = None
+    errors: list[dict[str, Any]] | None = None
+
+
+class GraphqlRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A query and its variables, as in GraphQL over HTTP. `extensions` may be present."""
+
+    query: str
+    variables: dict[str, Any] | None = None
+    operationName: str | None = None
+    extensions: dict[str, Any] | None = None
+
+
+LIST_WEBHOOKS = Operation(
+    "GET",
+    "/v1/webhooks",
+    Role.ADMIN,
+    "Every webhook, without its secret.",
+    answers={200: PageOf(WebhookRecord)},
+)
+CREATE_WEBHOOK = Operation(
+    "POST",
+    "/v1/webhooks",
+    Role.ADMIN,
+    "A new webhook; its secret is shown this once.",
+    body=WebhookRequest,
+    answers={201: WebhookCreated},
+)
+GET_WEBHOOK = Operation("GET", HOOK, Role.ADMIN, "One webhook.", answers={200: WebhookRecord})
+PATCH_WEBHOOK = Operation(
+    "PATCH", HOOK, Role.ADMIN, "Change a webhook.", body=WebhookPatch, answers={200: WebhookRecord}
+)
+DELETE_WEBHOOK = Operation(
+    "DELETE", HOOK, Role.ADMIN, "Forget a webhook and its deliveries.", answers={204: None}
+)
+ROTATE_WEBHOOK = Operation(
+    "POST",
+    HOOK + "/rotate",
+    Role.ADMIN,
+    "A new secret; both sign during the grace.",
+    body=RotateRequest,
+    optional_body=True,
+    answers={200: WebhookCreated},
+)
+PAUSE_WEBHOOK = Operation(
+    "POST",
+    HOOK + "/pause",
+    Role.ADMIN,
+    "Send nothing more; events are kept.",
+    body=WebhookPause,
+    optional_body=True,
+    answers={200: WebhookRecord},
+)
+RESUME_WEBHOOK = Operation(
+    "POST", HOOK + "/resume", Role.ADMIN, "Go on where it stopped.", answers={200: WebhookRecord}
+)
+TEST_WEBHOOK = Operation(
+    "POST",
+    HOOK + "/test",
+    Role.ADMIN,
+    "Send one test event now; nothing is kept.",
+    answers={200: TestResult},
+)
+REDELIVER_DEAD = Operation(
+    "POST",
+    HOOK + "/redeliver-dead",
+    Role.ADMIN,
+    "Send every dead delivery again.",
+    answers={200: Redelivered},
+)
+LIST_DELIVERIES = Operation(
+    "GET",
+    HOOK + "/deliveries",
+    Role.ADMIN,
+    "Its deliveries, newest first.",
+    query=DeliveriesQuery,
+    answers={200: PageOf(DeliveryRecord)},
+)
+GET_DELIVERY = Operation(
+    "GET",
+    HOOK + "/deliveries/{delivery}",
+    Role.ADMIN,
+    "One delivery with its body.",
+    answers={200: DeliveryView},
+)
+REDELIVER = Operation(
+    "POST",
+    HOOK + "/deliveries/{delivery}/redeliver",
+    Role.ADMIN,
+    "Send a delivery again.",
+    answers={200: DeliveryRecord},
+)
+ANSWER_QUERY = Operation(
+    "POST",
+    "/graphql",
+    Role.READ,
+    "A query of GraphQL over everything above that is read.",
+    body=GraphqlRequest,
+    answers={200: GraphqlAnswer},
+)
