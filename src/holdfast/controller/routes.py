@@ -47,6 +47,7 @@ from holdfast.wire.operations import arrays as on_arrays
 from holdfast.wire.operations import bundles as on_bundles
 from holdfast.wire.operations import calls as on_calls
 from holdfast.wire.operations import events as on_events
+from holdfast.wire.operations import graphql as on_graphql
 from holdfast.wire.operations import hosts as on_hosts
 from holdfast.wire.operations import jobs as on_jobs
 from holdfast.wire.operations import notices as on_notices
@@ -105,9 +106,9 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     bind(on_bundles.GET_BUNDLE, uploads.get_bundle),
     bind(on_bundles.GET_JOB_PLAN, downloads.get_job_plan),
     bind(on_bundles.GET_JOB_PACK, downloads.get_job_pack),
-    bind(on_bundles.DIAL_SESSION, session_routes.dial_session),
-    bind(on_bundles.TAKE_RELAYED_DIAL, session_routes.take_relayed_dial),
-    bind(on_bundles.REPORT_END, session_routes.report_end),
+    bind(on_sessions.DIAL_SESSION, session_routes.dial_session),
+    bind(on_sessions.TAKE_RELAYED_DIAL, session_routes.take_relayed_dial),
+    bind(on_sessions.REPORT_END, session_routes.report_end),
     bind(on_sessions.OPEN_SESSION, open_session),
     bind(on_sessions.CREATE_TICKET, tickets.create_ticket),
     bind(on_sessions.SHOW_RIGHT, tickets.show_right),
@@ -241,7 +242,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     bind(on_webhooks.LIST_DELIVERIES, webhooks.list_deliveries),
     bind(on_webhooks.GET_DELIVERY, webhooks.get_delivery),
     bind(on_webhooks.REDELIVER, webhooks.redeliver),
-    bind(on_webhooks.ANSWER_QUERY, graphql.answer_query),
+    bind(on_graphql.ANSWER_QUERY, graphql.answer_query),
     bind(on_server.GET_FRONT_PAGE, system.get_front_page),
     bind(on_server.GET_QUESTION_PAGE, system.get_question_page),
     bind(on_server.GET_OPENAPI, get_openapi),

@@ -4,7 +4,6 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from holdfast.controller.api.checkpoints.routes import JobId, Number, Rank
 from holdfast.wire.agent import (
     CheckpointOffer,
     CheckpointSkip,
@@ -22,7 +21,7 @@ from holdfast.wire.data.outputs import OutputsMissing, OutputsStored
 from holdfast.wire.health import HealthAnswer, HealthRequest
 from holdfast.wire.logs.uploads import LogsAnswer
 from holdfast.wire.operations.operation import Operation, Query, Role
-from holdfast.wire.queries import Step
+from holdfast.wire.queries import JobId, Number, Rank, Step
 
 _BYTES = ("application/octet-stream",)
 

@@ -7,7 +7,6 @@ from msgspec import Meta
 from holdfast.core.spec import Name
 from holdfast.wire.bundles import BundleView, MissingAnswer, MissingRequest
 from holdfast.wire.operations.operation import Operation, Query, Role
-from holdfast.wire.sessions.messages import SessionEnd
 
 JOB = "/v1/jobs/{id}"
 _BYTES = ("application/octet-stream",)
@@ -72,28 +71,4 @@ GET_JOB_PACK = Operation(
     "A pack of its code.",
     answers={200: None},
     media=_BYTES,
-)
-DIAL_SESSION = Operation(
-    "GET",
-    "/v1/agent/sessions/{id}",
-    Role.HOST,
-    "A host's end of a session's link, as a WebSocket; the ticket stands in the header Holdfast-Ticket.",
-    socket=True,
-    answers={101: None},
-)
-TAKE_RELAYED_DIAL = Operation(
-    "GET",
-    "/v1/replicas/sessions/{id}",
-    Role.REPLICA,
-    "The same, passed on by the replica that the host dialled; the cluster's own key proves it.",
-    socket=True,
-    answers={101: None},
-)
-REPORT_END = Operation(
-    "POST",
-    "/v1/agent/sessions/{id}/end",
-    Role.HOST,
-    "A session is over.",
-    body=SessionEnd,
-    answers={204: None},
 )

@@ -1,6 +1,5 @@
 """The operations on jobs."""
 
-from holdfast.controller.api.checkpoints.routes import Number, Rank
 from holdfast.core.logs.likeness import ErrorGroup
 from holdfast.core.readings.records import JobTelemetryView
 from holdfast.core.records import (
@@ -33,6 +32,8 @@ from holdfast.wire.queries import (
     JobsQuery,
     LogSearchQuery,
     LogsQuery,
+    Number,
+    Rank,
     RanksTelemetryQuery,
     Step,
 )

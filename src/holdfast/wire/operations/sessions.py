@@ -4,6 +4,7 @@ import msgspec
 
 from holdfast.wire.operations.operation import Operation, PageOf, Role, reads
 from holdfast.wire.sessions.messages import (
+    SessionEnd,
     SessionRecord,
     SessionRight,
     SessionTicket,
@@ -31,7 +32,8 @@ CREATE_TICKET = Operation(
     "POST",
     f"{JOB}/sessions/tickets",
     Role.READ,
-    "A ticket with which the browser that asks opens one shell, once; it stands among the WebSocket's subprotocols as `ticket.` and itself.",
+    "A ticket with which the browser that asks opens one shell, once; it stands among the WebSocket's "
+    "subprotocols as `ticket.` and itself.",
     body=TicketRequest,
     optional_body=True,
     answers={201: SessionTicket},
@@ -49,4 +51,28 @@ LIST_SESSIONS = reads(
 )
 STOP_SESSION = Operation(
     "DELETE", "/v1/sessions/{id}", Role.SUBMIT, "End a session.", answers={204: None}
+)
+DIAL_SESSION = Operation(
+    "GET",
+    "/v1/agent/sessions/{id}",
+    Role.HOST,
+    "A host's end of a session's link, as a WebSocket; the ticket stands in the header Holdfast-Ticket.",
+    socket=True,
+    answers={101: None},
+)
+TAKE_RELAYED_DIAL = Operation(
+    "GET",
+    "/v1/replicas/sessions/{id}",
+    Role.REPLICA,
+    "The same, passed on by the replica that the host dialled; the cluster's own key proves it.",
+    socket=True,
+    answers={101: None},
+)
+REPORT_END = Operation(
+    "POST",
+    "/v1/agent/sessions/{id}/end",
+    Role.HOST,
+    "A session is over.",
+    body=SessionEnd,
+    answers={204: None},
 )

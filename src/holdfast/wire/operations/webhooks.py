@@ -1,9 +1,5 @@
 """The operations on webhooks."""
 
-from typing import Any
-
-import msgspec
-
 from holdfast.core.webhooks.values import DeliveryRecord, DeliveryState, WebhookRecord
 from holdfast.wire.operations.operation import Operation, PageOf, Query, Role
 from holdfast.wire.queries import Limit, Text
@@ -27,23 +23,6 @@ class DeliveriesQuery(Query, frozen=True, kw_only=True):
     state: tuple[DeliveryState, ...] = ()
     limit: Limit = 100
     cursor: Text | None = None
-
-
-class GraphqlAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The body of an answer. data: null or missing where no field could be answered. errors: each
-    with `extensions.code`."""
-
-    data: dict[str, Any] | None = None
-    errors: list[dict[str, Any]] | None = None
-
-
-class GraphqlRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A query and its variables, as in GraphQL over HTTP. `extensions` may be present."""
-
-    query: str
-    variables: dict[str, Any] | None = None
-    operationName: str | None = None
-    extensions: dict[str, Any] | None = None
 
 
 LIST_WEBHOOKS = Operation(
@@ -124,12 +103,4 @@ REDELIVER = Operation(
     Role.ADMIN,
     "Send a delivery again.",
     answers={200: DeliveryRecord},
-)
-ANSWER_QUERY = Operation(
-    "POST",
-    "/graphql",
-    Role.READ,
-    "A query of GraphQL over everything above that is read.",
-    body=GraphqlRequest,
-    answers={200: GraphqlAnswer},
 )

@@ -1,9 +1,7 @@
 """The routes of checkpoints, for agents and for people. Their bodies are the bytes themselves."""
 
 import logging
-from typing import Annotated
 
-from msgspec import Meta
 from starlette.responses import Response
 
 from holdfast.controller.api.checkpoints import bytes as checkpoint_bytes
@@ -24,10 +22,6 @@ from holdfast.wire.operations.agents import AgentCheckpointQuery
 from holdfast.wire.operations.jobs import CheckpointQuery, WhichCheckpointsQuery
 
 log = logging.getLogger("holdfast.controller")
-
-Rank = Annotated[int, Meta(ge=0, le=65_535)]
-Number = Annotated[int, Meta(ge=1, le=2**62)]
-JobId = Annotated[str, Meta(min_length=1, max_length=64)]
 
 
 # ---- agents
