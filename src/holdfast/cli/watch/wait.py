@@ -17,11 +17,13 @@ from holdfast.cli.options import read_seconds
 from holdfast.cli.output import note, say_state
 from holdfast.cli.watch.live_line import LiveLine
 from holdfast.client.jobs.waiting import Work, wait_for_ends
-from holdfast.client.rest import RestCall, get, path_of
-from holdfast.core.arrays.records import ArrayRecord
+from holdfast.client.rest import RestCall, ask
 from holdfast.core.ids import ID_PATTERN
 from holdfast.core.words import split_span
 from holdfast.errors import NotFound
+from holdfast.wire.operations import arrays as on_arrays
+from holdfast.wire.operations import jobs as on_jobs
+from holdfast.wire.operations import workflows as on_workflows
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -95,23 +97,19 @@ def _wait_outputs(client: Client, works: Sequence[Work], seconds: float | None) 
 def _find(client: Client, word: str) -> RestCall[Work]:
     """Return the call that reads the job, the array or the run that a word names. Raises
     NotFound."""
-    from holdfast.wire.api import JobView
-    from holdfast.wire.workflows import RunView
 
     def find_job(job_id: str) -> RestCall[Work]:
         if ID_PATTERN.fullmatch(word):  # the only word that was taken unseen
             client.job(job_id)
-        return get(path_of("jobs", job_id), JobView)
+        return ask(on_jobs.GET_JOB, job_id)
 
     try:
-        return act_on(
-            client, word, find_job, lambda array: get(path_of("arrays", array.id), ArrayRecord)
-        )
+        return act_on(client, word, find_job, lambda array: ask(on_arrays.GET_ARRAY, array.id))
     except NotFound:
         if not ID_PATTERN.fullmatch(word):
             raise
         try:
-            return get(path_of("workflows", client.workflow(word).id), RunView)
+            return ask(on_workflows.GET_RUN, client.workflow(word).id)
         except NotFound:
             pass
         raise

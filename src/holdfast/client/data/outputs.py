@@ -11,11 +11,12 @@ import msgspec
 
 from holdfast.client.data.arrive import Arrival
 from holdfast.client.data.copy import MAGIC
-from holdfast.client.rest import RestCall, path_of
+from holdfast.client.rest import RestCall, path_to
 from holdfast.client.scripts import Script, take_answer
 from holdfast.core.bundles.manifest import FILE, FOLDER, LINK, Entry, decode_manifest, list_digests
 from holdfast.core.bundles.packs import BundlePlan, decode_plan
 from holdfast.errors import HoldfastError
+from holdfast.wire.operations import outputs as on_outputs
 
 _KEPT_PACKS = 4
 
@@ -48,7 +49,9 @@ def fetch_outputs(
     strip: write the files without the folders in front of their names, and a single file under the
     name `to`, where `to` is no folder.
     """
-    where = path_of("jobs", job_id, "outputs", str(attempt), str(rank))
+    where = path_to(on_outputs.LIST_OUTPUT_FILES, job_id, str(attempt), str(rank)).removesuffix(
+        "/files"
+    )
     data = yield from take_answer(RestCall("GET", f"{where}/plan", bytes))
     plan = decode_plan(data)
     _, entries = decode_manifest(plan.manifest)

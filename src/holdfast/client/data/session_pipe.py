@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from holdfast.client.rest import RestCall, get, path_of
-from holdfast.core.records import JobRecord
+from holdfast.client.rest import RestCall, ask
 from holdfast.core.states import JobState
 from holdfast.errors import Conflict, HoldfastError, NotFound, Unavailable
+from holdfast.wire.operations import jobs as on_jobs
 
 if TYPE_CHECKING:
     from holdfast.client.sessions.session import TaskSession
@@ -101,5 +101,5 @@ class CopySessions:
         return SessionPipe(session)
 
     def _lives(self) -> bool:
-        call = get(path_of("jobs", self._job_id), JobRecord)
+        call = ask(on_jobs.GET_JOB, self._job_id)
         return self._client.call(call).state is JobState.RUNNING

@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.bounds import UNREADABLE
 from holdfast.client.locate import ControllerPlace
-from holdfast.client.rest import get, path_of
+from holdfast.client.rest import ask, path_to
 from holdfast.client.sessions.websocket import LinkLost, WebSocket, is_ready, open_websocket
 from holdfast.client.transport import http_options, refuse, request_of
 from holdfast.core.records import JobRecord
@@ -28,6 +28,8 @@ from holdfast.errors import Conflict, HoldfastError, NotFound, Unavailable
 from holdfast.http.blocking import BlockingHttp
 from holdfast.http.courier import CONNECT_SECONDS
 from holdfast.http.sockets import reset_on_close
+from holdfast.wire.operations import jobs as on_jobs
+from holdfast.wire.operations import sessions as on_sessions
 from holdfast.wire.sessions.frames import (
     BEGUN,
     CLOSE,
@@ -74,8 +76,8 @@ class PortForward:
         on_notice: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self._place = place
-        self._path = path_of("jobs", job_id, "sessions", "open")
-        self._job = request_of(get(path_of("jobs", job_id), JobRecord), CONNECT_SECONDS)
+        self._path = path_to(on_sessions.OPEN_SESSION, job_id)
+        self._job = request_of(ask(on_jobs.GET_JOB, job_id), CONNECT_SECONDS)
         self._asked = SessionRequest(kind="forward", port=port, rank=rank)
         self._http = BlockingHttp(**http_options(place, CONNECT_SECONDS))
         self._on_refused = on_refused

@@ -16,12 +16,13 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from holdfast.client.locate import ControllerPlace
-from holdfast.client.rest import path_of
+from holdfast.client.rest import path_to
 from holdfast.client.sessions.websocket import LinkLost, WebSocket, open_websocket
 from holdfast.client.transport import http_options
 from holdfast.errors import Conflict, Forbidden, HoldfastError, NotFound, Unauthorized, Unavailable
 from holdfast.http.blocking import BlockingHttp
 from holdfast.http.courier import CONNECT_SECONDS
+from holdfast.wire.operations import sessions as on_sessions
 from holdfast.wire.sessions.frames import (
     BEGUN,
     CLOSE,
@@ -94,7 +95,7 @@ class TaskSession:
         linger_seconds: float = LINGER_SECONDS,
     ) -> None:
         self._place = place
-        self._path = path_of("jobs", job_id, "sessions", "open")
+        self._path = path_to(on_sessions.OPEN_SESSION, job_id)
         self._request = request
         self._http = BlockingHttp(**http_options(place, CONNECT_SECONDS))
         self._on_lost = on_lost

@@ -16,9 +16,10 @@ from holdfast.core.readings.records import GpuPoint
 from holdfast.core.records import HostRecord
 from holdfast.core.states import HostState
 from holdfast.errors import ValidationError
-from holdfast.web.acts import ACTS, list_takes, write_bulk, write_takes
+from holdfast.web.acts import list_takes, write_bulk, write_takes
 from holdfast.web.page import Page, PageRequest, read_items, together
 from holdfast.web.words import draw_line
+from holdfast.wire.acts import ACTS
 from holdfast.wire.api import HostView
 from holdfast.wire.states import tell_state
 

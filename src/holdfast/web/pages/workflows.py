@@ -10,8 +10,8 @@ import yaml
 from holdfast.client.methods.workflows import WorkflowMethods
 from holdfast.core.workflows.records import NodeRecord
 from holdfast.core.workflows.values import NodeKind
-from holdfast.web.acts import ActField
 from holdfast.web.page import Page, PageRequest, read_items, together
+from holdfast.wire.acts import ActField
 from holdfast.wire.workflows import NodeView
 
 PAGE_RUNS = 50

@@ -21,54 +21,26 @@ class ProjectQuery(Query, frozen=True, kw_only=True):
 
 
 FIND_MISSING = Operation(
-    "POST",
-    "/v1/bundles/missing",
-    Role.SUBMIT,
-    "Which digests a project has no bytes of.",
-    body=MissingRequest,
-    answers={200: MissingAnswer},
-)
+    "POST", "/v1/bundles/missing", Role.SUBMIT, "Which digests a project has no bytes of.",
+    body=MissingRequest, answers={200: MissingAnswer}
+)  # fmt: skip
 PUT_PACK = Operation(
-    "PUT",
-    "/v1/bundles/packs",
-    Role.SUBMIT,
-    "Keep a pack of files; the body is its bytes.",
-    query=ProjectQuery,
-    raw=True,
-    media_in=_BYTES,
-    answers={204: None},
-)
+    "PUT", "/v1/bundles/packs", Role.SUBMIT, "Keep a pack of files; the body is its bytes.",
+    query=ProjectQuery, raw=True, media_in=_BYTES, answers={204: None}
+)  # fmt: skip
 PUT_BUNDLE = Operation(
-    "POST",
-    "/v1/bundles",
-    Role.SUBMIT,
-    "Make a bundle of a manifest, which is the body.",
-    query=ProjectQuery,
-    raw=True,
-    media_in=_BYTES,
-    answers={201: BundleView},
-)
+    "POST", "/v1/bundles", Role.SUBMIT, "Make a bundle of a manifest, which is the body.",
+    query=ProjectQuery, raw=True, media_in=_BYTES, answers={201: BundleView}
+)  # fmt: skip
 GET_BUNDLE = Operation(
-    "GET",
-    "/v1/bundles/{digest}",
-    Role.SUBMIT,
-    "A bundle that a project holds.",
-    query=ProjectQuery,
-    answers={200: BundleView},
-)
+    "GET", "/v1/bundles/{digest}", Role.SUBMIT, "A bundle that a project holds.",
+    query=ProjectQuery, answers={200: BundleView}
+)  # fmt: skip
 GET_JOB_PLAN = Operation(
-    "GET",
-    JOB + "/code",
-    Role.READ,
-    "The manifest of its code, and the places of its bytes.",
-    answers={200: None},
-    media=_BYTES,
-)
+    "GET", JOB + "/code", Role.READ, "The manifest of its code, and the places of its bytes.",
+    answers={200: None}, media=_BYTES
+)  # fmt: skip
 GET_JOB_PACK = Operation(
-    "GET",
-    JOB + "/code/packs/{pack}",
-    Role.READ,
-    "A pack of its code.",
-    answers={200: None},
-    media=_BYTES,
-)
+    "GET", JOB + "/code/packs/{pack}", Role.READ, "A pack of its code.", answers={200: None},
+    media=_BYTES
+)  # fmt: skip

@@ -55,73 +55,39 @@ class SetsQuery(Query, frozen=True, kw_only=True):
 
 
 CREATE_SET = Operation(
-    "POST",
-    "/v1/call-sets",
-    Role.SUBMIT,
-    "Submit calls of a function.",
-    body=NewCallSet,
-    answers={201: CallSetView},
-)
+    "POST", "/v1/call-sets", Role.SUBMIT, "Submit calls of a function.", body=NewCallSet,
+    answers={201: CallSetView}
+)  # fmt: skip
 LIST_SETS = reads("/v1/call-sets", "Call sets, newest first.", PageOf(CallSetView), SetsQuery)
 GET_SET = reads(SET, "One call set and its counts.", CallSetView)
 APPEND_CALLS = Operation(
-    "POST",
-    SET + "/calls",
-    Role.SUBMIT,
-    "More calls of an open set.",
-    body=MoreCalls,
-    answers={200: CallSetView},
-    owned="set",
-)
+    "POST", SET + "/calls", Role.SUBMIT, "More calls of an open set.", body=MoreCalls,
+    answers={200: CallSetView}, owned="set"
+)  # fmt: skip
 GET_RESULTS = reads(
     SET + "/results", "Results in order, or of some calls: a long poll.", CallResults, ResultsQuery
-)
+)  # fmt: skip
 GET_CALL = reads(
     SET + "/calls/{index}", "One call: its failed attempts, and why it is where it is.", CallView
-)
+)  # fmt: skip
 GET_CALL_LOGS = Operation(
-    "GET",
-    SET + "/calls/{index}/logs",
-    Role.READ,
-    "What one call printed, as events.",
-    query=CallLogsQuery,
-    answers={200: CallLogLine},
-    media=_SSE,
-)
+    "GET", SET + "/calls/{index}/logs", Role.READ, "What one call printed, as events.",
+    query=CallLogsQuery, answers={200: CallLogLine}, media=_SSE
+)  # fmt: skip
 CANCEL_CALLS = Operation(
-    "POST",
-    SET + "/cancel",
-    Role.SUBMIT,
-    "Cancel calls, or all of the set.",
-    body=CallsChange,
-    optional_body=True,
-    answers={200: CallSetView},
-    owned="set",
-)
+    "POST", SET + "/cancel", Role.SUBMIT, "Cancel calls, or all of the set.", body=CallsChange,
+    optional_body=True, answers={200: CallSetView}, owned="set"
+)  # fmt: skip
 RETRY_CALLS = Operation(
-    "POST",
-    SET + "/retry",
-    Role.SUBMIT,
-    "Failed and cancelled calls again, with fresh budgets.",
-    body=CallsChange,
-    optional_body=True,
-    answers={200: CallSetView},
-    owned="set",
-)
+    "POST", SET + "/retry", Role.SUBMIT, "Failed and cancelled calls again, with fresh budgets.",
+    body=CallsChange, optional_body=True, answers={200: CallSetView}, owned="set"
+)  # fmt: skip
 PUT_VALUE = Operation(
-    "PUT",
-    "/v1/values/{sha256}",
-    Role.SUBMIT,
+    "PUT", "/v1/values/{sha256}", Role.SUBMIT,
     "Keep a large argument of a call under the SHA-256 of its bytes, which are the body.",
-    raw=True,
-    media_in=_BYTES,
-    answers={204: None},
-)
+    raw=True, media_in=_BYTES, answers={204: None}
+)  # fmt: skip
 GET_VALUE = Operation(
-    "GET",
-    "/v1/values/{sha256}",
-    Role.READ,
-    "The bytes of a large argument or result.",
-    answers={200: None},
-    media=_BYTES,
-)
+    "GET", "/v1/values/{sha256}", Role.READ, "The bytes of a large argument or result.",
+    answers={200: None}, media=_BYTES
+)  # fmt: skip

@@ -25,10 +25,6 @@ class GraphqlRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 ANSWER_QUERY = Operation(
-    "POST",
-    "/graphql",
-    Role.READ,
-    "A query of GraphQL over everything above that is read.",
-    body=GraphqlRequest,
-    answers={200: GraphqlAnswer},
-)
+    "POST", "/graphql", Role.READ, "A query of GraphQL over everything above that is read.",
+    body=GraphqlRequest, answers={200: GraphqlAnswer}
+)  # fmt: skip

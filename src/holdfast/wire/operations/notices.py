@@ -16,27 +16,14 @@ class TargetQuery(Query, frozen=True, kw_only=True):
 LIST_TARGETS = reads("/v1/notices", "Every notice target.", PageOf(NoticeTarget))
 GET_TARGET = reads(NOTICE, "One target.", NoticeTarget, TargetQuery)
 PUT_TARGET = Operation(
-    "PUT",
-    NOTICE,
-    Role.SUBMIT,
-    "Make a target, or give it another url.",
-    query=TargetQuery,
-    body=TargetRequest,
-    answers={200: NoticeTarget},
-)
+    "PUT", NOTICE, Role.SUBMIT, "Make a target, or give it another url.", query=TargetQuery,
+    body=TargetRequest, answers={200: NoticeTarget}
+)  # fmt: skip
 DELETE_TARGET = Operation(
-    "DELETE",
-    NOTICE,
-    Role.SUBMIT,
-    "Forget a target and its messages.",
-    query=TargetQuery,
-    answers={204: None},
-)
+    "DELETE", NOTICE, Role.SUBMIT, "Forget a target and its messages.", query=TargetQuery,
+    answers={204: None}, repeatable=False
+)  # fmt: skip
 TEST_TARGET = Operation(
-    "POST",
-    NOTICE + "/test",
-    Role.SUBMIT,
-    "Send one message now; nothing is kept.",
-    query=TargetQuery,
-    answers={200: TestResult},
-)
+    "POST", NOTICE + "/test", Role.SUBMIT, "Send one message now; nothing is kept.",
+    query=TargetQuery, answers={200: TestResult}, repeatable=False
+)  # fmt: skip

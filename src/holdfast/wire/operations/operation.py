@@ -36,22 +36,6 @@ class PageOf:
 
 
 @dataclass(frozen=True)
-class Consequence:
-    """What a person is told before an operation changes something.
-
-    button: the act in a word. ask: what follows from it, as a sentence. undo: the operation's name
-    that takes it back; "" where none does. stops: True where it ends or holds work, so that a person
-    is asked first. reason: True where it takes a reason.
-    """
-
-    button: str
-    ask: str
-    undo: str = ""
-    stops: bool = False
-    reason: bool = False
-
-
-@dataclass(frozen=True)
 class Operation:
     """One method of one path.
 
@@ -79,7 +63,6 @@ class Operation:
     socket: bool = False
     headers: Mapping[str, str] = field(default_factory=dict)
     repeatable: bool = True
-    act: Consequence | None = None
 
     @property
     def answer(self) -> Any:

@@ -21,25 +21,17 @@ class OutputsQuery(Query, frozen=True, kw_only=True):
 
 LIST_OUTPUTS = reads(
     f"{JOB}/outputs", "What the attempts of a job left.", list[OutputsRecord], OutputsQuery
-)
+)  # fmt: skip
 LIST_OUTPUT_FILES = reads(
-    f"{JOB}/outputs/{{attempt}}/{{rank}}/files",
-    "The files that one rank of an attempt left.",
-    list[OutputFile],
-)
+    f"{JOB}/outputs/{{attempt}}/{{rank}}/files", "The files that one rank of an attempt left.",
+    list[OutputFile]
+)  # fmt: skip
 GET_OUTPUTS_PLAN = Operation(
-    "GET",
-    f"{JOB}/outputs/{{attempt}}/{{rank}}/plan",
-    Role.READ,
-    "The manifest of these files, and the places of their bytes.",
-    media=_BYTES,
-    answers={200: None},
-)
+    "GET", f"{JOB}/outputs/{{attempt}}/{{rank}}/plan", Role.READ,
+    "The manifest of these files, and the places of their bytes.", media=_BYTES,
+    answers={200: None}
+)  # fmt: skip
 GET_OUTPUTS_PACK = Operation(
-    "GET",
-    f"{JOB}/outputs/{{attempt}}/{{rank}}/packs/{{pack}}",
-    Role.READ,
-    "A pack of these files.",
-    media=_BYTES,
-    answers={200: None},
-)
+    "GET", f"{JOB}/outputs/{{attempt}}/{{rank}}/packs/{{pack}}", Role.READ,
+    "A pack of these files.", media=_BYTES, answers={200: None}
+)  # fmt: skip

@@ -29,68 +29,43 @@ class DeleteQuery(Query, frozen=True, kw_only=True):
 LIST_POOLS = reads("/v1/pools", "Every pool of hosts, its hosts and its money.", PageOf(PoolStatus))
 GET_POOL = reads(POOL, "One pool.", PoolStatus)
 PUT_POOL = Operation(
-    "PUT",
-    POOL,
-    Role.ADMIN,
-    "Make a pool, or replace it whole; the keys of a [pool.NAME] table.",
-    body=dict[str, Any],
-    answers={200: PoolStatus},
-)
+    "PUT", POOL, Role.ADMIN, "Make a pool, or replace it whole; the keys of a [pool.NAME] table.",
+    body=dict[str, Any], answers={200: PoolStatus}
+)  # fmt: skip
 PATCH_POOL = Operation(
-    "PATCH",
-    POOL,
-    Role.ADMIN,
-    "Change some keys of a pool.",
-    body=dict[str, Any],
-    answers={200: PoolStatus},
-)
+    "PATCH", POOL, Role.ADMIN, "Change some keys of a pool.", body=dict[str, Any],
+    answers={200: PoolStatus}
+)  # fmt: skip
 DELETE_POOL = Operation(
-    "DELETE",
-    POOL,
-    Role.ADMIN,
-    "Shrink it to nothing as its hosts fall idle, then forget it.",
-    query=DeleteQuery,
-    answers={200: PoolStatus},
-)
+    "DELETE", POOL, Role.ADMIN, "Shrink it to nothing as its hosts fall idle, then forget it.",
+    query=DeleteQuery, answers={200: PoolStatus}
+)  # fmt: skip
 PAUSE_POOL = Operation(
-    "POST",
-    POOL + "/pause",
-    Role.ADMIN,
-    "Spawn nothing and shrink by nothing.",
-    body=PoolPause,
-    optional_body=True,
-    answers={200: PoolStatus},
-)
+    "POST", POOL + "/pause", Role.ADMIN, "Spawn nothing and shrink by nothing.", body=PoolPause,
+    optional_body=True, answers={200: PoolStatus}
+)  # fmt: skip
 RESUME_POOL = Operation(
     "POST", POOL + "/resume", Role.ADMIN, "Scale again.", answers={200: PoolStatus}
-)
+)  # fmt: skip
 SCALE_POOL = Operation(
-    "POST",
-    POOL + "/scale",
-    Role.ADMIN,
-    "Change its bounds.",
-    body=ScaleRequest,
-    answers={200: PoolStatus},
-)
+    "POST", POOL + "/scale", Role.ADMIN, "Change its bounds.", body=ScaleRequest,
+    answers={200: PoolStatus}
+)  # fmt: skip
 LIST_CYCLES = reads(
     POOL + "/cycles", "Its last cycles, newest first.", PageOf(CycleSummary), CyclesQuery
-)
+)  # fmt: skip
 GET_PLAN = reads(
     POOL + "/plan", "What a cycle would do now, and why; nothing is changed.", PoolPlan
-)
+)  # fmt: skip
 RUN_CYCLE = Operation(
-    "POST",
-    POOL + "/run",
-    Role.ADMIN,
-    "Run one cycle now, by the replica that leads.",
-    answers={200: CycleSummary},
-)
+    "POST", POOL + "/run", Role.ADMIN, "Run one cycle now, by the replica that leads.",
+    answers={200: CycleSummary}, repeatable=False
+)  # fmt: skip
 GET_STATUS = reads(
     "/v1/fleet/status", "Counts of the whole fleet, and its health in a word.", OrchestratorStatus
-)
+)  # fmt: skip
 LIST_HEALTH = reads(
-    "/v1/fleet/health",
-    "Active hosts: heartbeat, task, GPU memory, a verdict.",
-    PageOf(WorkerHealth),
-)
+    "/v1/fleet/health", "Active hosts: heartbeat, task, GPU memory, a verdict.",
+    PageOf(WorkerHealth)
+)  # fmt: skip
 LIST_PERFORMANCE = reads("/v1/fleet/performance", "What each host did.", PageOf(WorkerPerformance))

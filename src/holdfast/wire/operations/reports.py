@@ -48,25 +48,18 @@ class ReportQuery(Query, frozen=True, kw_only=True):
 
 
 GET_LEDGER = reads(
-    "/v1/ledger",
-    "What every second of every GPU or CPU slot was spent on.",
-    LedgerView,
-    LedgerQuery,
-)
+    "/v1/ledger", "What every second of every GPU or CPU slot was spent on.", LedgerView,
+    LedgerQuery
+)  # fmt: skip
 GET_REPORT = reads(
-    "/v1/report",
-    "What hours were spent on, what they cost, and what was lost.",
-    HoursReport,
-    ReportQuery,
-)
+    "/v1/report", "What hours were spent on, what they cost, and what was lost.", HoursReport,
+    ReportQuery
+)  # fmt: skip
 LIST_IDLE_JOBS = reads(
     "/v1/report/idle", "Jobs that hold idle GPUs, the dearest first.", PageOf(IdleJob), IdleQuery
-)
+)  # fmt: skip
 PUT_PRICE = Operation(
-    "PUT",
-    "/v1/prices",
-    Role.ADMIN,
+    "PUT", "/v1/prices", Role.ADMIN,
     "Set a price of GPU-hours from a time on, and say what it does to hours on record.",
-    body=PriceRequest,
-    answers={200: PriceEffect},
-)
+    body=PriceRequest, answers={200: PriceEffect}
+)  # fmt: skip

@@ -43,46 +43,26 @@ class RunsQuery(Query, frozen=True, kw_only=True):
 
 
 SUBMIT_WORKFLOW = Operation(
-    "POST",
-    "/v1/workflows",
-    Role.SUBMIT,
-    "Run a workflow; a repeat of its id changes nothing.",
-    body=NewWorkflow,
-    answers={201: RunView},
-)
+    "POST", "/v1/workflows", Role.SUBMIT, "Run a workflow; a repeat of its id changes nothing.",
+    body=NewWorkflow, answers={201: RunView}
+)  # fmt: skip
 LIST_RUNS = reads("/v1/workflows", "Runs of workflows, newest first.", PageOf(RunRecord), RunsQuery)
 GET_RUN = reads(RUN, "One run, and how many of its nodes are in each state.", RunView)
 LIST_NODES = reads(
     RUN + "/nodes", "Its nodes, in the workflow's order.", PageOf(NodeRecord), NodesQuery
-)
+)  # fmt: skip
 GET_NODE = reads(RUN + "/nodes/{node}", "One node with what it does and its result.", NodeView)
 GET_NODE_WHY = reads(RUN + "/nodes/{node}/why", "Why a node is where it is.", NodeWhy)
 ANSWER_NODE = Operation(
-    "POST",
-    RUN + "/nodes/{node}/answer",
-    Role.SUBMIT,
-    "Answer a node's question.",
-    body=AnswerRequest,
-    answers={200: NodeRecord},
-    owned="run",
-)
+    "POST", RUN + "/nodes/{node}/answer", Role.SUBMIT, "Answer a node's question.",
+    body=AnswerRequest, answers={200: NodeRecord}, owned="run", repeatable=False
+)  # fmt: skip
 CANCEL_RUN = Operation(
-    "POST",
-    RUN + "/cancel",
-    Role.SUBMIT,
-    "Cancel it: what runs, cooperatively.",
-    body=CancelRun,
-    optional_body=True,
-    answers={200: RunView, 202: RunView},
-    owned="run",
-)
+    "POST", RUN + "/cancel", Role.SUBMIT, "Cancel it: what runs, cooperatively.", body=CancelRun,
+    optional_body=True, answers={200: RunView, 202: RunView}, owned="run"
+)  # fmt: skip
 RESTART_RUN = Operation(
-    "POST",
-    RUN + "/restart",
-    Role.SUBMIT,
-    "Run again what did not succeed; finished results are used again.",
-    body=RestartRun,
-    optional_body=True,
-    answers={200: RunView},
-    owned="run",
-)
+    "POST", RUN + "/restart", Role.SUBMIT,
+    "Run again what did not succeed; finished results are used again.", body=RestartRun,
+    optional_body=True, answers={200: RunView}, owned="run", repeatable=False
+)  # fmt: skip

@@ -9,8 +9,8 @@ from itertools import groupby
 import msgspec
 
 from holdfast.core.fleet.actions import CycleSummary
-from holdfast.web.acts import ACTS, ActField
 from holdfast.web.page import Page, PageRequest, together
+from holdfast.wire.acts import ACTS, ActField
 from holdfast.wire.pools import PoolStatus
 
 SHOWN_CYCLES = 50
