@@ -27,12 +27,13 @@ from holdfast.errors import (
     ValidationError,
 )
 from holdfast.wire.logs.lines import LogLine
-from holdfast.wire.operations import jobs as on_jobs
 
 if TYPE_CHECKING:
     from holdfast.wire import api as wire
+    from holdfast.wire.operations import jobs as on_jobs
 else:
     wire = LateModule("holdfast.wire.api")
+    on_jobs = LateModule("holdfast.wire.operations.jobs")
 
 T = TypeVar("T")
 Taken = TypeVar("Taken", covariant=True)

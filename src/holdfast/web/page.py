@@ -20,6 +20,7 @@ from holdfast.core.words import say_bytes
 from holdfast.web import acts, words
 from holdfast.web.ansi import write_plain
 from holdfast.web.reader import ApiReader
+from holdfast.wire.acts import ACTS
 from holdfast.wire.states import find_hue
 
 T = TypeVar("T")
@@ -133,7 +134,7 @@ def draw_act(
     """Return the button of an act; nothing where the API would refuse it (ACT-1). work: what it
     changes, where that has an owner. was: what it changes, where the act's undo brings that back. button:
     another word on it. main: it is the page's first act. more: of `acts.write_act`."""
-    act = acts.ACTS[name]
+    act = ACTS[name]
     if not ask.may(act.role) or (work is not None and not ask.may_change(work)):
         return Markup("")
     if was is not None:

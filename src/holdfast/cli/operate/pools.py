@@ -166,7 +166,7 @@ def set_pool(client: Client, name: str, changes: Sequence[str]) -> PoolStatus:
     return client.set_pool(name, given)
 
 
-@pools.add("scale", pool_table)
+@pools.add("scale", pool_table, act="pool.scale")
 @click.option("--min", "least", type=int, help="Hosts kept, with or without work.")
 @click.option("--max", "most", type=int, help="Hosts at most.")
 @click.option("--buffer", type=int, help="Idle hosts kept ready while others are busy.")
@@ -182,10 +182,10 @@ def scale(
     return client.scale_pool(name, min=least, max=most, buffer=buffer)
 
 
-@pools.add("pause", pool_table)
+@pools.add("pause", pool_table, act="pool.pause", asks=True)
 @click.option("--reason", default="", help="Shown by `pools` and `why`.")
 def pause(client: Client, name: str, reason: str) -> PoolStatus:
-    """Have a pool spawn nothing and shrink by nothing.
+    """Have a pool rent no machine and end none until it is resumed.
 
     \b
     Example:
@@ -194,9 +194,9 @@ def pause(client: Client, name: str, reason: str) -> PoolStatus:
     return client.pause_pool(name, reason)
 
 
-@pools.add("resume", pool_table)
+@pools.add("resume", pool_table, act="pool.resume")
 def resume(client: Client, name: str) -> PoolStatus:
-    """Have a pool scale again. One whose spawns failed rents at once, as if none had.
+    """Have a pool rent and end machines again, at once, as if no rental had failed.
 
     \b
     Example:
@@ -205,7 +205,7 @@ def resume(client: Client, name: str) -> PoolStatus:
     return client.resume_pool(name)
 
 
-@pools.add("delete", pool_table)
+@pools.add("delete", pool_table, act="pool.delete", asks=True)
 @click.option(
     "--forget",
     is_flag=True,

@@ -97,7 +97,7 @@ def preset(face: Face, name: str) -> None:
     face.show(made, queues_table(made))
 
 
-@queues.add("pause", _line)
+@queues.add("pause", _line, act="queue.pause", asks=True)
 @click.option("--reason", default="", help="Shown by `why`.")
 @click.option("--hard", is_flag=True, help="Also stop running jobs, at no charge.")
 def pause(client: Client, name: str, reason: str, hard: bool) -> QueueRecord:
@@ -110,7 +110,7 @@ def pause(client: Client, name: str, reason: str, hard: bool) -> QueueRecord:
     return client.pause_queue(name, reason, hard=hard)
 
 
-@queues.add("resume", _line)
+@queues.add("resume", _line, act="queue.resume")
 def resume(client: Client, name: str) -> QueueRecord:
     """Start jobs from a queue again.
 
@@ -121,7 +121,7 @@ def resume(client: Client, name: str) -> QueueRecord:
     return client.resume_queue(name)
 
 
-@queues.deletes()
+@queues.deletes(act="queue.delete")
 def delete(client: Client, name: str) -> None:
     """Delete a queue that has no unfinished jobs.
 

@@ -84,7 +84,7 @@ def show(client: Client, token_id: str) -> TokenRecord:
     raise NotFound(f"there is no token {token_id[:64]!r}; `holdfast token list` lists them")
 
 
-@token.deletes("revoke", "revoked")
+@token.deletes("revoke", "revoked", act="token.revoke")
 def revoke(client: Client, token_id: str) -> None:
     """End a token; it is refused within seconds.
 

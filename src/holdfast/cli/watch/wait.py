@@ -17,16 +17,21 @@ from holdfast.cli.options import read_seconds
 from holdfast.cli.output import note, say_state
 from holdfast.cli.watch.live_line import LiveLine
 from holdfast.client.jobs.waiting import Work, wait_for_ends
+from holdfast.client.late import LateModule
 from holdfast.client.rest import RestCall, ask
 from holdfast.core.ids import ID_PATTERN
 from holdfast.core.words import split_span
 from holdfast.errors import NotFound
-from holdfast.wire.operations import arrays as on_arrays
-from holdfast.wire.operations import jobs as on_jobs
-from holdfast.wire.operations import workflows as on_workflows
 
 if TYPE_CHECKING:
     from holdfast.client import Client
+    from holdfast.wire.operations import arrays as on_arrays
+    from holdfast.wire.operations import jobs as on_jobs
+    from holdfast.wire.operations import workflows as on_workflows
+else:
+    on_arrays = LateModule("holdfast.wire.operations.arrays")
+    on_jobs = LateModule("holdfast.wire.operations.jobs")
+    on_workflows = LateModule("holdfast.wire.operations.workflows")
 
 
 def choose_exit_code(works: Sequence[Work], *, first: bool) -> int:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.client.late import LateModule
 from holdfast.client.rest import RestCall, path_to
 from holdfast.client.scripts import Caller
 from holdfast.core.bundles.manifest import Entry, decode_manifest, list_digests
 from holdfast.core.bundles.packs import BundlePlan, decode_plan
 from holdfast.errors import HoldfastError, ValidationError
 from holdfast.laying.lay import Layer, check_piece
-from holdfast.wire.operations import bundles as on_bundles
+
+if TYPE_CHECKING:
+    from holdfast.wire.operations import bundles as on_bundles
+else:
+    on_bundles = LateModule("holdfast.wire.operations.bundles")
 
 
 class JobCode(msgspec.Struct, frozen=True):

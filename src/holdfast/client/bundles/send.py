@@ -20,6 +20,7 @@ import msgspec
 from holdfast.client.bundles.care import TELL_BYTES, say_large
 from holdfast.client.bundles.index import Index, find_place, load_index, save_index, sign
 from holdfast.client.bundles.walk import Walk, list_largest
+from holdfast.client.late import LateModule
 from holdfast.client.rest import RestCall, ask, query_of, read_as, read_nothing
 from holdfast.client.scripts import Caller
 from holdfast.core.bundles.code import CodeRef
@@ -38,10 +39,13 @@ from holdfast.core.bundles.manifest import (
 from holdfast.core.bundles.packs import PACK_BYTES, head_of_pack
 from holdfast.errors import Conflict, HoldfastError, NotFound, ValidationError
 from holdfast.wire.bundles import BundleView, MissingRequest
-from holdfast.wire.operations import bundles as on_bundles
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
+
+    from holdfast.wire.operations import bundles as on_bundles
+else:
+    on_bundles = LateModule("holdfast.wire.operations.bundles")
 
 AT_ONCE = 4
 MAX_PARTS = 2048

@@ -6,17 +6,23 @@ import hashlib
 import os
 from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.client.data.arrive import Arrival
 from holdfast.client.data.copy import MAGIC
+from holdfast.client.late import LateModule
 from holdfast.client.rest import RestCall, path_to
 from holdfast.client.scripts import Script, take_answer
 from holdfast.core.bundles.manifest import FILE, FOLDER, LINK, Entry, decode_manifest, list_digests
 from holdfast.core.bundles.packs import BundlePlan, decode_plan
 from holdfast.errors import HoldfastError
-from holdfast.wire.operations import outputs as on_outputs
+
+if TYPE_CHECKING:
+    from holdfast.wire.operations import outputs as on_outputs
+else:
+    on_outputs = LateModule("holdfast.wire.operations.outputs")
 
 _KEPT_PACKS = 4
 

@@ -11,13 +11,14 @@ from holdfast.client.rest import RestCall, ask
 from holdfast.client.scripts import Script, Sleep, take_answer
 from holdfast.core.states import JobState
 from holdfast.errors import JobFailed
-from holdfast.wire.operations import jobs as on_jobs
 
 if TYPE_CHECKING:
     from holdfast.core.workflows.values import RunState
     from holdfast.wire import api as wire
+    from holdfast.wire.operations import jobs as on_jobs
 else:
     wire = LateModule("holdfast.wire.api")
+    on_jobs = LateModule("holdfast.wire.operations.jobs")
 
 _FIRST_PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 1.0

@@ -14,11 +14,12 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
 from holdfast.bounds import UNREADABLE
+from holdfast.client.late import LateModule
 from holdfast.client.locate import ControllerPlace
 from holdfast.client.rest import ask, path_to
 from holdfast.client.sessions.websocket import LinkLost, WebSocket, is_ready, open_websocket
@@ -28,8 +29,6 @@ from holdfast.errors import Conflict, HoldfastError, NotFound, Unavailable
 from holdfast.http.blocking import BlockingHttp
 from holdfast.http.courier import CONNECT_SECONDS
 from holdfast.http.sockets import reset_on_close
-from holdfast.wire.operations import jobs as on_jobs
-from holdfast.wire.operations import sessions as on_sessions
 from holdfast.wire.sessions.frames import (
     BEGUN,
     CLOSE,
@@ -42,6 +41,13 @@ from holdfast.wire.sessions.frames import (
     frame,
 )
 from holdfast.wire.sessions.messages import SessionRequest, SessionStatus
+
+if TYPE_CHECKING:
+    from holdfast.wire.operations import jobs as on_jobs
+    from holdfast.wire.operations import sessions as on_sessions
+else:
+    on_jobs = LateModule("holdfast.wire.operations.jobs")
+    on_sessions = LateModule("holdfast.wire.operations.sessions")
 
 NEXT_SECONDS = 60.0
 """How long a connection waits for the job's next attempt, or for the controller."""

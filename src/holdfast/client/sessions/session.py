@@ -11,10 +11,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgspec
 
+from holdfast.client.late import LateModule
 from holdfast.client.locate import ControllerPlace
 from holdfast.client.rest import path_to
 from holdfast.client.sessions.websocket import LinkLost, WebSocket, open_websocket
@@ -22,7 +23,6 @@ from holdfast.client.transport import http_options
 from holdfast.errors import Conflict, Forbidden, HoldfastError, NotFound, Unauthorized, Unavailable
 from holdfast.http.blocking import BlockingHttp
 from holdfast.http.courier import CONNECT_SECONDS
-from holdfast.wire.operations import sessions as on_sessions
 from holdfast.wire.sessions.frames import (
     BEGUN,
     CLOSE,
@@ -49,6 +49,11 @@ from holdfast.wire.sessions.messages import (
     SessionRequest,
     SessionStatus,
 )
+
+if TYPE_CHECKING:
+    from holdfast.wire.operations import sessions as on_sessions
+else:
+    on_sessions = LateModule("holdfast.wire.operations.sessions")
 
 _ACK_BYTES = 64 << 10
 _AGAIN_SECONDS = (0.1, 2.0)

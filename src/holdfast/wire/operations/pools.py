@@ -41,14 +41,16 @@ DELETE_POOL = Operation(
     query=DeleteQuery, answers={200: PoolStatus}
 )  # fmt: skip
 PAUSE_POOL = Operation(
-    "POST", POOL + "/pause", Role.ADMIN, "Spawn nothing and shrink by nothing.", body=PoolPause,
+    "POST", POOL + "/pause", Role.ADMIN, "Rent no machine and end none until it is resumed.",
+    body=PoolPause,
     optional_body=True, answers={200: PoolStatus}
 )  # fmt: skip
 RESUME_POOL = Operation(
-    "POST", POOL + "/resume", Role.ADMIN, "Scale again.", answers={200: PoolStatus}
+    "POST", POOL + "/resume", Role.ADMIN,
+    "Rent and end machines again, at once, as if no rental had failed.", answers={200: PoolStatus}
 )  # fmt: skip
 SCALE_POOL = Operation(
-    "POST", POOL + "/scale", Role.ADMIN, "Change its bounds.", body=ScaleRequest,
+    "POST", POOL + "/scale", Role.ADMIN, "Change its bounds; those that are left out stay.", body=ScaleRequest,
     answers={200: PoolStatus}
 )  # fmt: skip
 LIST_CYCLES = reads(
