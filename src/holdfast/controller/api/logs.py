@@ -1,7 +1,7 @@
 """The logs of a job: bytes, or a stream of events that follows it across its attempts.
 
--         Memory does not grow with a slow reader: one page of bytes is sent before the next is
-          read.
+- Memory does not grow with a slow reader: one page of bytes is sent before the next is
+  read.
 FOLLOW-2  Nothing is sent twice and no loss is hidden: offsets only grow, and bytes that were
           dropped are a `gap`.
 FOLLOW-3  A followed stream ends when the job and its log streams have ended, or ten seconds after
