@@ -8,8 +8,8 @@ controller.
 AGT-1  The agent may be killed, frozen or replaced at any line of code: the guardian owns the
        processes, the disk has the orders and offsets, and all reports repeat (`Snapshot`,
        unacknowledged ends, logs by offset).
--      An agent without a guardian ends the processes that its tasks left, and exits. It starts no
-       task itself.
+- An agent without a guardian ends the processes that its tasks left, and exits. It starts no
+  task itself.
 """
 
 import asyncio

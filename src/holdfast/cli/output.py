@@ -13,6 +13,7 @@ from typing import Any
 from unicodedata import combining, east_asian_width
 
 from holdfast.core.states import HUES, Hue
+from holdfast.core.words import split_span
 
 DEFAULT_COLUMNS = 80
 
@@ -91,38 +92,7 @@ def age(moment: datetime | None, now: datetime | None = None) -> str:
     """Return the age of a moment as `span` writes it; - for None."""
     if moment is None:
         return "-"
-    return span(((now or datetime.now(UTC)) - moment).total_seconds())
-
-
-def span(seconds: float) -> str:
-    """Write a length of time for a person: `850ms`, `12s`, `5m03s`, `2h07m`, `3d04h`."""
-    if seconds < 0:
-        return f"in {span(-seconds)}"
-    if 0 < seconds < 1:
-        return f"{int(seconds * 1000)}ms"
-    whole = int(seconds)
-    if whole < 60:
-        return f"{whole}s"
-    if whole < 3600:
-        return f"{whole // 60}m{whole % 60:02d}s"
-    if whole < 86_400:
-        return f"{whole // 3600}h{whole % 3600 // 60:02d}m"
-    return f"{whole // 86_400}d{whole % 86_400 // 3600:02d}h"
-
-
-def size(count: int) -> str:
-    """Write a number of bytes for a person, in powers of 1024."""
-    value = float(count)
-    for unit in ("B", "K", "M", "G"):
-        if value < 1024:
-            return f"{value:.0f}{unit}" if value >= 10 or unit == "B" else f"{value:.1f}{unit}"
-        value /= 1024
-    return f"{value:.1f}T"
-
-
-def count_of(count: int, noun: str, nouns: str = "") -> str:
-    """Write a number of things: `1 job`, `2 jobs`; `nouns` is a plural without a plain s."""
-    return f"{count} {noun if count == 1 else nouns or noun + 's'}"
+    return split_span(((now or datetime.now(UTC)) - moment).total_seconds())
 
 
 def say_state(state: str, text: str) -> str:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 import msgspec
 
 from holdfast.client.late import LateModule
-from holdfast.client.rest import RestCall, path_of, query_of, read_nothing, read_problem
+from holdfast.client.rest import RestCall, path_to, query_of, read_nothing, read_problem
 from holdfast.client.sse import ServerEvent
 from holdfast.core.records import EventRecord, JobRecord
 from holdfast.errors import (
@@ -30,8 +30,10 @@ from holdfast.wire.logs.lines import LogLine
 
 if TYPE_CHECKING:
     from holdfast.wire import api as wire
+    from holdfast.wire.operations import jobs as on_jobs
 else:
     wire = LateModule("holdfast.wire.api")
+    on_jobs = LateModule("holdfast.wire.operations.jobs")
 
 T = TypeVar("T")
 Taken = TypeVar("Taken", covariant=True)
@@ -97,7 +99,7 @@ def follow_log(
     job_id: str, *, full: bool = False, wait: bool = True, **query: object
 ) -> RestCall[None]:
     """Return the call for the stream of a job's log; `LogFollower` reads it."""
-    path = path_of("jobs", job_id, "logs")
+    path = path_to(on_jobs.GET_LOGS, job_id)
     flags = {"follow": wait or None, "full": full or None, "events": not (wait or full) or None}
     return RestCall("GET", path, read_nothing, query_of(**query, **flags))
 

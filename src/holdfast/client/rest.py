@@ -6,6 +6,7 @@ may be repeated after a lost answer.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from urllib.parse import quote
@@ -13,11 +14,13 @@ from urllib.parse import quote
 import msgspec
 
 from holdfast import errors
+from holdfast.wire.operations.operation import Operation, PageOf
 
 if TYPE_CHECKING:
     from holdfast.wire.api import Problem
 
 T = TypeVar("T")
+_PLACE = re.compile(r"\{\w+\}")
 
 
 class ResultPage(msgspec.Struct, Generic[T], frozen=True):
@@ -48,39 +51,46 @@ class RestCall(msgspec.Struct, Generic[T], frozen=True):
 PageCall = RestCall[ResultPage[T]]
 
 
-def path_of(*parts: str) -> str:
-    """Return the path of a resource. Raises NotFound for an empty part, which would name another."""
-    for part in parts:
+def path_to(operation: Operation, *names: str) -> str:
+    """Return the path of an operation. names: what stands in it, in order. Raises NotFound for a name
+    that would name another path."""
+    parts = iter(names)
+
+    def fill(place: re.Match[str]) -> str:
+        part = next(parts)
         if part in ("", ".", ".."):
             raise errors.NotFound(f"{part!r} names nothing")
-    return "/".join(("/v1", *(quote(_sendable(part), safe="") for part in parts)))
+        return quote(_sendable(part), safe="")
+
+    return _PLACE.sub(fill, operation.path)
 
 
-def get(path: str, kind: type[T], /, **query: object) -> RestCall[T]:
-    """Return the call that reads one resource."""
-    return RestCall("GET", path, read_as(kind), query_of(**query))
-
-
-def get_pages(
-    path: str, kind: type[T], /, *, cursor_name: str = "cursor", **query: object
-) -> RestCall[ResultPage[T]]:
-    """Return the call that reads the first page of a list."""
-    read = read_as(ResultPage[kind])  # type: ignore[valid-type]  # a value here, and a type to msgspec
-    return RestCall("GET", path, read, query_of(**query), cursor_name=cursor_name)
-
-
-def send(
-    method: str, path: str, kind: type[T], body: object = None, *, repeatable: bool = True
-) -> RestCall[T]:
-    """Return the call that changes something; its body is `{}` where none is given."""
-    data = b"{}" if body is None else _encode(body)
-    return RestCall(method, path, read_as(kind), body=data, repeatable=repeatable)
-
-
-def delete(path: str, /, **query: object) -> RestCall[None]:
-    """Return the call that deletes. The call is not repeatable, because a second one would find
-    nothing."""
-    return RestCall("DELETE", path, read_nothing, query_of(**query), repeatable=False)
+def ask(
+    operation: Operation,
+    /,
+    *names: str,
+    body: object = None,
+    cursor_name: str = "cursor",
+    **query: object,
+) -> RestCall[Any]:
+    """Return the call of an operation. names: what stands in its path, in order. body: `{}` is sent
+    where none is given. Raises NotFound."""
+    path = path_to(operation, *names)
+    answer, data = operation.answer, None
+    if operation.method not in ("GET", "DELETE"):
+        data = b"{}" if body is None else _encode(body)
+    read: Callable[[bytes], Any] = read_nothing if answer is None else read_as(answer)
+    if isinstance(answer, PageOf):
+        read = read_as(ResultPage[answer.item])  # type: ignore[name-defined]  # a value here, and a type to msgspec
+    return RestCall(
+        operation.method,
+        path,
+        read,
+        query_of(**query),
+        body=data,
+        repeatable=operation.repeatable,
+        cursor_name=cursor_name,
+    )
 
 
 def make_body(given: Mapping[str, Any], kind: type[T], complaint: str) -> T:

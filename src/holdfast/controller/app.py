@@ -26,13 +26,15 @@ from holdfast.controller.http.owners import check_owner
 from holdfast.controller.http.problems import MethodNotAllowed, UpgradeRequired, answer_problem
 from holdfast.controller.http.sockets import Socket, SocketClosed
 from holdfast.controller.http.sse import LET_IN
-from holdfast.controller.routes import ENDPOINTS, JOB
-from holdfast.controller.runtime.auth import Role, check_role
+from holdfast.controller.routes import ENDPOINTS
+from holdfast.controller.runtime.auth import check_role
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.sessions.relay import check_relayed
 from holdfast.core.records import JobTokenRecord
 from holdfast.errors import HoldfastError, NotFound, Unavailable
 from holdfast.store.port.clock import ACTS_FOR
+from holdfast.wire.operations.jobs import JOB
+from holdfast.wire.operations.operation import Role
 
 log = logging.getLogger("holdfast.controller")
 LOOPBACK = ("127.0.0.1", "::1")

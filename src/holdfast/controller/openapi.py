@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 
 from holdfast import __doc__ as _package_doc
-from holdfast.controller.http.endpoints import Endpoint, PageOf
-from holdfast.controller.runtime.auth import Role
+from holdfast.controller.http.endpoints import Endpoint
 from holdfast.wire.api import Problem
+from holdfast.wire.operations.operation import PageOf, Role
 
 _REF = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"\{(\w+)\}")

@@ -7,12 +7,12 @@ python -m holdfast.controller.reference metrics > docs/reference/metrics.md
 import sys
 from typing import Any
 
-from holdfast.controller.http.endpoints import Endpoint, PageOf
+from holdfast.controller.http.endpoints import Endpoint
 from holdfast.controller.openapi import build_openapi
 from holdfast.controller.routes import ENDPOINTS
-from holdfast.controller.runtime.auth import Role
 from holdfast.controller.runtime.metrics import Metrics
 from holdfast.moves.values import Gauges
+from holdfast.wire.operations.operation import PageOf, Role
 
 _REST = """\
 # REST

@@ -4,6 +4,9 @@ database's words; and of a task inside its agent; and the hue of each, which pag
 from collections.abc import Mapping
 from enum import StrEnum
 
+PARKED = "parked"
+"""The cause of a job's wait for a person's `retry`."""
+
 
 class JobState(StrEnum):
     """The state of a job. A `waiting` job always carries why and until when."""

@@ -16,8 +16,8 @@ MAX_BIGINT = 2**63 - 1
 MAX_INT = 2**31 - 1
 BACK_OFF = "back_off"
 RETRIES_HELD = "retries_held"
-PARKED = "parked"
-"""The causes of a job's wait after an attempt: its due time, a kill switch, a person's `retry`."""
+"""The causes of a job's wait after an attempt, besides `core.states.PARKED`: its due time, a kill
+switch."""
 START_TIME = "start_time"
 DEPENDENCY = "dependency"
 """The causes of a job's wait before its first attempt: a start time, the ends of other jobs."""

@@ -2,9 +2,9 @@
 
 FILE-1  A file is written under another name and renamed, so a reader sees the old file or the new
         one, never a part.
--       A bound file ends in the number of its own inode. A copy of the file has another inode, also
-        where time and owner were copied, so a copied folder is told from a folder that was moved or
-        mounted again.
+- A bound file ends in the number of its own inode. A copy of the file has another inode, also
+  where time and owner were copied, so a copied folder is told from a folder that was moved or
+  mounted again.
 """
 
 import os

@@ -7,8 +7,8 @@ by rusage.
 
 GROUP-1  A process can leave its environment and its parent, but not its group: membership is the
          strongest evidence.
--        A group is removed when its task is over; what a dead guardian left is found under the same
-         folder name.
+- A group is removed when its task is over; what a dead guardian left is found under the same
+  folder name.
 """
 
 import contextlib

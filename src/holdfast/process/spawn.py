@@ -9,8 +9,8 @@ soon as the child exists, and `Child.error_fd` becomes readable when the exec ha
 
 SPAWN-1  Between fork and exec the child is blocked from every signal until its handlers are reset:
          a handler of the parent that ran there would write into the parent's wake-up pipe.
--        The parent-death signal is set before anything that may block, and the parent is checked
-         after it, so no child survives a parent that died in between.
+- The parent-death signal is set before anything that may block, and the parent is checked
+  after it, so no child survives a parent that died in between.
 SPAWN-3  A child that was forked is always returned, even if a later step fails, because a child
          that is not known would run beside the one that is started in its place.
 SPAWN-4  The caller keeps `SPARE_DESCRIPTORS` for itself: it must still be able to look for, signal

@@ -1,15 +1,15 @@
 """Watch children, and reap those that end. One epoll over pidfds, each of which is readable at once
 when its process ends.
 
--        No exit is missed: a pidfd stays readable until it is closed, and the status waits in the
-         zombie.
+- No exit is missed: a pidfd stays readable until it is closed, and the status waits in the
+  zombie.
 WATCH-2  Orphans re-parented to a sub-reaper are reaped and returned by the same `collect`. They
          have no pidfd here, so nothing wakes for them: a sub-reaper calls `collect` from time to
          time as well.
 WATCH-3  One `collect` reaps `MAX_EXITS` at most, because a tree that forks and exits faster than it
          is reaped must not hold up its reaper for ever. The next call reaps more.
--        A child without a pidfd, or whose pidfd the kernel cannot poll (no memory), is reaped by
-         the next call, like an orphan.
+- A child without a pidfd, or whose pidfd the kernel cannot poll (no memory), is reaped by
+  the next call, like an orphan.
 WATCH-5  A keeper that was stopped is continued, because its task could have stopped it, and no end
          would be reported.
 

@@ -1,10 +1,10 @@
 """The dashboard as an application in front of the API: its own pages are served here, and every other
 path goes on to the API.
 
--      A page is served only under an allowed host name. No GET changes anything: a link's secret
-       stands in the address's fragment, and the page's script posts it.
--      What a job made is never a page: logs are escaped into lines, and files are downloads, in a
-       sandbox of their own.
+- A page is served only under an allowed host name. No GET changes anything: a link's secret
+  stands in the address's fragment, and the page's script posts it.
+- What a job made is never a page: logs are escaped into lines, and files are downloads, in a
+  sandbox of their own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tell every browser of this server what has changed: one follower of events for all of them.
 
--       A browser that is told of a change reads the page anew, so that a lost message costs a moment
-        and no fact; after a pause it reads everything anew.
+- A browser that is told of a change reads the page anew, so that a lost message costs a moment
+  and no fact; after a pause it reads everything anew.
 """
 
 from __future__ import annotations

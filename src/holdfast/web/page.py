@@ -15,9 +15,12 @@ from markupsafe import Markup
 
 from holdfast.client.rest import PageCall
 from holdfast.core.records import TokenRecord
+from holdfast.core.words import say_bytes
 from holdfast.web import acts, words
 from holdfast.web.ansi import write_plain
 from holdfast.web.reader import ApiReader
+from holdfast.wire.acts import ACTS
+from holdfast.wire.states import find_hue
 
 if TYPE_CHECKING:
     import jinja2  # imported at the first page, because a controller may never draw one
@@ -133,7 +136,7 @@ def draw_act(
     """Return the button of an act; nothing where the API would refuse it (ACT-1). work: what it
     changes, where that has an owner. was: what it changes, where the act's undo brings that back. button:
     another word on it. main: it is the page's first act. more: of `acts.write_act`."""
-    act = acts.ACTS[name]
+    act = ACTS[name]
     if not ask.may(act.role) or (work is not None and not ask.may_change(work)):
         return Markup("")
     if was is not None:
@@ -147,6 +150,10 @@ def draw_act(
 
 def _write_told(context: jinja2.runtime.Context, sentence: str) -> Markup:
     return words.write_told(sentence, context.get("now"))
+
+
+def _write_bytes(count: float | None) -> str:
+    return "–" if count is None else say_bytes(count)
 
 
 @functools.cache
@@ -164,13 +171,13 @@ def _environment() -> jinja2.Environment:
         state=words.write_state,
         told=jinja2.pass_context(_write_told),
         plain=write_plain,
-        reason=words.find_reason,
+        reason=words.write_reason,
         browser=words.name_browser,
         setting=words.write_setting,
-        hue=words.find_hue,
+        hue=find_hue,
         number=words.write_number,
         span=words.write_span,
-        bytes=words.write_bytes,
+        bytes=_write_bytes,
         dollars=words.write_dollars,
         hours=words.write_hours,
         micros=words.write_micros,

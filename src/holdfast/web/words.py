@@ -5,30 +5,33 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from markupsafe import Markup, escape
+from msgspec import Struct
 
-from holdfast.core.states import HUES, Hue
+from holdfast.wire.states import find_hue, tell_state
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 THIN = "\u2009"
 _COMMAND = re.compile("`([^`\n]+)`")
 _MOMENT = re.compile(r"(?:(\d{4}-\d\d-\d\d) )?\b(\d\d:\d\d(?::\d\d)?) UTC")
-_SAYS_NOTHING = re.compile(r"submitted|registered|attempt \d+ runs|\d+ checks? passed")
 _BROWSERS = (("Edg/", "Edge"), ("OPR/", "Opera"), ("Firefox/", "Firefox"), ("Chrome/", "Chrome"),
     ("Version/", "Safari"))  # fmt: skip
 _SYSTEMS = ("Android", "iPhone", "iPad", "Windows", "Mac OS X", "Linux")
 
 
-def find_hue(state: object) -> str:
-    """Return the name of a state's colour, the same on every page."""
-    return HUES.get(str(state), Hue.WAITING).value
-
-
 def write_state(state: object, word: str = "") -> Markup:
-    """Return a state as its word with its colour."""
-    return Markup('<span class="state {}">{}</span>').format(find_hue(state), word or str(state))
+    """Return a thing's state, or the word of a state, as its word with its colour."""
+    hue, said = find_hue(state), str(state)
+    if isinstance(state, Struct):
+        shown = tell_state(state)
+        hue, said = shown.hue, shown.word
+    return Markup('<span class="state {}">{}</span>').format(hue, word or said)
+
+
+def write_reason(thing: object) -> str:
+    """Return why a thing is in its state, as a sentence; "" where its state says all."""
+    return tell_state(thing).sentence
 
 
 def write_told(sentence: str, now: datetime | None = None) -> Markup:
@@ -43,13 +46,6 @@ def write_told(sentence: str, now: datetime | None = None) -> Markup:
 
     marked = _MOMENT.sub(mark, str(escape(sentence)))
     return Markup(_COMMAND.sub(r"<code>\1</code>", marked))
-
-
-def find_reason(thing: Any) -> str:
-    """Return why a job, a host, a node or a run is in its state; "" where that says no more than the
-    state does."""
-    said = str(thing.reason or "")
-    return "" if said == str(thing.state) or _SAYS_NOTHING.fullmatch(said) else said
 
 
 def name_browser(agent: str) -> str:
@@ -104,18 +100,6 @@ def write_hours(hours: float | None) -> str:
     if hours < 1:
         return f"{hours * 60:.1f} min" if hours < 1 / 6 else f"{hours * 60:.0f} min"
     return f"{hours:.1f} h" if hours < 10 else f"{write_number(hours)} h"
-
-
-def write_bytes(count: float | None) -> str:
-    """Return a number of bytes in powers of 1024: `812 B`, `2.0 GiB`."""
-    if count is None:
-        return "–"
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024:
-            return f"{value:.0f} {unit}" if value >= 10 or unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
 
 
 def write_dollars(dollars: float | None) -> str:

@@ -1,13 +1,4 @@
-"""The REST API's bodies about arrays.
-
-POST   /v1/arrays                       ArrayRequest → 201 ArrayRecord (200 as for jobs)
-GET    /v1/arrays                       ?state=&queue=&project=&name=&prefix=&limit=&cursor= → page of ArrayRecord
-GET    /v1/arrays/{id}                  → ArrayRecord
-POST   /v1/arrays/{id}/cancel           CancelRequest → ArrayRecord (202 while members go on)
-POST   /v1/arrays/{id}/retry            → ArrayRecord: its failed members have another attempt
-GET    /v1/jobs                         also ?array=ID (its members) or ?array=none (jobs of no array)
-…      /v1/jobs/{array}[7]…             a member, wherever a job's id stands
-"""
+"""The REST API's bodies about arrays. A member `ID[7]` stands wherever a job's id does."""
 
 from typing import Annotated, Any
 

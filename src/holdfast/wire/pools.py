@@ -1,21 +1,4 @@
-"""The REST API's bodies about pools of hosts.
-
-GET    /v1/pools                        → page of PoolStatus
-GET    /v1/pools/{name}                 → PoolStatus
-PUT    /v1/pools/{name}                 the keys of a [pool.NAME] table → PoolStatus: made, or replaced whole
-PATCH  /v1/pools/{name}                 some of these keys → PoolStatus
-DELETE /v1/pools/{name}                 ?forget= → PoolStatus: it shrinks to nothing, and is forgotten then; with
-                                        forget=1 at once, on the caller's word that its machines are gone
-POST   /v1/pools/{name}/pause           PoolPause → PoolStatus
-POST   /v1/pools/{name}/resume          → PoolStatus
-POST   /v1/pools/{name}/scale           ScaleRequest → PoolStatus
-GET    /v1/pools/{name}/cycles          ?limit= → page of CycleSummary, newest first
-GET    /v1/pools/{name}/plan            → PoolPlan: what a cycle would do now; changes nothing
-POST   /v1/pools/{name}/run             → CycleSummary: one cycle now, by the replica that leads
-GET    /v1/fleet/status                 → OrchestratorStatus, the view orchestrator_status
-GET    /v1/fleet/health                 → page of WorkerHealth, the view active_workers_health
-GET    /v1/fleet/performance            → page of WorkerPerformance, the view worker_performance
-"""
+"""The REST API's bodies about pools of hosts."""
 
 from typing import Annotated
 
@@ -40,15 +23,6 @@ class PoolStatus(PoolRecord, frozen=True, kw_only=True):
     spent_today_usd: float = 0.0
     forecast_today_usd: float = 0.0
     provider_says: tuple[str, ...] = ()
-
-    @property
-    def word(self) -> str:
-        """Return the word for the pool's state: `deleted`, `paused`, `held` or `ready`."""
-        if self.deleted_at is not None:
-            return "deleted"
-        if self.paused_at is not None:
-            return "paused"
-        return "held" if self.blocked else "ready"
 
 
 class PoolPause(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,16 +1,4 @@
-"""The REST API's bodies about schedules.
-
-GET    /v1/schedules                    → page of ScheduleRecord, by name
-GET    /v1/schedules/{name}             → ScheduleRecord
-PUT    /v1/schedules/{name}             ScheduleSpec → ScheduleRecord: made, or changed whole
-DELETE /v1/schedules/{name}             → 204; its jobs stay
-POST   /v1/schedules/{name}/pause       SchedulePause → ScheduleRecord
-POST   /v1/schedules/{name}/resume      → ScheduleRecord: the times of the pause are not caught up
-POST   /v1/schedules/{name}/code        CodeRef → ScheduleRecord: other code, from its next run on
-POST   /v1/schedules/{name}/run         → 201 JobRecord: its job now, beside its times
-GET    /v1/schedules/{name}/next        ?count= → ScheduleTimes
-GET    /v1/schedules/{name}/runs        ?limit= → page of ScheduleRunRecord, newest first
-"""
+"""The REST API's bodies about schedules."""
 
 from datetime import datetime
 from typing import Annotated

@@ -1,26 +1,5 @@
 """The bodies of the routes of webhooks, for admin tokens only: a hook's url may itself be a secret; and
-of notice targets, whose urls are secrets that no answer has.
-
-GET    /v1/webhooks                                  → page of WebhookRecord
-POST   /v1/webhooks                                  WebhookRequest → 201 WebhookCreated: the secret is shown this once
-GET    /v1/webhooks/{id}                             → WebhookRecord
-PATCH  /v1/webhooks/{id}                             WebhookPatch → WebhookRecord
-DELETE /v1/webhooks/{id}                             → 204; its deliveries go with it
-POST   /v1/webhooks/{id}/rotate                      RotateRequest → WebhookCreated
-POST   /v1/webhooks/{id}/pause                       WebhookPause → WebhookRecord
-POST   /v1/webhooks/{id}/resume                      → WebhookRecord
-POST   /v1/webhooks/{id}/test                        → TestResult: one try now of an event webhook.test, not kept
-POST   /v1/webhooks/{id}/redeliver-dead              → Redelivered
-GET    /v1/webhooks/{id}/deliveries                  ?state=&limit=&cursor= → page of DeliveryRecord, newest first
-GET    /v1/webhooks/{id}/deliveries/{delivery}       → DeliveryView
-POST   /v1/webhooks/{id}/deliveries/{delivery}/redeliver   → DeliveryRecord
-
-GET    /v1/notices                                   → page of NoticeTarget
-GET    /v1/notices/{name}                            ?project= → NoticeTarget
-PUT    /v1/notices/{name}                            ?project= TargetRequest → NoticeTarget
-DELETE /v1/notices/{name}                            ?project= → 204; its messages go with it
-POST   /v1/notices/{name}/test                       ?project= → TestResult: one message now, not kept
-"""
+of notice targets, whose urls are secrets that no answer has."""
 
 from datetime import datetime
 from typing import Annotated

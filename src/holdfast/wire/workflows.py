@@ -1,15 +1,4 @@
-"""The REST API's bodies about workflows.
-
-POST /v1/workflows                          NewWorkflow → RunView: submit a workflow; a repeat of the id changes nothing
-GET  /v1/workflows                          ?state=&project=&name=&limit=&cursor= → page of RunRecord, newest first
-GET  /v1/workflows/{id}                     → RunView
-GET  /v1/workflows/{id}/nodes               ?state=&limit=&cursor= → page of NodeRecord, in the workflow's order
-GET  /v1/workflows/{id}/nodes/{node}        → NodeView: with what it does and its result
-GET  /v1/workflows/{id}/nodes/{node}/why    → NodeWhy
-POST /v1/workflows/{id}/nodes/{node}/answer AnswerRequest → NodeRecord
-POST /v1/workflows/{id}/cancel              CancelRun → RunView
-POST /v1/workflows/{id}/restart             RestartRun → RunView
-"""
+"""The REST API's bodies about workflows."""
 
 from typing import Annotated, Any
 

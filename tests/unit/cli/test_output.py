@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.output import span, table
+from holdfast.cli.output import table
+from holdfast.core.words import split_span
 
 ROWS = [("box-7", "quarantined", "3 jobs failed here and then succeeded elsewhere " * 3)]
 
@@ -15,7 +16,7 @@ ROWS = [("box-7", "quarantined", "3 jobs failed here and then succeeded elsewher
      (7620, "2h07m"), (273_600, "3d04h")],
 )  # fmt: skip
 def test_a_length_of_time_has_two_units_at_most(seconds: float, text: str) -> None:
-    assert span(seconds) == text
+    assert split_span(seconds) == text
 
 
 def test_a_pipe_gets_every_text_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,6 @@ from hypothesis import strategies as st
 
 from holdfast.controller.http.endpoints import Endpoint
 from holdfast.controller.routes import ENDPOINTS
-from holdfast.controller.runtime.auth import Role
 from holdfast.controller.server import RunningServer, bind_socket
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.gpus import GpuTelemetry
@@ -34,6 +33,7 @@ from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire import agent as wire
 from holdfast.wire.calls import CallsRequest
 from holdfast.wire.logs.uploads import LogsRequest
+from holdfast.wire.operations.operation import Role
 from tests.hostile import TEXTS, Maker
 from tests.store.pg_fixture import PgServer
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, add_tokens, bearer, gpu

@@ -6,8 +6,8 @@ BOX-5  The beat socket and the job's work folder have the same paths inside as o
 BOX-6  The host's network and IPC namespaces are shared: the ranks of a gang find each other by the
        host's address, and NCCL's shared memory (`/dev/shm`) works between ranks, at the host's
        size. Processes have their own namespace, so none of them outlives the first one.
--      The user inside is the agent's, even if the image names another: it owns the work
-       folder and the beat socket, and its processes can be seen, measured and ended from outside.
+- The user inside is the agent's, even if the image names another: it owns the work
+  folder and the beat socket, and its processes can be seen, measured and ended from outside.
 """
 
 import os

@@ -3,7 +3,7 @@
 PULL-1  A task that needs an image locks the image while it looks for it and pulls it. A task that
         waited for the lock uses the outcome of the other task's pull, good or bad, and does not
         pull again. A task that was killed left no outcome, and the next one pulls.
--       Locks are the kernel's (`flock`), so that a killed process holds none.
+- Locks are the kernel's (`flock`), so that a killed process holds none.
 """
 
 import fcntl

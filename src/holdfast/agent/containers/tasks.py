@@ -5,9 +5,9 @@ DESK-1  Whenever an agent starts, it removes every container of this host that n
         containers may still touch: the host starts no container, the tasks of an earlier
         incarnation whose containers may still run keep their leases, and no other task gets their
         devices. A runtime counts as used once it had an image and was asked for a container.
--       An end is reported once the runner wrote that the container is gone. If it did not, the
-        agent removes the container first, in as many tries as that needs. If that fails while the
-        container's process lives, the task is unkillable.
+- An end is reported once the runner wrote that the container is gone. If it did not, the
+  agent removes the container first, in as many tries as that needs. If that fails while the
+  container's process lives, the task is unkillable.
 """
 
 import asyncio

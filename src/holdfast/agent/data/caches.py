@@ -3,8 +3,8 @@ ones removed first.
 
 CACHE-3  A cache that a live task uses is never removed, and one is removed whole or not at all, so
          a task never finds a part of one. The bound may therefore be exceeded while tasks run.
--        Every cache is 0700 below the agent's own state folder. A container sees only those of its
-         own job.
+- Every cache is 0700 below the agent's own state folder. A container sees only those of its
+  own job.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
 """Start, read and replace the agent, which is a child of the guardian.
 
--        An agent that died is started again at once; one that keeps dying, after 0.2 s doubling to
-         10 s.
--        An agent whose loop is silent for `frozen_seconds` is killed and replaced, because it may
-         be stopped, or stuck in a driver. Until its first message each agent in a row has twice the
-         time of the one before, eight times at most, because on a busy machine the start itself
-         takes long, and an agent killed too early never gets further.
+- An agent that died is started again at once; one that keeps dying, after 0.2 s doubling to
+  10 s.
+- An agent whose loop is silent for `frozen_seconds` is killed and replaced, because it may
+  be stopped, or stuck in a driver. Until its first message each agent in a row has twice the
+  time of the one before, eight times at most, because on a busy machine the start itself
+  takes long, and an agent killed too early never gets further.
 AGENT-3  Every agent has its own socket pairs, so that no message to a dead agent reaches its
          successor, which asks for a snapshot instead.
 AGENT-4  A message that cannot be read is refused (LINE-1) and is no sign of life: an agent that

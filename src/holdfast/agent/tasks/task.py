@@ -5,8 +5,8 @@ KEEP-1  `order.json` is written before the guardian is asked to launch, so that 
         watch every task that runs. The file has the task's secrets (0600, in a folder 0700),
         because the next agent has to mask them, too; it is deleted with the folder as soon as the
         logs have been shipped.
--       A key that ended, or was stopped before its launch came, is never launched again
-        (tombstones).
+- A key that ended, or was stopped before its launch came, is never launched again
+  (tombstones).
 KEEP-3  A task's state (`core.transitions.AGENT_TASK`) is not on disk: the next agent derives it
         from the guardian's snapshot, and from `acked` in `state.json`.
 """

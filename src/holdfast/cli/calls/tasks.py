@@ -22,19 +22,11 @@ from holdfast.cli.calls.calling import (
 from holdfast.cli.code.workdir import CODE_OPTIONS
 from holdfast.cli.face import Face, talks
 from holdfast.cli.options import COUNT, OWNER, POSITIVE, add_options, choose_owner, read_seconds
-from holdfast.cli.output import (
-    age,
-    count_of,
-    facts,
-    note,
-    print_text,
-    say_state,
-    span,
-    table,
-    write_stream,
-)
+from holdfast.cli.output import age, facts, note, print_text, say_state, table, write_stream
 from holdfast.core.ids import ID_PATTERN, ends_id
+from holdfast.core.words import count_of, split_span
 from holdfast.errors import NotFound, ValidationError
+from holdfast.wire.states import tell_state
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -82,7 +74,7 @@ def tasks_table(rows: Sequence[CallSetView]) -> str:
             (
                 each.id,
                 each.spec.function,
-                say_set_state(each),
+                tell_state(each).word,
                 f"{each.succeeded}/{_count_text(each)}",
                 str(each.failed),
                 rate_text(each),
@@ -92,15 +84,6 @@ def tasks_table(rows: Sequence[CallSetView]) -> str:
         ],
         elastic=1,
     )
-
-
-def say_set_state(view: CallSetView) -> str:
-    """Return the state of a set in the words of jobs."""
-    if view.state == "open":
-        waits = view.submitted > view.succeeded + view.failed + view.cancelled
-        return "running" if view.running else "queued" if waits else "open"
-    failed = view.failed or view.cut
-    return "failed" if failed else "cancelled" if view.cancelled else "succeeded"
 
 
 def _count_text(view: CallSetView) -> str:
@@ -190,14 +173,14 @@ def show_set(view: CallSetView, failed: Sequence[CallResult] = ()) -> str:
         [
             ("set", view.id),
             ("function", spec.function),
-            ("state", say_set_state(view)),
+            ("state", tell_state(view).word),
             (
                 "calls",
                 f"{ended} of {_count_text(view)} ended, {view.failed} failed, {view.cancelled} cancelled",
             ),
             ("cut short", view.cut),
             ("rate", rate_text(view)),
-            ("time", span(until - view.created_at)),
+            ("time", split_span(until - view.created_at)),
             ("app", spec.app_name),
             ("queue", spec.queue or ""),
             ("owner", view.owner),
@@ -218,7 +201,7 @@ def _say_limit(view: CallSetView) -> str:
         return f"none, by the {view.time_limit_source}"
     words = {"calls": "that of calls in its queue", "function": "its own"}
     source = words.get(view.time_limit_source, f"of the {view.time_limit_source}")
-    return f"{span(view.time_limit_seconds)} for each call, {source}"
+    return f"{split_span(view.time_limit_seconds)} for each call, {source}"
 
 
 def show_call(call: CallView) -> str:

@@ -10,8 +10,9 @@ import click
 
 from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import find_job
-from holdfast.cli.output import size, table
+from holdfast.cli.output import table
 from holdfast.core.bundles.manifest import FILE, FOLDER, Entry, count_bytes, show_path
+from holdfast.core.words import short_bytes
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -87,10 +88,12 @@ def _show_folder(face: Face, folder: str, listed: bool) -> None:
 
 
 def _sum_up(found: Walk, worries: Sequence[str], listed: bool) -> list[str]:
-    lines = [f"{found.files} files of {size(found.size)} would go of {show_path(found.root)}"]
+    lines = [
+        f"{found.files} files of {short_bytes(found.size)} would go of {show_path(found.root)}"
+    ]
     largest = found.list_largest()
     if largest:
-        named = ", ".join(f"{show_path(path)} {size(each)}" for path, each in largest)
+        named = ", ".join(f"{show_path(path)} {short_bytes(each)}" for path, each in largest)
         lines.append(f"the largest folders: {named}")
     shown = found.left_out if listed else found.left_out[:10]
     lines += [f"left out: {show_path(one.path)}: {one.why}" for one in shown]
@@ -135,7 +138,7 @@ def _show_job(
             }
         )
         return
-    head = f"code {described}: {files} files, {size(total)}"
+    head = f"code {described}: {files} files, {short_bytes(total)}"
     face.show(None, "\n".join([_draw(mine.entries), head]) if listed else head)
 
 
@@ -150,7 +153,7 @@ def _draw(entries: Sequence[Entry]) -> str:
     rows = [
         (
             f"{e.bits:o}",
-            size(e.size) if e.kind == FILE else _KINDS[e.kind],
+            short_bytes(e.size) if e.kind == FILE else _KINDS[e.kind],
             e.digests[:6].hex() or "-",
             show_path(e.path),
         )

@@ -215,7 +215,7 @@ class ProgressLine:
 
     def tell(self, progress: SendProgress) -> None:
         """Show the progress, a few times a second."""
-        from holdfast.client.bundles.care import say_size
+        from holdfast.core.words import say_bytes
 
         now = time.monotonic()
         if not self._shows or now - self._told < _TELL_SECONDS:
@@ -223,7 +223,7 @@ class ProgressLine:
         self._told, self._open = now, True
         rate = progress.read / max(0.001, now - self._began)
         left = (progress.whole - progress.read) / rate if rate else 0.0
-        text = f"{say_size(progress.read)} of {say_size(progress.whole)}, {say_size(rate)}/s, {left:.0f} s"
+        text = f"{say_bytes(progress.read)} of {say_bytes(progress.whole)}, {say_bytes(rate)}/s, {left:.0f} s"
         sys.stderr.write(f"\r\x1b[Kholdfast: sending code: {text}")
         sys.stderr.flush()
 
@@ -234,12 +234,12 @@ class ProgressLine:
 
     def finish(self, sent: Sent) -> None:
         """Write how much was sent, if anything was."""
-        from holdfast.client.bundles.care import say_size
+        from holdfast.core.words import say_bytes
 
         if self._shows and sent.sent:
             note(
-                f"code {sent.code.describe()}: {sent.files} files, {say_size(sent.size)}; "
-                f"{say_size(sent.sent)} were sent"
+                f"code {sent.code.describe()}: {sent.files} files, {say_bytes(sent.size)}; "
+                f"{say_bytes(sent.sent)} were sent"
             )
 
     def _clear(self) -> None:

@@ -13,9 +13,10 @@ from holdfast.cli.data.outputs import note_missing
 from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import find_job
 from holdfast.cli.options import COUNT
-from holdfast.cli.output import note, size, span
+from holdfast.cli.output import note
 from holdfast.cli.watch.live_line import LiveLine
 from holdfast.client.data.session_pipe import CopySessions
+from holdfast.core.words import short_bytes, split_span
 from holdfast.errors import Conflict, NotFound, ValidationError
 
 if TYPE_CHECKING:
@@ -108,7 +109,10 @@ def _copy(
         note(f"{path} is not copied: {why}")
     if len(done.left) > _SHOWN:
         note(f"{len(done.left) - _SHOWN} more are not copied; see --json")
-    face.show(done, f"{done.files} files, {size(done.done)} in {span(time.monotonic() - began)}")
+    face.show(
+        done,
+        f"{done.files} files, {short_bytes(done.done)} in {split_span(time.monotonic() - began)}",
+    )
     return 1 if done.left else 0
 
 
@@ -134,10 +138,12 @@ def _make_copier(
 def _say(progress: CopyProgress, began: float) -> str:
     seconds = max(0.001, time.monotonic() - began)
     rate = progress.done / seconds
-    left = span((progress.whole - progress.done) / rate) if rate else "?"
+    left = split_span((progress.whole - progress.done) / rate) if rate else "?"
     part = f"{100 * progress.done / progress.whole:.0f} %" if progress.whole else ""
     name = os.path.basename(progress.path)
-    return f"{name} {part} of {size(progress.whole)}, {size(int(rate))}/s, {left} left"
+    return (
+        f"{name} {part} of {short_bytes(progress.whole)}, {short_bytes(int(rate))}/s, {left} left"
+    )
 
 
 def _fetch_kept(face: Face, client: Client, job_id: str, asked: _Asked) -> int:
@@ -151,5 +157,5 @@ def _fetch_kept(face: Face, client: Client, job_id: str, asked: _Asked) -> int:
     note_missing(client, job_id, found.attempt, asked.rank)
     for path in found.refused:
         note(f"{path} is not copied: it is a link that may lead out of {asked.to}")
-    face.show(found, f"{found.files} files, {size(found.bytes)} came")
+    face.show(found, f"{found.files} files, {short_bytes(found.bytes)} came")
     return 1 if found.refused else 0

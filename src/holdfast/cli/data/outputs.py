@@ -10,7 +10,8 @@ import click
 from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import find_job
 from holdfast.cli.options import COUNT, JOB, POSITIVE
-from holdfast.cli.output import age, note, size, table
+from holdfast.cli.output import age, note, table
+from holdfast.core.words import short_bytes
 from holdfast.errors import ValidationError
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def _fetch(
     note_missing(client, job_id, found.attempt, rank)
     for path in found.refused:
         note(f"{path} is not written: it is a link that may lead out of {to}")
-    face.show(found, f"{found.files} files in {to}, {size(found.bytes)} came")
+    face.show(found, f"{found.files} files in {to}, {short_bytes(found.bytes)} came")
 
 
 def note_missing(client: Client, job_id: str, attempt: int, rank: int) -> None:
@@ -124,7 +125,7 @@ def files_table(rows: Sequence[OutputFile]) -> str:
         mode = {"folder": "d", "link": "l"}.get(one.kind, "-") + f"{one.bits:03o}"
         name = f"{one.path} -> {one.target}" if one.target else one.path
         digest = one.sha256[:12] or (f"{len(one.pieces)} pieces" if one.pieces else "")
-        lines.append((mode, size(one.size) if one.kind == "file" else "", digest, name))
+        lines.append((mode, short_bytes(one.size) if one.kind == "file" else "", digest, name))
     return table(("MODE", "SIZE", "SHA256", "NAME"), lines)
 
 
@@ -138,7 +139,7 @@ def outputs_table(rows: Sequence[OutputsRecord]) -> str:
             str(o.rank),
             "expired" if o.expired_at is not None else o.state.value,
             str(o.files),
-            size(o.bytes),
+            short_bytes(o.bytes),
             o.host,
             age(o.updated_at) if o.updated_at is not None else "-",
         )

@@ -16,7 +16,7 @@ from holdfast.cli.doctor.places import Places, find_places
 from holdfast.cli.doctor.probe import ProbeOrder
 from holdfast.cli.endings import EXIT_FAILED, EXIT_OK
 from holdfast.cli.face import Face, talks
-from holdfast.cli.output import count_of, note, print_text, size
+from holdfast.cli.output import note, print_text
 from holdfast.cli.up.up import DEFAULT_PORT
 from holdfast.cli.where.asking import find_controller
 from holdfast.cli.where.findings import draw_findings
@@ -25,6 +25,7 @@ from holdfast.client.locate import ControllerPlace
 from holdfast.core.doctor.controller import judge_controller
 from holdfast.core.doctor.findings import DoctorFinding, Level, find_gravest, problem
 from holdfast.core.doctor.machine import judge_machine
+from holdfast.core.words import count_of, short_bytes
 from holdfast.errors import HoldfastError
 
 SECONDS = 25.0
@@ -146,7 +147,7 @@ def _show_report(face: Face, report: Report, path: Path, length: int) -> None:
     }
     face.show(value, report.write_contents())
     if not face.as_json:
-        note(f"wrote {path} ({size(length)}); look through it before you send it")
+        note(f"wrote {path} ({short_bytes(length)}); look through it before you send it")
 
 
 def _draw(findings: list[DoctorFinding], *, every: bool) -> str:

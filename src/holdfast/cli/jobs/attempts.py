@@ -12,8 +12,9 @@ from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import one_job
 from holdfast.cli.operate.config import value_text
 from holdfast.cli.options import JOB
-from holdfast.cli.output import age, columns, count_of, facts, shorten, span, table
+from holdfast.cli.output import age, columns, facts, shorten, table
 from holdfast.core.causes import ELIGIBLE, GROUPS
+from holdfast.core.words import count_of, split_span
 
 if TYPE_CHECKING:
     from holdfast.core.records import AttemptRecord
@@ -61,7 +62,7 @@ def attempts_table(rows: Sequence[AttemptRecord], *, policies: bool = False) -> 
                 a.charged_to or "-",
                 "-" if a.exit_code is None else str(a.exit_code),
                 _fit_host(a.host or "-"),
-                span((a.ended_at - a.started_at).total_seconds())
+                split_span((a.ended_at - a.started_at).total_seconds())
                 if a.ended_at and a.started_at
                 else age(a.started_at),
             )

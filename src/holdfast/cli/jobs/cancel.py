@@ -12,9 +12,10 @@ import click
 from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import act_on, find_instead, find_job
 from holdfast.cli.options import add_options, ask, read_pairs
-from holdfast.cli.output import count_of, note, paint, print_text
+from holdfast.cli.output import note, paint, print_text
 from holdfast.client.rest import error_of
 from holdfast.core.records import JobRecord
+from holdfast.core.words import count_of
 from holdfast.errors import HoldfastError, NotFound, ValidationError
 
 if TYPE_CHECKING:

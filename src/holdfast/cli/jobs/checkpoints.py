@@ -11,7 +11,8 @@ import click
 from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import find_job
 from holdfast.cli.options import COUNT, JOB, POSITIVE
-from holdfast.cli.output import age, size, table
+from holdfast.cli.output import age, table
+from holdfast.core.words import short_bytes
 from holdfast.work import checkpoint as library
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def checkpoints_table(rows: Sequence[CheckpointRecord]) -> str:
                 str(c.rank),
                 str(c.number),
                 "-" if c.step is None else str(c.step),
-                size(c.size),
+                short_bytes(c.size),
                 str(c.attempt),
                 str(c.epoch),
                 age(c.created_at),
@@ -121,7 +122,7 @@ def get(face: Face, job_id: str, rank: int, number: int | None, output: str) -> 
             why = f"{output} cannot be written: {error.strerror or error}"
             raise click.ClickException(why) from error
     count = os.stat(output).st_size
-    face.show({"file": output, "size": count}, f"{output}: {size(count)}")
+    face.show({"file": output, "size": count}, f"{output}: {short_bytes(count)}")
 
 
 @checkpoints.command()
@@ -141,7 +142,7 @@ def put(face: Face, job_id: str, file: str, rank: int, step: int | None, epoch: 
     with face.client() as client:
         job_id = find_job(client, job_id)
         record = client.put_checkpoint(job_id, file, rank=rank, epoch=epoch, step=step)
-    face.show(record, f"number {record.number} of rank {record.rank}: {size(record.size)}")
+    face.show(record, f"number {record.number} of rank {record.rank}: {short_bytes(record.size)}")
 
 
 @checkpoints.command("delete")

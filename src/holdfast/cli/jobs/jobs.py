@@ -17,11 +17,12 @@ from holdfast.cli.face import Face, talks
 from holdfast.cli.find.arrays import find_array, say_counts, say_parameters, say_progress
 from holdfast.cli.find.jobs import find_job
 from holdfast.cli.options import COUNT, OWNER, POSITIVE, choose_owner, read_pairs, read_since
-from holdfast.cli.output import age, columns, count_columns, shorten, span, table, unstyle
+from holdfast.cli.output import age, columns, count_columns, shorten, table, unstyle
 from holdfast.cli.watch.progress import find_estimate, say_left, say_rate
 from holdfast.core.arrays.records import ArrayRecord
 from holdfast.core.progress.pace import Estimate
 from holdfast.core.states import JobState
+from holdfast.core.words import split_span
 from holdfast.errors import NotFound
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def jobs_table(
                 say_progress(job) if isinstance(job, ArrayRecord) else _step_text(job),
                 *[say(estimates[job.id]) or "-" for say in pace.values()],
                 age(job.created_at),
-                "-" if (ran := _run_seconds(job)) is None else span(ran),
+                "-" if (ran := _run_seconds(job)) is None else split_span(ran),
             )
             for job in rows
         ],
@@ -218,7 +219,7 @@ def _say_start(forecast: JobForecast) -> str:
     now = datetime.now(UTC)
 
     def until(moment: datetime | None) -> str:
-        return "?" if moment is None else span(max(0.0, (moment - now).total_seconds()))
+        return "?" if moment is None else split_span(max(0.0, (moment - now).total_seconds()))
 
     text = f"starts in about {until(forecast.expected_start)}"
     if forecast.latest_start != forecast.earliest_start:

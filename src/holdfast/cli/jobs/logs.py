@@ -17,10 +17,11 @@ from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import act_on, one_job
 from holdfast.cli.jobs.ranks_output import Excerpt, RankPrefixer, find_last_lines
 from holdfast.cli.options import COUNT, JOB, POSITIVE, read_since
-from holdfast.cli.output import count_of, note, say_state, size, table, write_stream
+from holdfast.cli.output import note, say_state, table, write_stream
 from holdfast.cli.watch.progress import StepLine
 from holdfast.core.logs.likeness import say_group
 from holdfast.core.records import JobRecord
+from holdfast.core.words import count_of, short_bytes
 from holdfast.wire.logs.lines import LogLine
 
 if TYPE_CHECKING:
@@ -235,13 +236,13 @@ def sizes_text(streams: Sequence[LogStreamRecord]) -> str:
             str(s.attempt),
             str(s.rank),
             s.stream,
-            size(s.size),
-            size(s.kept),
+            short_bytes(s.size),
+            short_bytes(s.kept),
             "no" if s.ended else "yes",
         )
         for s in streams
     ]
-    kept = f"{size(sum(s.kept for s in streams))} are kept, until history_days after the job's end"
+    kept = f"{short_bytes(sum(s.kept for s in streams))} are kept, until history_days after the job's end"
     return table(("ATTEMPT", "RANK", "STREAM", "WRITTEN", "KEPT", "OPEN"), rows) + f"\n{kept}"
 
 

@@ -22,9 +22,10 @@ from holdfast.cli.jobs.logs import copy_output, exit_code_of_job, tell_end
 from holdfast.cli.jobs.narrator import Narrator
 from holdfast.cli.jobs.submit import check_piped_input, submit_spec, takes_spec
 from holdfast.cli.options import COUNT
-from holdfast.cli.output import note, size
+from holdfast.cli.output import note
 from holdfast.cli.sessions.attach import come_to
 from holdfast.cli.watch.progress import StepLine
+from holdfast.core.words import short_bytes
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def wait_outputs(client: Client, job: JobRecord) -> None:
     found = client.wait_outputs(job.id)
     for one in found:
         rank = f" of rank {one.rank}" if len(found) > 1 else ""
-        note(f"outputs{rank} {one.state}: {one.files} files, {size(one.bytes)}")
+        note(f"outputs{rank} {one.state}: {one.files} files, {short_bytes(one.bytes)}")
         for line in list_missing(one):
             note(line + rank)
     if any(one.digest for one in found):

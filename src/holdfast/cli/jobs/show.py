@@ -18,21 +18,12 @@ from holdfast.cli.jobs.arrays import show_array
 from holdfast.cli.jobs.attempts import attempts_table, policy_text
 from holdfast.cli.operate.events import event_text
 from holdfast.cli.options import JOB, POSITIVE
-from holdfast.cli.output import (
-    age,
-    count_of,
-    facts,
-    paint,
-    print_text,
-    say_state,
-    shorten,
-    size,
-    span,
-)
+from holdfast.cli.output import age, facts, paint, print_text, say_state, shorten
 from holdfast.core.placement.ranks import name_ranks, say_names
 from holdfast.core.progress.pace import find_still, say_unbeaten
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState
+from holdfast.core.words import count_of, short_bytes, split_span
 from holdfast.errors import NotFound
 
 if TYPE_CHECKING:
@@ -204,21 +195,21 @@ def _job_text(
     wants = [
         count_of(job.gpus, "GPU") if job.gpus else "",
         count_of(job.cpu_slots, "CPU slot") if job.cpu_slots else "",
-        size(job.memory_bytes) if job.memory_bytes else "",
+        short_bytes(job.memory_bytes) if job.memory_bytes else "",
         f"for each of {job.tasks} tasks, {spec.placement}" if job.tasks > 1 else "",
     ]
     steps = ended = ""
     if job.step is not None:
         steps = f"{job.step}{f'/{job.total}' if job.total else ''}, beat {age(job.beat_at)} ago"
         if still := find_still(job.beat_at, job.moved_at):
-            steps += f", the step has stood for {span(still)}"
+            steps += f", the step has stood for {split_span(still)}"
     elif job.state is JobState.RUNNING and job.started_at is not None and not spec.executor:
         waited = age(job.started_at)
         steps = say_unbeaten(waited, beats=job.best_step is not None)
     if job.ended_at is not None:
         ended = f"{age(job.ended_at)} ago"
         if job.started_at is not None:
-            ended += f" after {span((job.ended_at - job.started_at).total_seconds())}"
+            ended += f" after {split_span((job.ended_at - job.started_at).total_seconds())}"
     lines = [
         ("id", job.id),
         ("name", job.name),
@@ -258,12 +249,12 @@ def _job_text(
 def _say_peak(job: JobView, attempts: Sequence[AttemptRecord]) -> str:
     """Return, as text, the highest peak of memory among the ranks of the newest attempt whose
     peaks are known."""
-    limit = f" of {size(job.memory_bytes)}" if job.memory_bytes else ""
+    limit = f" of {short_bytes(job.memory_bytes)}" if job.memory_bytes else ""
     each = f" of the rank that held most, of {job.tasks}" if job.tasks > 1 else ""
     for attempt in reversed(attempts):
         peaks = [m.facts.max_memory_bytes for m in attempt.members if m.facts is not None]
         if any(peaks):
-            return f"{size(max(peaks))}{limit}{each}"
+            return f"{short_bytes(max(peaks))}{limit}{each}"
     return ""
 
 
@@ -272,8 +263,8 @@ def _say_preemptible(spec: JobSpec) -> str:
     if not spec.preemptible:
         return ""
     least, notice = spec.preempt_min_run_seconds, spec.notice_seconds
-    after = "" if least is None else f", after {span(least)} of running"
-    return f"yes{after}" + ("" if notice is None else f", with {span(notice)} to save")
+    after = "" if least is None else f", after {split_span(least)} of running"
+    return f"yes{after}" + ("" if notice is None else f", with {split_span(notice)} to save")
 
 
 _SOURCES = {"job": "its submission's", "history": "as the last jobs of its name"}
@@ -283,19 +274,19 @@ def _say_limit(limits: JobLimits) -> str:
     if limits.time_limit_seconds is None:
         return "none"
     source = limits.time_limit_source
-    text = f"{span(limits.time_limit_seconds)}, {_SOURCES.get(source, f'of the {source}')}"
+    text = f"{split_span(limits.time_limit_seconds)}, {_SOURCES.get(source, f'of the {source}')}"
     if limits.stops_at is not None:
-        text += f", {span(max(0.0, -_seconds_since(limits.stops_at)))} left"
+        text += f", {split_span(max(0.0, -_seconds_since(limits.stops_at)))} left"
     return text
 
 
 def _say_expected(limits: JobLimits) -> str:
     if limits.expected_seconds is None:
         return ""
-    text = f"{span(limits.expected_seconds)}, {_SOURCES.get(limits.expected_source, '')}"
+    text = f"{split_span(limits.expected_seconds)}, {_SOURCES.get(limits.expected_source, '')}"
     if limits.expected_at is not None:
         over = _seconds_since(limits.expected_at)
-        text += f", {span(abs(over))} {'over, and it goes on' if over > 0 else 'left'}"
+        text += f", {split_span(abs(over))} {'over, and it goes on' if over > 0 else 'left'}"
     return text
 
 

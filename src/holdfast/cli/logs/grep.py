@@ -13,7 +13,8 @@ from holdfast.cli.endings import EXIT_FAILED
 from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import act_on
 from holdfast.cli.options import COUNT, POSITIVE, read_since
-from holdfast.cli.output import count_of, note, print_text, size, style
+from holdfast.cli.output import note, print_text, style
+from holdfast.core.words import count_of, short_bytes
 from holdfast.errors import ValidationError
 from holdfast.wire.logs.search import LogFound, LogSearchEnd
 
@@ -149,8 +150,8 @@ def _tell_end(end: LogSearchEnd) -> None:
     """Say what was searched, and what was not."""
     searched = f"{count_of(end.streams, 'stream')} of {count_of(end.jobs, 'job')}"
     note(
-        f"{count_of(end.matches, 'match', 'matches')} in {searched}; {size(end.kept_bytes)} are kept, "
-        f"of which {size(end.read_bytes)} were read"
+        f"{count_of(end.matches, 'match', 'matches')} in {searched}; {short_bytes(end.kept_bytes)} are kept, "
+        f"of which {short_bytes(end.read_bytes)} were read"
     )
     if end.stopped == "max":
         note("there may be more: the search ended at --max")
@@ -158,5 +159,5 @@ def _tell_end(end: LogSearchEnd) -> None:
         note("there may be more: the search ran out of time; name jobs, a project or --since")
     if end.missing_bytes:
         note(
-            f"{size(end.missing_bytes)} were not searched, because they are not kept (log_keep_mb)"
+            f"{short_bytes(end.missing_bytes)} were not searched, because they are not kept (log_keep_mb)"
         )

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli.face import Face, talks
 from holdfast.cli.options import read_seconds
-from holdfast.cli.output import age, paint, span, table, table_and_texts
+from holdfast.cli.output import age, paint, table, table_and_texts
+from holdfast.core.words import say_bytes
 from holdfast.errors import ValidationError
+from holdfast.wire.states import tell_state
 
 if TYPE_CHECKING:
-    from holdfast.core.host_faults import Hindrance
     from holdfast.wire.api import HostView
 
 _MEMORY_LIMITS = {"group": "kernel", "watch": "watch", "": "-"}
@@ -79,8 +79,8 @@ def telemetry(face: Face, host: str, hours: bool, last: str) -> None:
             str(p.gpu),
             _number(p.utilisation_percent, " %"),
             _number(p.utilisation_max, " %"),
-            _gib(p.memory_used_max_bytes),
-            _gib(p.memory_total_bytes),
+            _bytes(p.memory_used_max_bytes),
+            _bytes(p.memory_total_bytes),
             _number(p.temperature_max_celsius, " °C"),
         )
         for p in found.points
@@ -88,12 +88,12 @@ def telemetry(face: Face, host: str, hours: bool, last: str) -> None:
     face.show(found, table(header, lines) if lines else f"{host} told of no GPUs in that time")
 
 
+def _bytes(value: int | None) -> str:
+    return "?" if value is None else say_bytes(value)
+
+
 def _number(value: float | None, unit: str) -> str:
     return "?" if value is None else f"{value:.0f}{unit}"
-
-
-def _gib(value: int | None) -> str:
-    return "?" if value is None else f"{value / 2**30:.1f} GiB"
 
 
 @hosts.command()
@@ -133,7 +133,7 @@ def hosts_table(rows: Sequence[HostView]) -> str:
                 (
                     h.id,
                     h.name,
-                    _say_state(h) + ("*" if h.probe == "scripted" else ""),
+                    tell_state(h).word + ("*" if h.probe == "scripted" else ""),
                     _slots(h, "cpu"),
                     _slots(h, "gpu"),
                     *((_MEMORY_LIMITS.get(h.memory_limits, h.memory_limits),) if watched else ()),
@@ -142,7 +142,7 @@ def hosts_table(rows: Sequence[HostView]) -> str:
                     *((",".join(h.models) or "-",) if loaded else ()),
                     *(_say_rental(h) if rented else ()),
                 ),
-                _say_reason(h),
+                tell_state(h).sentence,
             )
             for h in rows
         ],
@@ -156,39 +156,6 @@ def _say_rental(host: HostView) -> tuple[str, str, str]:
     return host.pool, host.offer, f"{host.usd_per_hour or 0.0:.2f}"
 
 
-def _say_state(host: HostView) -> str:
-    if host.dead:
-        return "dead"
-    aside = any(fault.part == "starts" for fault in host.faults)
-    return "aside" if aside and host.state.value == "active" else host.state.value
-
-
-def _say_reason(host: HostView) -> str:
-    """Return the reason of a host's state, for a drain with the time at which tasks are stopped;
-    and the parts of the host that cannot work now. An active host has those alone."""
-    faults = [_say_fault(fault) for fault in host.faults]
-    state = "" if faults and host.state.value == "active" else _say_state_reason(host)
-    return "; ".join([*([state] if state else []), *faults])
-
-
-def _say_state_reason(host: HostView) -> str:
-    if host.provider_says:
-        return f"its provider says: {host.provider_says}"
-    if host.drain_deadline is None:
-        return host.reason
-    left = -(datetime.now(UTC) - host.drain_deadline).total_seconds()
-    text = f"its tasks are stopped {f'in {span(left)}' if left > 0 else 'now'}"
-    return f"{text}: {host.reason}" if host.reason else text
-
-
-def _say_fault(fault: Hindrance) -> str:
-    what = {"starts": "set aside", "containers": "no containers"}.get(fault.part)
-    what = what or f"no calls of app {', '.join(fault.apps)}"
-    devices = ", ".join(map(str, fault.devices))
-    held = f" (GPU {devices} held)" if devices else ""
-    return f"{what}{held}: {fault.reason}"
-
-
 def _slots(host: HostView, kind: str) -> str:
     slots = host.slots.get(kind, {})
     return f"{slots.get('busy', 0)}/{slots.get('total', 0)}"
@@ -197,7 +164,8 @@ def _slots(host: HostView, kind: str) -> str:
 def _act(face: Face, names: Sequence[str], verb: str, reason: str, **how: Any) -> None:
     with face.client() as client:
         done = [client.act_on_host(name, verb, reason, **how) for name in names]
-    text = "\n".join(f"{h.name}  {paint(h.state.value)}  {_say_reason(h)}".rstrip() for h in done)
+    told = [(h.name, tell_state(h)) for h in done]
+    text = "\n".join(f"{name}  {paint(at.word)}  {at.sentence}".rstrip() for name, at in told)
     face.show(done[0] if len(done) == 1 else done, text)
 
 

@@ -20,6 +20,7 @@ from holdfast.core.fleet.pool_files import read_pools
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.errors import HoldfastError, ValidationError
 from holdfast.wire.pools import PoolStatus
+from holdfast.wire.states import tell_state
 
 
 def pools_table(rows: Sequence[PoolStatus]) -> str:
@@ -37,9 +38,9 @@ def pools_table(rows: Sequence[PoolStatus]) -> str:
                     f"{p.usd_per_hour:.2f}",
                     f"${p.spent_today_usd:.2f}",
                     f"${p.forecast_today_usd:.2f}",
-                    p.word,
+                    tell_state(p).word,
                 ),
-                _say_state(p),
+                tell_state(p).sentence,
             )
             for p in rows
         ],
@@ -50,16 +51,6 @@ def pools_table(rows: Sequence[PoolStatus]) -> str:
 def pool_table(pool: PoolStatus) -> str:
     """Draw the table of one pool."""
     return pools_table([pool])
-
-
-def _say_state(pool: PoolStatus) -> str:
-    """Return why a pool rents nothing now; "" where it would."""
-    if pool.deleted_at is not None:
-        goes = "its hosts go as they fall idle, then it is forgotten"
-        return f"{goes}; {pool.blocked} (or: pools delete --forget)" if pool.blocked else goes
-    if pool.paused_at is not None:
-        return pool.paused_reason
-    return pool.blocked or "; ".join(pool.provider_says)
 
 
 @resource(
@@ -175,7 +166,7 @@ def set_pool(client: Client, name: str, changes: Sequence[str]) -> PoolStatus:
     return client.set_pool(name, given)
 
 
-@pools.add("scale", pool_table)
+@pools.add("scale", pool_table, act="pool.scale")
 @click.option("--min", "least", type=int, help="Hosts kept, with or without work.")
 @click.option("--max", "most", type=int, help="Hosts at most.")
 @click.option("--buffer", type=int, help="Idle hosts kept ready while others are busy.")
@@ -191,10 +182,10 @@ def scale(
     return client.scale_pool(name, min=least, max=most, buffer=buffer)
 
 
-@pools.add("pause", pool_table)
+@pools.add("pause", pool_table, act="pool.pause", asks=True)
 @click.option("--reason", default="", help="Shown by `pools` and `why`.")
 def pause(client: Client, name: str, reason: str) -> PoolStatus:
-    """Have a pool spawn nothing and shrink by nothing.
+    """Have a pool rent no machine and end none until it is resumed.
 
     \b
     Example:
@@ -203,9 +194,9 @@ def pause(client: Client, name: str, reason: str) -> PoolStatus:
     return client.pause_pool(name, reason)
 
 
-@pools.add("resume", pool_table)
+@pools.add("resume", pool_table, act="pool.resume")
 def resume(client: Client, name: str) -> PoolStatus:
-    """Have a pool scale again. One whose spawns failed rents at once, as if none had.
+    """Have a pool rent and end machines again, at once, as if no rental had failed.
 
     \b
     Example:
@@ -214,7 +205,7 @@ def resume(client: Client, name: str) -> PoolStatus:
     return client.resume_pool(name)
 
 
-@pools.add("delete", pool_table)
+@pools.add("delete", pool_table, act="pool.delete", asks=True)
 @click.option(
     "--forget",
     is_flag=True,

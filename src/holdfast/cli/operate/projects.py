@@ -8,9 +8,10 @@ import click
 
 from holdfast.cli.operate.config import read_changes, value_text
 from holdfast.cli.operate.resource import Columns, draw_columns, resource
-from holdfast.cli.output import count_of, facts, note
+from holdfast.cli.output import facts, note
 from holdfast.client.synchronous import Client
 from holdfast.core.records import ProjectRecord
+from holdfast.core.words import count_of
 
 COLUMNS: Columns[ProjectRecord] = {
     "PROJECT": lambda p: p.name,

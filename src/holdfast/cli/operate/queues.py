@@ -12,13 +12,15 @@ from holdfast.cli.operate.resource import Columns, draw_columns, resource
 from holdfast.client.synchronous import Client
 from holdfast.core.records import QueueRecord
 from holdfast.core.settings.table import QUEUE_PRESETS
+from holdfast.wire.states import tell_state
 
 COLUMNS: Columns[QueueRecord] = {
     "QUEUE": lambda q: q.name,
     "WAITING": lambda q: str(q.waiting),
     "QUEUED": lambda q: str(q.queued),
     "RUNNING": lambda q: str(q.running),
-    "PAUSED": lambda q: (q.paused_reason or "yes") if q.paused_at else "-",
+    "STATE": lambda q: tell_state(q).word,
+    "REASON": lambda q: tell_state(q).sentence or "-",
     "SETTINGS": lambda q: " ".join(f"{k}={value_text(v)}" for k, v in q.settings.items()) or "-",
 }
 
@@ -47,8 +49,7 @@ def queues(client: Client) -> Sequence[QueueRecord]:
 
 
 def _line(queue: QueueRecord) -> str:
-    state = "paused" if queue.paused_at else "open"
-    return f"{queue.name}: {state}, {queue.queued} queued, {queue.running} running"
+    return f"{queue.name}: {tell_state(queue).word}, {queue.queued} queued, {queue.running} running"
 
 
 @queues.add("show", queue_table)
@@ -96,7 +97,7 @@ def preset(face: Face, name: str) -> None:
     face.show(made, queues_table(made))
 
 
-@queues.add("pause", _line)
+@queues.add("pause", _line, act="queue.pause", asks=True)
 @click.option("--reason", default="", help="Shown by `why`.")
 @click.option("--hard", is_flag=True, help="Also stop running jobs, at no charge.")
 def pause(client: Client, name: str, reason: str, hard: bool) -> QueueRecord:
@@ -109,7 +110,7 @@ def pause(client: Client, name: str, reason: str, hard: bool) -> QueueRecord:
     return client.pause_queue(name, reason, hard=hard)
 
 
-@queues.add("resume", _line)
+@queues.add("resume", _line, act="queue.resume")
 def resume(client: Client, name: str) -> QueueRecord:
     """Start jobs from a queue again.
 
@@ -120,7 +121,7 @@ def resume(client: Client, name: str) -> QueueRecord:
     return client.resume_queue(name)
 
 
-@queues.deletes()
+@queues.deletes(act="queue.delete")
 def delete(client: Client, name: str) -> None:
     """Delete a queue that has no unfinished jobs.
 

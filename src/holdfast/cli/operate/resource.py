@@ -8,6 +8,7 @@ a kind by itself lists, as its `list` does. Another word for an act is answered 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
@@ -15,8 +16,9 @@ from typing import Any, TypeVar
 import click
 
 from holdfast.cli.face import Face, talks
-from holdfast.cli.output import table
+from holdfast.cli.output import note, say_state, table
 from holdfast.client.synchronous import Client
+from holdfast.wire.states import tell_state
 
 R = TypeVar("R")
 Columns = Mapping[str, Callable[[R], str]]  # head → the cell of a row
@@ -24,11 +26,19 @@ Ask = Callable[..., Any]  # gets a client, the id of one thing where it is about
 Opens = Callable[[Face], AbstractContextManager[Any]]
 Wraps = Callable[[Callable[..., Any]], Callable[..., Any]]
 
+_YES = click.option("--yes", "-y", is_flag=True, help="Do not ask.")
+
 
 def draw_columns(columns: Columns[R], rows: Sequence[R], elastic: int = -1) -> str:
     """Draw rows as a table; the elastic column is the first to be narrowed."""
     cells = [[cell(row) for cell in columns.values()] for row in rows]
     return table(tuple(columns), cells, elastic=elastic)
+
+
+def say_state_of(label: str, thing: object) -> str:
+    """Return a line with a thing's state and why it is in it."""
+    shown = tell_state(thing)
+    return f"{label}: {say_state(shown.word, shown.sentence)}"
 
 
 class Resource(click.Group):
@@ -39,33 +49,59 @@ class Resource(click.Group):
     opens: Opens  # what the commands' functions get: a client, if nothing else is said
     wraps: Wraps  # adds the options that all of the commands have
 
-    def add(self, name: str, says: Callable[[Any], str]) -> Callable[[Ask], Ask]:
-        """Add a command on one thing, which prints what its function returns."""
+    def add(
+        self, name: str, says: Callable[[Any], str], *, act: str = "", asks: bool = False
+    ) -> Callable[[Ask], Ask]:
+        """Add a command on one thing, which prints what its function returns. act: the name of what it
+        does (`wire.acts`), whose consequence a person is told. asks: a person at a terminal is asked
+        first, because the act ends or holds work."""
 
         def add(function: Ask) -> Ask:
-            def run(face: Face, subject: str, **options: Any) -> None:
+            def run(face: Face, subject: str, yes: bool = False, **options: Any) -> None:
+                told = _tell(act, subject, asks and not yes) if act else ""
                 with self.opens(face) as client:
                     found = function(client, self.find(client, subject), **options)
                 face.show(found, says(found))
+                if told:
+                    note(told)
 
-            self.command(name)(self.subject(_as_command(function, run, wraps=self.wraps)))
+            made = _as_command(function, run, wraps=self.wraps)
+            self.command(name)(self.subject(_YES(made) if asks else made))
             return function
 
         return add
 
-    def deletes(self, name: str = "delete", done: str = "deleted") -> Callable[[Ask], Ask]:
-        """Add the command that ends one thing."""
+    def deletes(
+        self, name: str = "delete", done: str = "deleted", *, act: str = ""
+    ) -> Callable[[Ask], Ask]:
+        """Add the command that ends one thing. act: as in `add`; a person is asked first."""
 
         def add(function: Ask) -> Ask:
-            def run(face: Face, subject: str) -> None:
+            def run(face: Face, subject: str, yes: bool = False) -> None:
+                told = _tell(act, subject, not yes) if act else ""
                 with self.opens(face) as client:
                     function(client, self.find(client, subject))
                 face.show({done: subject}, f"{subject}: {done}")
+                if told:
+                    note(told)
 
-            self.command(name)(self.subject(_as_command(function, run, wraps=self.wraps)))
+            made = _as_command(function, run, wraps=self.wraps)
+            self.command(name)(self.subject(_YES(made) if act else made))
             return function
 
         return add
+
+
+def _tell(name: str, subject: str, asks: bool) -> str:
+    """Return the consequence of an act, which is said once it is done; "" where a person was asked
+    with it. Raises click.Abort where the person says no."""
+    from holdfast.wire.acts import ACTS
+
+    act = ACTS[name]
+    if not (asks and sys.stdin.isatty() and sys.stderr.isatty()):
+        return act.ask
+    click.confirm(f"{act.button} {subject}? {act.ask}", abort=True, err=True)
+    return ""
 
 
 def resource(

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.face import Face, talks
-from holdfast.cli.output import count_of, facts, table
+from holdfast.cli.output import facts, table
+from holdfast.core.words import count_of
 
 if TYPE_CHECKING:
     from holdfast.wire.api import RetriesView

@@ -11,22 +11,17 @@ from holdfast.cli.output import age, note
 from holdfast.client.synchronous import Client
 from holdfast.core.records import TokenRecord
 from holdfast.errors import NotFound
+from holdfast.wire.states import tell_state
 
 COLUMNS: Columns[TokenRecord] = {
     "ID": lambda t: t.id,
     "ROLE": lambda t: t.role,
     "USER": lambda t: "-" if t.role == "join" else t.acts_for,
     "NAME": lambda t: t.name or "-",
-    "STATE": lambda t: _state(t),
+    "STATE": lambda t: tell_state(t).word,
     "AGE": lambda t: age(t.created_at),
     "EXPIRES": lambda t: age(t.expires_at),
 }
-
-
-def _state(token: TokenRecord) -> str:
-    if token.revoked_at:
-        return "revoked"
-    return "spent" if token.role == "join" and token.used_at else "good"
 
 
 @resource("ID", lambda rows: draw_columns(COLUMNS, rows, elastic=3))
@@ -89,7 +84,7 @@ def show(client: Client, token_id: str) -> TokenRecord:
     raise NotFound(f"there is no token {token_id[:64]!r}; `holdfast token list` lists them")
 
 
-@token.deletes("revoke", "revoked")
+@token.deletes("revoke", "revoked", act="token.revoke")
 def revoke(client: Client, token_id: str) -> None:
     """End a token; it is refused within seconds.
 

@@ -11,13 +11,14 @@ import click
 
 from holdfast.cli.endings import EXIT_FAILED
 from holdfast.cli.face import Face, talks
-from holdfast.cli.operate.resource import Columns, draw_columns, resource
+from holdfast.cli.operate.resource import Columns, draw_columns, resource, say_state_of
 from holdfast.cli.options import POSITIVE, read_seconds
-from holdfast.cli.output import age, facts, note, table
+from holdfast.cli.output import age, facts, note, say_state, table
 from holdfast.client.synchronous import Client
 from holdfast.core.ids import ID_PATTERN
 from holdfast.core.webhooks.values import DeliveryRecord, WebhookRecord
 from holdfast.errors import NotFound, ValidationError
+from holdfast.wire.states import tell_state
 
 SECRET = click.option(
     "--secret-file", metavar="FILE", help="Your own secret (16 to 256 characters); - is stdin."
@@ -27,7 +28,7 @@ SECRET = click.option(
 COLUMNS: Columns[WebhookRecord] = {
     "ID": lambda h: h.id,
     "NAME": lambda h: h.name or "-",
-    "STATE": lambda h: h.state.value,
+    "STATE": lambda h: tell_state(h).word,
     "TO": lambda h: h.url,
     "EVENTS": lambda h: ",".join(h.events) or "(all)",
     "PROJECT": lambda h: h.project or "-",
@@ -91,7 +92,7 @@ def _describe(hook: WebhookRecord) -> str:
             ("url", hook.url),
             ("events", ", ".join(hook.events) or "all, except those about webhooks"),
             ("project", hook.project or "every project"),
-            ("state", hook.state.value + (f": {hook.reason}" if hook.reason else "")),
+            ("state", say_state(tell_state(hook).word, tell_state(hook).sentence)),
             ("old secret", f"signs too until {until:%Y-%m-%d %H:%M} UTC" if until else ""),
             ("deliveries", f"{hook.pending} pending, {hook.dead} dead"),
         )
@@ -200,7 +201,7 @@ def set_webhook(
     return client.change_webhook(webhook_id, **changes)
 
 
-@webhooks.deletes()
+@webhooks.deletes(act="hook.delete")
 def delete(client: Client, webhook_id: str) -> None:
     """Forget a webhook and its deliveries.
 
@@ -322,7 +323,7 @@ def redeliver(face: Face, subject: str, delivery_ids: Sequence[str], dead: bool)
     face.show(rows, _deliveries_table(rows))
 
 
-@webhooks.add("pause", lambda hook: f"{hook.id}: {hook.state.value}, {hook.reason}")
+@webhooks.add("pause", lambda hook: say_state_of(hook.id, hook), act="hook.pause", asks=True)
 @click.option("--reason", default="", help="Shown with the webhook.")
 def pause(client: Client, webhook_id: str, reason: str) -> WebhookRecord:
     """Send nothing more to a webhook. Its events are kept as long as history is.
@@ -334,7 +335,7 @@ def pause(client: Client, webhook_id: str, reason: str) -> WebhookRecord:
     return client.pause_webhook(webhook_id, reason)
 
 
-@webhooks.add("resume", lambda hook: f"{hook.id}: {hook.state.value}, {hook.pending} pending")
+@webhooks.add("resume", lambda hook: say_state_of(hook.id, hook), act="hook.resume")
 def resume(client: Client, webhook_id: str) -> WebhookRecord:
     """Send again, from the event at which the webhook stopped.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from holdfast.cli.output import columns, printable, span, table
+from holdfast.cli.output import columns, printable, table
 from holdfast.cli.report.words import (
     NAMES,
     find_mostly,
@@ -20,6 +20,7 @@ from holdfast.cli.report.words import (
 )
 from holdfast.core.report.idle import IdleJob
 from holdfast.core.report.rows import HoursReport, ReportRow
+from holdfast.core.words import split_span
 
 _BAR_COLUMNS = 24
 _WIDEST = 100
@@ -96,7 +97,7 @@ def draw_idle(jobs: Sequence[IdleJob]) -> str:
             job.owner or "-",
             job.project,
             str(job.gpus),
-            span(job.idle_seconds),
+            split_span(job.idle_seconds),
             "?" if job.usd is None else f"{job.usd:,.2f}",
             _say_next(job),
         ]

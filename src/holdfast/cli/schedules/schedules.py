@@ -12,13 +12,14 @@ import click
 from holdfast.cli.code.workdir import CODE_OPTIONS, find_code
 from holdfast.cli.face import Face, talks
 from holdfast.cli.jobs.submit import read_job, takes_spec
-from holdfast.cli.operate.resource import Columns, draw_columns, resource
+from holdfast.cli.operate.resource import Columns, draw_columns, resource, say_state_of
 from holdfast.cli.options import OWNER, POSITIVE, add_options, choose_owner
-from holdfast.cli.output import facts, paint, print_text, span, table
+from holdfast.cli.output import facts, paint, print_text, table
 from holdfast.client.synchronous import Client
 from holdfast.core.arrays.records import ScheduleRecord, ScheduleRunRecord
 from holdfast.core.records import JobRecord
 from holdfast.core.settings.resolve import parse_duration
+from holdfast.core.words import split_span
 
 COLUMNS: Columns[ScheduleRecord] = {
     "SCHEDULE": lambda row: row.name,
@@ -126,7 +127,7 @@ def show(face: Face, subject: str, limit: int) -> None:
         print_text("\n" + _runs_table(runs))
 
 
-@schedules.add("pause", lambda made: f"{made.name}: paused: {made.paused_reason}")
+@schedules.add("pause", lambda made: say_state_of(made.name, made), act="schedule.pause", asks=True)
 @click.option("--reason", default="", help="Shown with it.")
 def pause(client: Client, name: str, reason: str) -> ScheduleRecord:
     """Let none of its times come.
@@ -138,7 +139,7 @@ def pause(client: Client, name: str, reason: str) -> ScheduleRecord:
     return client.pause_schedule(name, reason)
 
 
-@schedules.add("resume", lambda row: _say_next(row))
+@schedules.add("resume", lambda row: _say_next(row), act="schedule.resume")
 def resume(client: Client, name: str) -> ScheduleRecord:
     """Let its times come again, from now on: those of the pause are not caught up.
 
@@ -166,7 +167,7 @@ def update(client: Client, name: str, **options: Any) -> ScheduleRecord:
     return client.pin_schedule(name, find_code(client, options, project))
 
 
-@schedules.deletes()
+@schedules.deletes(act="schedule.delete")
 def delete(client: Client, name: str) -> None:
     """Forget a schedule. Its jobs stay.
 
@@ -177,7 +178,7 @@ def delete(client: Client, name: str) -> None:
     client.delete_schedule(name)
 
 
-@schedules.add("run-now", lambda job: job.id)
+@schedules.add("run-now", lambda job: job.id, act="schedule.run")
 def run_now(client: Client, name: str) -> JobRecord:
     """Submit its job now, beside its times, and print the job's id.
 
@@ -241,7 +242,7 @@ def _describe(row: ScheduleRecord) -> str:
 
 def _say_when(row: ScheduleRecord) -> str:
     if row.spec.every_seconds is not None:
-        text = span(row.spec.every_seconds)
+        text = split_span(row.spec.every_seconds)
         for nothing in ("00s", "00m", "00h"):
             text = text.removesuffix(nothing)
         return f"every {text}"

@@ -1,12 +1,12 @@
 """Manage the data folder of one `holdfast up`: its lock, its files, an earlier `up`'s processes.
 
--     A folder has one `up`, which has locked it (flock). The kernel releases the lock however the
-      process dies, so that no lock is ever stale.
+- A folder has one `up`, which has locked it (flock). The kernel releases the lock however the
+  process dies, so that no lock is ever stale.
 UP-2  A leftover process is known by its pid, its start time and its working folder, which is the
       data folder, and is signalled through a pidfd, because the pid alone may be another process's
       by now, and the record of a copied folder names processes of the original.
--     The file `url` exists exactly while jobs can be sent to its address: it is written last at the
-      start and removed first at the stop.
+- The file `url` exists exactly while jobs can be sent to its address: it is written last at the
+  start and removed first at the stop.
 """
 
 import json

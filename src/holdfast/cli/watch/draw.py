@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.cli.output import count_columns, count_of, paint, printable, shorten, span
+from holdfast.cli.output import count_columns, paint, printable, shorten
 from holdfast.cli.watch.progress import find_estimate, say_left
+from holdfast.core.words import count_of, split_span
 
 if TYPE_CHECKING:
     from holdfast.core.gpus import GpuTelemetry
@@ -167,7 +168,7 @@ def draw_jobs(view: View, chosen: str, columns: int, lines: int) -> list[str]:
         ran = (
             ""
             if job.started_at is None
-            else span(max(0.0, (view.at - job.started_at).total_seconds()))
+            else split_span(max(0.0, (view.at - job.started_at).total_seconds()))
         )
         state = _fit(job.state.value, _STATE_COLUMNS)
         mark = ">" if job.id == chosen else " "

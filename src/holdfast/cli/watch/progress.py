@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from holdfast.cli.face import Face
-from holdfast.cli.output import span
 from holdfast.cli.watch.live_line import LiveLine
 from holdfast.core.progress.pace import Estimate, estimate
+from holdfast.core.words import split_span
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def say_rate(found: Estimate) -> str:
 
 def say_left(found: Estimate) -> str:
     """Write the time left; an empty text where the time is not known."""
-    return "" if found.left_seconds is None else span(found.left_seconds)
+    return "" if found.left_seconds is None else split_span(found.left_seconds)
 
 
 def say_estimate(found: Estimate) -> str:

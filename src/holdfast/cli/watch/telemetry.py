@@ -10,9 +10,10 @@ import click
 from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import one_job
 from holdfast.cli.options import COUNT, JOB, POSITIVE, read_seconds
-from holdfast.cli.output import size, table
+from holdfast.cli.output import table
 from holdfast.core.placement.ranks import name_ranks
 from holdfast.core.readings.points import MAX_RANKS
+from holdfast.core.words import short_bytes
 
 if TYPE_CHECKING:
     from holdfast.core.readings.records import JobTelemetryView
@@ -48,7 +49,7 @@ def telemetry(
 
 
 def _draw(view: JobTelemetryView, ranks: Sequence[int]) -> str:
-    limit = size(view.memory_limit_bytes) if view.memory_limit_bytes else "-"
+    limit = short_bytes(view.memory_limit_bytes) if view.memory_limit_bytes else "-"
     lines = [
         (
             f"{p.at:%m-%d %H:%M}",
@@ -56,7 +57,7 @@ def _draw(view: JobTelemetryView, ranks: Sequence[int]) -> str:
             str(p.attempt),
             f"{p.cores:.2f}",
             f"{p.cores_max:.2f}",
-            size(p.memory_max_bytes),
+            short_bytes(p.memory_max_bytes),
             limit,
         )
         for p in view.points

@@ -14,16 +14,24 @@ from holdfast.cli.endings import EXIT_FAILED, EXIT_OK, EXIT_TIMEOUT
 from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import act_on
 from holdfast.cli.options import read_seconds
-from holdfast.cli.output import note, say_state, span
+from holdfast.cli.output import note, say_state
 from holdfast.cli.watch.live_line import LiveLine
 from holdfast.client.jobs.waiting import Work, wait_for_ends
-from holdfast.client.rest import RestCall, get, path_of
-from holdfast.core.arrays.records import ArrayRecord
+from holdfast.client.late import LateModule
+from holdfast.client.rest import RestCall, ask
 from holdfast.core.ids import ID_PATTERN
+from holdfast.core.words import split_span
 from holdfast.errors import NotFound
 
 if TYPE_CHECKING:
     from holdfast.client import Client
+    from holdfast.wire.operations import arrays as on_arrays
+    from holdfast.wire.operations import jobs as on_jobs
+    from holdfast.wire.operations import workflows as on_workflows
+else:
+    on_arrays = LateModule("holdfast.wire.operations.arrays")
+    on_jobs = LateModule("holdfast.wire.operations.jobs")
+    on_workflows = LateModule("holdfast.wire.operations.workflows")
 
 
 def choose_exit_code(works: Sequence[Work], *, first: bool) -> int:
@@ -94,23 +102,19 @@ def _wait_outputs(client: Client, works: Sequence[Work], seconds: float | None) 
 def _find(client: Client, word: str) -> RestCall[Work]:
     """Return the call that reads the job, the array or the run that a word names. Raises
     NotFound."""
-    from holdfast.wire.api import JobView
-    from holdfast.wire.workflows import RunView
 
     def find_job(job_id: str) -> RestCall[Work]:
         if ID_PATTERN.fullmatch(word):  # the only word that was taken unseen
             client.job(job_id)
-        return get(path_of("jobs", job_id), JobView)
+        return ask(on_jobs.GET_JOB, job_id)
 
     try:
-        return act_on(
-            client, word, find_job, lambda array: get(path_of("arrays", array.id), ArrayRecord)
-        )
+        return act_on(client, word, find_job, lambda array: ask(on_arrays.GET_ARRAY, array.id))
     except NotFound:
         if not ID_PATTERN.fullmatch(word):
             raise
         try:
-            return get(path_of("workflows", client.workflow(word).id), RunView)
+            return ask(on_workflows.GET_RUN, client.workflow(word).id)
         except NotFound:
             pass
         raise
@@ -119,13 +123,11 @@ def _find(client: Client, word: str) -> RestCall[Work]:
 def _say_progress(works: Sequence[Work], seconds: float) -> str:
     if len(works) == 1:
         (work,) = works
-        return (
-            f"{work.id} {say_state(work.state.value, getattr(work, 'reason', ''))}, {span(seconds)}"
-        )
+        return f"{work.id} {say_state(work.state.value, getattr(work, 'reason', ''))}, {split_span(seconds)}"
     counts = Counter(work.state.value for work in works)
     ended = sum(work.state.terminal for work in works)
     states = ", ".join(f"{state} {count}" for state, count in sorted(counts.items()))
-    return f"{ended} of {len(works)} have ended ({states}), {span(seconds)}"
+    return f"{ended} of {len(works)} have ended ({states}), {split_span(seconds)}"
 
 
 def _say_end(work: Work) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from holdfast.cli.output import count_of, paint, span
+from holdfast.cli.output import paint
 from holdfast.core.states import HUES, Hue
+from holdfast.core.words import count_of, split_span
 
 if TYPE_CHECKING:
     from holdfast.core.workflows.records import NodeRecord, RunRecord
@@ -118,7 +119,7 @@ def _say_node(node: NodeRecord, by_number: Mapping[int, NodeRecord], now: dateti
     state = node.state.value
     took = ""
     if node.started_at is not None:
-        took = f" {span(((node.ended_at or now) - node.started_at).total_seconds())}"
+        took = f" {split_span(((node.ended_at or now) - node.started_at).total_seconds())}"
     text = f"{_MARKS[state]} {node.name}  {paint(state)}{took}"
     if len(node.parents) > 1:
         names = [by_number[p].name for p in node.parents[:4] if p in by_number]

@@ -18,19 +18,11 @@ from holdfast.cli.code.workdir import UNSENT, send_folder, take_workdir
 from holdfast.cli.face import Face, talks
 from holdfast.cli.jobs.submit import place_here
 from holdfast.cli.options import OWNER, choose_owner
-from holdfast.cli.output import (
-    age,
-    count_of,
-    facts,
-    paint,
-    print_line,
-    print_text,
-    say_state,
-    table,
-)
+from holdfast.cli.output import age, facts, paint, print_line, print_text, say_state, table
 from holdfast.cli.workflows.tree import MAX_LINES, draw_mermaid, draw_run, list_changes
 from holdfast.client.workflows.artifacts import list_artifacts
 from holdfast.core.ids import ID_PATTERN, PREFIX_PATTERN, ends_id
+from holdfast.core.words import count_of
 from holdfast.errors import NotFound, ValidationError
 
 if TYPE_CHECKING:

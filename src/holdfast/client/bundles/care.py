@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable
 
 from holdfast.core.bundles.manifest import show_path
+from holdfast.core.words import say_bytes
 
 MAX_BYTES = 1 << 30
 TELL_BYTES = 100 << 20
@@ -68,27 +69,18 @@ def find_secrets(paths: Iterable[bytes], *, whole: bool = False) -> list[str]:
 def say_large(size: int, largest: Iterable[tuple[bytes, int]]) -> str:
     """Return a sentence on the many bytes that are about to be read and sent, with the folders that
     have most of them."""
-    names = ", ".join(f"{show_path(path)} {say_size(each)}" for path, each in largest)
+    names = ", ".join(f"{show_path(path)} {say_bytes(each)}" for path, each in largest)
     return (
-        f"{say_size(size)} are new or changed and are about to be sent, the most in {names}; "
+        f"{say_bytes(size)} are new or changed and are about to be sent, the most in {names}; "
         ".holdfastignore leaves out more"
     )
 
 
 def say_too_large(size: int, limit: int, largest: Iterable[tuple[bytes, int]]) -> str:
     """Return a sentence on what to do about a folder over the bound, with its largest folders."""
-    names = ", ".join(f"{show_path(path)} {say_size(each)}" for path, each in largest)
+    names = ", ".join(f"{show_path(path)} {say_bytes(each)}" for path, each in largest)
     return (
-        f"the folder has {say_size(size)}, and {say_size(limit)} go unless more is asked for. The largest: "
+        f"the folder has {say_bytes(size)}, and {say_bytes(limit)} go unless more is asked for. The largest: "
         f"{names}. Leave some out in .holdfastignore (`holdfast code --list` shows what goes), or send "
         "all of it with --workdir-max SIZE"
     )
-
-
-def say_size(size: float) -> str:
-    """Return a number of bytes in the units in which people say it."""
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            return f"{size:.0f} {unit}" if unit == "bytes" or size >= 10 else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.0f}"

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.client.rest import RestCall, path_of
+from holdfast.client.late import LateModule
+from holdfast.client.rest import RestCall, path_to
 from holdfast.client.scripts import Caller
 from holdfast.core.bundles.manifest import Entry, decode_manifest, list_digests
 from holdfast.core.bundles.packs import BundlePlan, decode_plan
 from holdfast.errors import HoldfastError, ValidationError
 from holdfast.laying.lay import Layer, check_piece
+
+if TYPE_CHECKING:
+    from holdfast.wire.operations import bundles as on_bundles
+else:
+    on_bundles = LateModule("holdfast.wire.operations.bundles")
 
 
 class JobCode(msgspec.Struct, frozen=True):
@@ -34,7 +41,7 @@ class CodeDifference(msgspec.Struct, frozen=True):
 def fetch_code(caller: Caller, job_id: str) -> JobCode:
     """Return the code of a job: its bundle, and the entries in it. Raises NotFound where the job
     has no code."""
-    data = caller.call(RestCall("GET", path_of("jobs", job_id, "code"), bytes))
+    data = caller.call(RestCall("GET", path_to(on_bundles.GET_JOB_PLAN, job_id), bytes))
     try:
         plan = decode_plan(data)
     except msgspec.DecodeError as error:
@@ -72,7 +79,7 @@ def restore_code(caller: Caller, code: JobCode, folder: str) -> None:
         nonlocal last
         number, at = places[sha256]
         if last[0] != number:
-            path = path_of("jobs", code.job_id, "code", "packs", code.plan.packs[number])
+            path = path_to(on_bundles.GET_JOB_PACK, code.job_id, code.plan.packs[number])
             last = number, caller.call(RestCall("GET", path, bytes))
         return check_piece(sha256, last[1][at : at + size])
 

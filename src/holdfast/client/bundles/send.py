@@ -20,7 +20,8 @@ import msgspec
 from holdfast.client.bundles.care import TELL_BYTES, say_large
 from holdfast.client.bundles.index import Index, find_place, load_index, save_index, sign
 from holdfast.client.bundles.walk import Walk, list_largest
-from holdfast.client.rest import RestCall, get, path_of, query_of, read_as, read_nothing, send
+from holdfast.client.late import LateModule
+from holdfast.client.rest import RestCall, ask, query_of, read_as, read_nothing
 from holdfast.client.scripts import Caller
 from holdfast.core.bundles.code import CodeRef
 from holdfast.core.bundles.manifest import (
@@ -37,10 +38,14 @@ from holdfast.core.bundles.manifest import (
 )
 from holdfast.core.bundles.packs import PACK_BYTES, head_of_pack
 from holdfast.errors import Conflict, HoldfastError, NotFound, ValidationError
-from holdfast.wire.bundles import BundleView, MissingAnswer, MissingRequest
+from holdfast.wire.bundles import BundleView, MissingRequest
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
+
+    from holdfast.wire.operations import bundles as on_bundles
+else:
+    on_bundles = LateModule("holdfast.wire.operations.bundles")
 
 AT_ONCE = 4
 MAX_PARTS = 2048
@@ -182,7 +187,7 @@ class FolderSender:
 
     def _is_kept(self, digest: str) -> bool:
         try:
-            self._caller.call(get(path_of("bundles", digest), BundleView, project=self._project))
+            self._caller.call(ask(on_bundles.GET_BUNDLE, digest, project=self._project))
         except NotFound:
             return False
         return True
@@ -352,7 +357,7 @@ class FolderSender:
     def _ask(self, digests: list[bytes]) -> set[bytes]:
         names = [digest.hex() for digest in digests]
         request = MissingRequest(project=self._project, digests=names)
-        call = send("POST", "/v1/bundles/missing", MissingAnswer, request)
+        call = ask(on_bundles.FIND_MISSING, body=request)
         return {bytes.fromhex(name) for name in self._caller.call(call).missing}
 
 

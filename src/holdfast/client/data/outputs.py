@@ -6,16 +6,23 @@ import hashlib
 import os
 from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.client.data.arrive import Arrival
 from holdfast.client.data.copy import MAGIC
-from holdfast.client.rest import RestCall, path_of
+from holdfast.client.late import LateModule
+from holdfast.client.rest import RestCall, path_to
 from holdfast.client.scripts import Script, take_answer
 from holdfast.core.bundles.manifest import FILE, FOLDER, LINK, Entry, decode_manifest, list_digests
 from holdfast.core.bundles.packs import BundlePlan, decode_plan
 from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.wire.operations import outputs as on_outputs
+else:
+    on_outputs = LateModule("holdfast.wire.operations.outputs")
 
 _KEPT_PACKS = 4
 
@@ -48,7 +55,9 @@ def fetch_outputs(
     strip: write the files without the folders in front of their names, and a single file under the
     name `to`, where `to` is no folder.
     """
-    where = path_of("jobs", job_id, "outputs", str(attempt), str(rank))
+    where = path_to(on_outputs.LIST_OUTPUT_FILES, job_id, str(attempt), str(rank)).removesuffix(
+        "/files"
+    )
     data = yield from take_answer(RestCall("GET", f"{where}/plan", bytes))
     plan = decode_plan(data)
     _, entries = decode_manifest(plan.manifest)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from holdfast.client.rest import RestCall, get, path_of
-from holdfast.core.records import JobRecord
+from holdfast.client.late import LateModule
+from holdfast.client.rest import RestCall, ask
 from holdfast.core.states import JobState
 from holdfast.errors import Conflict, HoldfastError, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from holdfast.client.sessions.session import TaskSession
+    from holdfast.wire.operations import jobs as on_jobs
     from holdfast.wire.sessions.messages import Kind
+else:
+    on_jobs = LateModule("holdfast.wire.operations.jobs")
 
 _MOST_SAID = 2000
 T = TypeVar("T")
@@ -101,5 +104,5 @@ class CopySessions:
         return SessionPipe(session)
 
     def _lives(self) -> bool:
-        call = get(path_of("jobs", self._job_id), JobRecord)
+        call = ask(on_jobs.GET_JOB, self._job_id)
         return self._client.call(call).state is JobState.RUNNING

@@ -4,15 +4,23 @@ one, the end of one of the newest, a unique name, `ARRAY[7]`, or `@last`."""
 from __future__ import annotations
 
 import re
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.client.jobs.last import LAST, name_last, recall_last
-from holdfast.client.rest import PageCall, get, get_pages, path_of
+from holdfast.client.late import LateModule
+from holdfast.client.rest import PageCall, ask
 from holdfast.client.scripts import Script, take_answer
 from holdfast.core.arrays.records import ArrayRecord
 from holdfast.core.ids import ID_PATTERN, PREFIX_PATTERN, ends_id
 from holdfast.core.records import JobRecord
 from holdfast.errors import NotFound, ValidationError
+
+if TYPE_CHECKING:
+    from holdfast.wire.operations import arrays as on_arrays
+    from holdfast.wire.operations import jobs as on_jobs
+else:
+    on_arrays = LateModule("holdfast.wire.operations.arrays")
+    on_jobs = LateModule("holdfast.wire.operations.jobs")
 
 T = TypeVar("T")
 MAX_CANDIDATES = 10
@@ -62,20 +70,21 @@ def find_array(word: str) -> Script[ArrayRecord | None]:
     no array has it. Raises ValidationError where several have."""
 
     def list_arrays(**which: str) -> PageCall[ArrayRecord]:
-        return get_pages(path_of("arrays"), ArrayRecord, **which, limit=2)
+        return ask(on_arrays.LIST_ARRAYS, **which, limit=2)
 
     if word in ("", ".", "..", LAST):
         return None
     if ID_PATTERN.fullmatch(word):
         try:
-            return (yield from take_answer(get(path_of("arrays", word), ArrayRecord)))
+            array: ArrayRecord = yield from take_answer(ask(on_arrays.GET_ARRAY, word))
+            return array
         except NotFound:
             return None
     found = yield from _take_first(list_arrays(name=word))
     if not found and PREFIX_PATTERN.fullmatch(word):
         found = yield from _take_first(list_arrays(prefix=word))
     if not found and ends_id(word):
-        recent = get_pages(path_of("arrays"), ArrayRecord, limit=NEWEST_ARRAYS)
+        recent = ask(on_arrays.LIST_ARRAYS, limit=NEWEST_ARRAYS)
         found = [one for one in (yield from _take_first(recent)) if one.id.endswith(word)]
     if len(found) > 1:
         ids = ", ".join(array.id for array in found)
@@ -102,14 +111,13 @@ def _find_last(url: str) -> Script[JobRecord]:
 
 
 def _take_job(job_id: str) -> Script[JobRecord]:
-    from holdfast.wire.api import JobView
-
-    return (yield from take_answer(get(path_of("jobs", job_id), JobView)))
+    job: JobRecord = yield from take_answer(ask(on_jobs.GET_JOB, job_id))
+    return job
 
 
 def _list_jobs(limit: int = MAX_CANDIDATES + 1, **which: str) -> PageCall[JobRecord]:
     show = {} if "project" in which else {"executors": "show"}
-    return get_pages(path_of("jobs"), JobRecord, **which, **show, limit=limit)
+    return ask(on_jobs.LIST_JOBS, **which, **show, limit=limit)
 
 
 def _take_first(call: PageCall[T]) -> Script[list[T]]:

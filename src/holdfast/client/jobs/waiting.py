@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from holdfast.client.late import LateModule
-from holdfast.client.rest import RestCall, get, path_of
+from holdfast.client.rest import RestCall, ask
 from holdfast.client.scripts import Script, Sleep, take_answer
 from holdfast.core.states import JobState
 from holdfast.errors import JobFailed
@@ -15,8 +15,10 @@ from holdfast.errors import JobFailed
 if TYPE_CHECKING:
     from holdfast.core.workflows.values import RunState
     from holdfast.wire import api as wire
+    from holdfast.wire.operations import jobs as on_jobs
 else:
     wire = LateModule("holdfast.wire.api")
+    on_jobs = LateModule("holdfast.wire.operations.jobs")
 
 _FIRST_PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 1.0
@@ -83,7 +85,7 @@ def wait_for_jobs(
         JobFailed: one of those that ended failed or was cancelled, where `check` is True.
         TimeoutError: the ends have not come after `timeout_seconds`.
     """
-    calls = [get(path_of("jobs", job_id), wire.JobView) for job_id in job_ids]
+    calls = [ask(on_jobs.GET_JOB, job_id) for job_id in job_ids]
     jobs = yield from wait_for_ends(calls, timeout_seconds, first=first)
     for job in jobs:
         if check and job.state.terminal and job.state is not JobState.SUCCEEDED:

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast.client.rest import PageCall, RestCall, get, get_pages, path_of, send
+from holdfast.client.late import LateModule
+from holdfast.client.rest import PageCall, RestCall, ask
 from holdfast.client.scripts import gives_each, gives_one
 from holdfast.client.specs import keyed, merge_spec
 from holdfast.core.arrays.records import ArrayRecord
 from holdfast.core.spec import JobSpec
+
+if TYPE_CHECKING:
+    from holdfast.wire.operations import arrays as on_arrays
+else:
+    on_arrays = LateModule("holdfast.wire.operations.arrays")
 
 
 class ArrayMethods:
@@ -45,7 +51,7 @@ class ArrayMethods:
     @gives_one
     def array(self, array_id: str) -> RestCall[ArrayRecord]:
         """Return one array; its members are `jobs(array=array_id)`."""
-        return get(path_of("arrays", array_id), ArrayRecord)
+        return ask(on_arrays.GET_ARRAY, array_id)
 
     @gives_each
     def arrays(
@@ -60,9 +66,8 @@ class ArrayMethods:
         page_size: int | None = None,
     ) -> PageCall[ArrayRecord]:
         """Yield arrays, newest first; `states`: with a member in one of them."""
-        return get_pages(
-            path_of("arrays"),
-            ArrayRecord,
+        return ask(
+            on_arrays.LIST_ARRAYS,
             state=list(states),
             queue=queue,
             project=project,
@@ -80,17 +85,17 @@ class ArrayMethods:
         from holdfast.wire.api import CancelRequest
 
         body = CancelRequest(reason=reason, hard=hard)
-        return send("POST", path_of("arrays", array_id, "cancel"), ArrayRecord, body)
+        return ask(on_arrays.CANCEL_ARRAY, array_id, body=body)
 
     @gives_one
     def retry_array(self, array_id: str) -> RestCall[ArrayRecord]:
         """Give each failed member another attempt, with new budgets."""
-        path = path_of("arrays", array_id, "retry")
-        return send("POST", path, ArrayRecord, repeatable=False)
+
+        return ask(on_arrays.RETRY_ARRAY, array_id)
 
 
 def _send_array(
     how: dict[str, Any], spec: JobSpec | None, fields: Mapping[str, Any]
 ) -> RestCall[ArrayRecord]:
     body = {"job": keyed(merge_spec(spec, fields)), **how}
-    return send("POST", path_of("arrays"), ArrayRecord, body)
+    return ask(on_arrays.SUBMIT_ARRAY, body=body)

@@ -17,13 +17,11 @@ from holdfast.client.rest import (
     PageCall,
     RestCall,
     ResultPage,
-    get,
-    get_pages,
-    path_of,
+    ask,
+    path_to,
     query_of,
     read_as,
     read_nothing,
-    send,
 )
 from holdfast.client.scripts import Script, gives_each, gives_one, runs, take_answer
 from holdfast.core.ids import ENTROPY_BITS, make_id
@@ -31,7 +29,9 @@ from holdfast.core.ids import ENTROPY_BITS, make_id
 if TYPE_CHECKING:
     from holdfast.core.calls.values import FunctionSpec
     from holdfast.wire import calls as wire
+    from holdfast.wire.operations import calls as on_calls
 else:
+    on_calls = LateModule("holdfast.wire.operations.calls")
     wire = LateModule("holdfast.wire.calls")
 CHUNK_CALLS, CHUNK_BYTES = 10_000, 4 * 1024 * 1024
 RESULTS_WAIT_SECONDS = 20
@@ -67,7 +67,7 @@ class CallMethods:
         body = wire.NewCallSet(
             id=set_id or make_set_id(), spec=spec, count=count, args=list(args), singles=singles
         )
-        return send("POST", path_of("call-sets"), wire.CallSetView, body)
+        return ask(on_calls.CREATE_SET, body=body)
 
     @gives_one
     def append_calls(
@@ -95,7 +95,7 @@ class CallMethods:
             count = first + len(chunk) if last else None
             if view is None:
                 new = wire.NewCallSet(id=name, spec=spec, count=count, args=chunk)
-                created = send("POST", path_of("call-sets"), wire.CallSetView, new)
+                created = ask(on_calls.CREATE_SET, body=new)
                 view = yield from take_answer(created)
             else:
                 view = yield from take_answer(_append(name, first, chunk, count))
@@ -108,14 +108,12 @@ class CallMethods:
         self, *, project: str | None = None, owner: str | None = None, page_size: int | None = None
     ) -> PageCall[wire.CallSetView]:
         """Yield call sets, newest first."""
-        return get_pages(
-            path_of("call-sets"), wire.CallSetView, project=project, owner=owner, limit=page_size
-        )
+        return ask(on_calls.LIST_SETS, project=project, owner=owner, limit=page_size)
 
     @gives_one
     def call_set(self, set_id: str) -> RestCall[wire.CallSetView]:
         """Return one call set and its counts."""
-        return get(path_of("call-sets", set_id), wire.CallSetView)
+        return ask(on_calls.GET_SET, set_id)
 
     @gives_one
     def call_results(
@@ -134,9 +132,9 @@ class CallMethods:
         wait_seconds: how long to wait for the first of them, up to 25.
         """
         which = None if indices is None else ",".join(map(str, indices))
-        return get(
-            path_of("call-sets", set_id, "results"),
-            wire.CallResults,
+        return ask(
+            on_calls.GET_RESULTS,
+            set_id,
             first=first or None,
             limit=limit,
             index=which,
@@ -147,14 +145,14 @@ class CallMethods:
     @gives_each
     def each_result(self, set_id: str, *, first: int = 0) -> PageCall[wire.CallResult]:
         """Yield the result of each call in the order of their indices, waiting for those to come."""
-        path = path_of("call-sets", set_id, "results")
+        path = path_to(on_calls.GET_RESULTS, set_id)
         query = (("first", str(first)), ("wait", str(RESULTS_WAIT_SECONDS)))
         return RestCall("GET", path, _read_page, query, cursor_name="first")
 
     @gives_one
     def call_view(self, set_id: str, index: int) -> RestCall[wire.CallView]:
         """Return one call: its state, its failed attempts, and why it is where it is."""
-        return get(path_of("call-sets", set_id, "calls", str(index)), wire.CallView)
+        return ask(on_calls.GET_CALL, set_id, str(index))
 
     @gives_each
     def call_logs(
@@ -171,7 +169,7 @@ class CallMethods:
         from holdfast.client.call_logs import CallLogFollower
 
         query = query_of(attempt=attempt, stream=stream, follow=follow or None)
-        path = path_of("call-sets", set_id, "calls", str(index), "logs")
+        path = path_to(on_calls.GET_CALL_LOGS, set_id, str(index))
         return Follow(CallLogFollower(RestCall("GET", path, read_nothing, query)))
 
     @gives_one
@@ -185,41 +183,40 @@ class CallMethods:
     ) -> RestCall[wire.CallSetView]:
         """Cancel these calls, or all of the set: at once those that wait; those that run are told and,
         after a grace or with `hard` at once, ended with their executors."""
-        return _change(set_id, "cancel", indices, reason, hard=hard)
+        return ask(on_calls.CANCEL_CALLS, set_id, body=_change(indices, reason, hard=hard))
 
     @gives_one
     def retry_calls(
         self, set_id: str, indices: Sequence[int] | None = None
     ) -> RestCall[wire.CallSetView]:
         """Make failed and cancelled calls ready again with fresh budgets: these, or all of the set."""
-        return _change(set_id, "retry", indices, "")
+        return ask(on_calls.RETRY_CALLS, set_id, body=_change(indices))
 
     @runs
     def put_value(self, data: bytes) -> Script[str]:
         """Keep a large argument of calls, and return its name, the SHA-256 of its bytes."""
         name = hashlib.sha256(data).hexdigest()
-        yield RestCall("PUT", path_of("values", name), read_nothing, body=data)
+        yield RestCall("PUT", path_to(on_calls.PUT_VALUE, name), read_nothing, body=data)
         return name
 
     @gives_one
     def value(self, sha256: str) -> RestCall[bytes]:
         """Return the bytes of a large argument or result."""
-        return RestCall("GET", path_of("values", sha256), bytes)
+        return RestCall("GET", path_to(on_calls.GET_VALUE, sha256), bytes)
 
 
 def _append(
     set_id: str, first: int, args: Sequence[str], count: int | None, cut: str = ""
 ) -> RestCall[wire.CallSetView]:
     body = wire.MoreCalls(first=first, args=list(args), count=count, cut=cut[:1000])
-    return send("POST", path_of("call-sets", set_id, "calls"), wire.CallSetView, body)
+    return ask(on_calls.APPEND_CALLS, set_id, body=body)
 
 
 def _change(
-    set_id: str, action: str, indices: Sequence[int] | None, reason: str, *, hard: bool = False
-) -> RestCall[wire.CallSetView]:
+    indices: Sequence[int] | None, reason: str = "", *, hard: bool = False
+) -> wire.CallsChange:
     named = None if indices is None else list(indices)
-    body = wire.CallsChange(indices=named, reason=reason, hard=hard)
-    return send("POST", path_of("call-sets", set_id, action), wire.CallSetView, body)
+    return wire.CallsChange(indices=named, reason=reason, hard=hard)
 
 
 def _cut(args: Iterable[str]) -> Iterator[tuple[list[str], bool]]:

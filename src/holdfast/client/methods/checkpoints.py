@@ -2,10 +2,17 @@
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from holdfast.client.rest import PageCall, RestCall, delete, get_pages, path_of, query_of, read_as
+from holdfast.client.late import LateModule
+from holdfast.client.rest import PageCall, RestCall, ask, path_to, query_of, read_as
 from holdfast.client.scripts import FetchFile, Script, SendFile, gives_list, gives_one, runs
 from holdfast.core.records import CheckpointRecord
+
+if TYPE_CHECKING:
+    from holdfast.wire.operations import jobs as on_jobs
+else:
+    on_jobs = LateModule("holdfast.wire.operations.jobs")
 
 
 class CheckpointMethods:
@@ -14,7 +21,7 @@ class CheckpointMethods:
     @gives_list
     def checkpoints(self, job_id: str) -> PageCall[CheckpointRecord]:
         """Return the checkpoints that are kept of the job's tasks, by rank and number."""
-        return get_pages(path_of("jobs", job_id, "checkpoints"), CheckpointRecord)
+        return ask(on_jobs.LIST_CHECKPOINTS, job_id)
 
     @runs
     def get_checkpoint(
@@ -28,7 +35,7 @@ class CheckpointMethods:
             NotFound: there is no such checkpoint.
             OSError: the file cannot be written.
         """
-        path = path_of("jobs", job_id, "checkpoint")
+        path = path_to(on_jobs.PUT_CHECKPOINT, job_id)
         yield FetchFile(path, query_of(rank=rank, number=number), to)
 
     @runs
@@ -51,7 +58,7 @@ class CheckpointMethods:
             TooLarge: the file is over the limit of the job's queue.
         """
         query = query_of(rank=rank, epoch=epoch, step=step)
-        answer = yield SendFile(path_of("jobs", job_id, "checkpoint"), query, Path(path))
+        answer = yield SendFile(path_to(on_jobs.PUT_CHECKPOINT, job_id), query, Path(path))
         return read_as(CheckpointRecord)(answer)
 
     @gives_one
@@ -60,4 +67,4 @@ class CheckpointMethods:
     ) -> RestCall[None]:
         """Forget a job's checkpoints, those of one rank, or one. Raises NotFound where there is
         none."""
-        return delete(path_of("jobs", job_id, "checkpoints"), rank=rank, number=number)
+        return ask(on_jobs.DELETE_CHECKPOINTS, job_id, rank=rank, number=number)

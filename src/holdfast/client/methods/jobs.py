@@ -22,12 +22,10 @@ from holdfast.client.rest import (
     PageCall,
     RestCall,
     ResultPage,
-    get,
-    get_pages,
-    path_of,
+    ask,
+    path_to,
     query_of,
     read_nothing,
-    send,
 )
 from holdfast.client.scripts import Script, gives_each, gives_list, gives_one, runs, take_answer
 from holdfast.client.specs import keyed, merge_spec
@@ -47,7 +45,11 @@ if TYPE_CHECKING:
     from holdfast.wire import api as wire
     from holdfast.wire.forecasts import values as forecast_wire
     from holdfast.wire.logs import search as log_wire
+    from holdfast.wire.operations import events as on_events
+    from holdfast.wire.operations import jobs as on_jobs
 else:
+    on_events = LateModule("holdfast.wire.operations.events")
+    on_jobs = LateModule("holdfast.wire.operations.jobs")
     wire = LateModule("holdfast.wire.api")
     forecast_wire = LateModule("holdfast.wire.forecasts.values")
 
@@ -87,7 +89,7 @@ class JobMethods:
         never doubles the job.
         """
         made = yield from make_job(spec, fields)
-        job = yield from take_answer(send("POST", path_of("jobs"), wire.SubmittedJob, made))
+        job: wire.SubmittedJob = yield from take_answer(ask(on_jobs.SUBMIT_JOB, body=made))
         return job
 
     @runs
@@ -107,7 +109,7 @@ class JobMethods:
             TimeoutError: the job has not ended after `timeout_seconds`; it goes on.
         """
         made = yield from make_job(spec, fields)
-        job = yield from take_answer(send("POST", path_of("jobs"), JobRecord, made))
+        job: wire.SubmittedJob = yield from take_answer(ask(on_jobs.SUBMIT_JOB, body=made))
         ended = yield from wait_for_end(job.id, timeout_seconds, check=check)
         return ended
 
@@ -127,12 +129,12 @@ class JobMethods:
     def submit_many(self, specs: Sequence[JobSpec]) -> PageCall[JobRecord]:
         """Submit up to 1000 jobs together: all or none."""
         body = {"jobs": [keyed(check_spec(spec)) for spec in specs]}
-        return send("POST", path_of("jobs", "batch"), ResultPage[JobRecord], body)
+        return ask(on_jobs.SUBMIT_BATCH, body=body)
 
     @gives_one
     def job(self, job_id: str) -> RestCall[wire.JobView]:
         """Return one job, its chain of attempts and its place in the chain (`retry_state`)."""
-        return get(path_of("jobs", job_id), wire.JobView)
+        return ask(on_jobs.GET_JOB, job_id)
 
     @gives_each
     def jobs(
@@ -165,9 +167,8 @@ class JobMethods:
         or "only" for the jobs that run calls, which are left out by default. supervised: True for
         the jobs that a script supervises.
         """
-        return get_pages(
-            path_of("jobs"),
-            JobRecord,
+        return ask(
+            on_jobs.LIST_JOBS,
             state=list(states),
             queue=queue,
             project=project,
@@ -194,23 +195,23 @@ class JobMethods:
     ) -> PageCall[AttemptRecord]:
         """Return the attempts, oldest first, the running one included. cause: only attempts that
         ended of it. last: only so many of the newest, without how each rank ended."""
-        path, members = path_of("jobs", job_id, "attempts"), None if last is None else 0
-        return get_pages(path, AttemptRecord, cause=cause, members=members, last=last)
+        members = None if last is None else 0
+        return ask(on_jobs.LIST_ATTEMPTS, job_id, cause=cause, members=members, last=last)
 
     @gives_one
     def policy(self, job_id: str) -> RestCall[wire.PolicyView]:
         """Return the retry policy in force for the job, and the source of each field."""
-        return get(path_of("jobs", job_id, "policy"), wire.PolicyView)
+        return ask(on_jobs.GET_POLICY, job_id)
 
     @gives_list
     def tasks(self, job_id: str) -> PageCall[TaskRecord]:
         """Return the tasks of the attempt that is running now."""
-        return get_pages(path_of("jobs", job_id, "tasks"), TaskRecord)
+        return ask(on_jobs.LIST_TASKS, job_id)
 
     @gives_list
     def suspects(self, job_id: str) -> PageCall[SuspectRecord]:
         """Return the slow and wrong ranks of all attempts of a gang, with the evidence."""
-        return get_pages(path_of("jobs", job_id, "suspects"), SuspectRecord)
+        return ask(on_jobs.LIST_SUSPECTS, job_id)
 
     @gives_one
     def job_telemetry(
@@ -227,10 +228,10 @@ class JobMethods:
 
         ranks: at most 64; without any, the first 64. attempt: only this one.
         """
-        path = path_of("jobs", job_id, "telemetry")
-        return get(
-            path,
-            JobTelemetryView,
+
+        return ask(
+            on_jobs.GET_JOB_TELEMETRY,
+            job_id,
             step=step,
             seconds=seconds,
             rank=[str(rank) for rank in ranks],
@@ -240,31 +241,31 @@ class JobMethods:
     @gives_one
     def why(self, job_id: str) -> RestCall[wire.Why]:
         """Return the reasons for the job's present state, and what to do about each."""
-        return get(path_of("jobs", job_id, "why"), wire.Why)
+        return ask(on_jobs.GET_WHY, job_id)
 
     @gives_list
     def forecasts(self) -> PageCall[forecast_wire.JobForecast]:
         """Return the first queued jobs in their order, each with its place in line and when it should
         start."""
-        return get_pages("/v1/forecasts", forecast_wire.JobForecast)
+        return ask(on_jobs.LIST_FORECASTS)
 
     @gives_list
     def settings(self, job_id: str) -> PageCall[Effective]:
         """Return every setting in force for the job, and its source."""
-        return get_pages(path_of("jobs", job_id, "settings"), Effective)
+        return ask(on_jobs.LIST_SETTINGS, job_id)
 
     @gives_list
     def forensics(self, job_id: str, attempt: int | None = None) -> PageCall[wire.ForensicsView]:
         """Return the diagnostics gathered before a watchdog's kill."""
-        path = path_of("jobs", job_id, "forensics")
-        return get_pages(path, wire.ForensicsView, attempt=attempt)
+
+        return ask(on_jobs.LIST_FORENSICS, job_id, attempt=attempt)
 
     @gives_one
     def cancel(self, job_id: str, reason: str = "", *, hard: bool = False) -> RestCall[JobRecord]:
         """Cancel the job; `hard` kills without TERM and grace. A job that has ended stays as it
         is."""
         body = wire.CancelRequest(reason=reason, hard=hard)
-        return send("POST", path_of("jobs", job_id, "cancel"), JobRecord, body)
+        return ask(on_jobs.CANCEL_JOB, job_id, body=body)
 
     @gives_one
     def retry(
@@ -281,8 +282,8 @@ class JobMethods:
             are spent.
         """
         body = wire.RetryRequest(counted=counted, from_scratch=from_scratch)
-        path = path_of("jobs", job_id, "retry")
-        return send("POST", path, JobRecord, body, repeatable=False)
+
+        return ask(on_jobs.RETRY_JOB, job_id, body=body)
 
     @gives_list
     def cancel_many(
@@ -291,7 +292,7 @@ class JobMethods:
         """Cancel up to 1000 jobs in one call, as `cancel` does; return the outcome of each, in the
         order of the ids. A refused job delays no other."""
         body = wire.CancelManyRequest(ids=list(job_ids), reason=reason, hard=hard)
-        return send("POST", path_of("jobs", "cancel"), ResultPage[wire.JobOutcome], body)
+        return ask(on_jobs.CANCEL_JOBS, body=body)
 
     @gives_list
     def retry_many(
@@ -300,8 +301,7 @@ class JobMethods:
         """Queue up to 1000 jobs again in one call, as `retry` does; return the outcome of each, in
         the order of the ids. A refused job delays no other."""
         body = wire.RetryManyRequest(ids=list(job_ids), counted=counted, from_scratch=from_scratch)
-        kind = ResultPage[wire.JobOutcome]
-        return send("POST", path_of("jobs", "retry"), kind, body, repeatable=False)
+        return ask(on_jobs.RETRY_JOBS, body=body)
 
     @runs
     def wait(
@@ -358,7 +358,7 @@ class JobMethods:
             return Follow(OutputFollower(call, whole=full))
         query = query_of(**which, follow=0)
         return RestCall(
-            "GET", path_of("jobs", job_id, "logs"), lambda data: ResultPage([data]), query
+            "GET", path_to(on_jobs.GET_LOGS, job_id), lambda data: ResultPage([data]), query
         )
 
     @gives_each
@@ -436,22 +436,21 @@ class JobMethods:
             context=context,
             max=max_matches,
         )
-        call = RestCall("GET", path_of("logs"), read_nothing, query)
+        call = RestCall("GET", path_to(on_jobs.SEARCH_LOGS), read_nothing, query)
         return Follow(LogSearchFollower(call), retry_seconds)
 
     @gives_list
     def errors(self, job_id: str, attempt: int | None = None) -> PageCall[ErrorGroup]:
         """Return the error lines at the ends of the logs of all ranks, grouped by their likeness: those
         of the most ranks first. attempt: the attempt's number; absent means the last one."""
-        from holdfast.core.logs.likeness import ErrorGroup
 
-        return get_pages(path_of("jobs", job_id, "errors"), ErrorGroup, attempt=attempt)
+        return ask(on_jobs.LIST_ERRORS, job_id, attempt=attempt)
 
     @gives_list
     def log_streams(self, job_id: str, attempt: int | None = None) -> PageCall[LogStreamRecord]:
         """Return how much output each stream has, and how much of it is kept."""
-        path = path_of("jobs", job_id, "logs", "streams")
-        return get_pages(path, LogStreamRecord, attempt=attempt)
+
+        return ask(on_jobs.LIST_STREAMS, job_id, attempt=attempt)
 
     @gives_each
     def events(
@@ -469,5 +468,5 @@ class JobMethods:
         after: the id of the event to continue after. tail: the number of last events to yield.
         """
         query = {"after": after, "job": job_id, "kind": list(kinds), "tail": tail}
-        call = get_pages(path_of("events"), EventRecord, cursor_name="after", **query)
+        call = ask(on_events.LIST_EVENTS, cursor_name="after", **query)
         return Follow(EventFollower(call), retry_seconds) if follow else call

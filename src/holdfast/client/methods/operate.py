@@ -7,17 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from holdfast.client.late import LateModule
-from holdfast.client.rest import (
-    PageCall,
-    RestCall,
-    ResultPage,
-    delete,
-    get,
-    get_pages,
-    make_body,
-    path_of,
-    send,
-)
+from holdfast.client.rest import PageCall, RestCall, ask, make_body
 from holdfast.client.scripts import Script, gives_list, gives_one, runs, take_answer
 from holdfast.core.ledger.values import LedgerView
 from holdfast.core.readings.records import HostTelemetryView
@@ -28,7 +18,21 @@ from holdfast.wire.sessions.messages import SessionRecord, SessionRight
 
 if TYPE_CHECKING:
     from holdfast.wire import api as wire
+    from holdfast.wire.operations import hosts as on_hosts
+    from holdfast.wire.operations import projects as on_projects
+    from holdfast.wire.operations import queues as on_queues
+    from holdfast.wire.operations import reports as on_reports
+    from holdfast.wire.operations import sessions as on_sessions
+    from holdfast.wire.operations import settings as on_settings
+    from holdfast.wire.operations import tokens as on_tokens
 else:
+    on_hosts = LateModule("holdfast.wire.operations.hosts")
+    on_projects = LateModule("holdfast.wire.operations.projects")
+    on_queues = LateModule("holdfast.wire.operations.queues")
+    on_reports = LateModule("holdfast.wire.operations.reports")
+    on_sessions = LateModule("holdfast.wire.operations.sessions")
+    on_settings = LateModule("holdfast.wire.operations.settings")
+    on_tokens = LateModule("holdfast.wire.operations.tokens")
     wire = LateModule("holdfast.wire.api")
 
 
@@ -43,18 +47,18 @@ class OperateMethods:
     def queues(self, *, waiting: bool = True) -> PageCall[QueueRecord]:
         """Return every queue, with the counts of its jobs. waiting: False to count running jobs alone,
         because to count a million that wait takes seconds."""
-        return get_pages(path_of("queues"), QueueRecord, waiting=None if waiting else 0)
+        return ask(on_queues.LIST_QUEUES, waiting=None if waiting else 0)
 
     @gives_list
     def queue_depths(self, *, seconds: int = 86_400, step: int = 1800) -> PageCall[QueueDepth]:
         """Return how many jobs were queued in each queue in the last `seconds`, and how old the oldest
         was, the most of each `step` seconds; none for a stretch in which none was queued."""
-        return get_pages(path_of("queue-depths"), QueueDepth, seconds=seconds, step=step)
+        return ask(on_queues.LIST_DEPTHS, seconds=seconds, step=step)
 
     @gives_one
     def queue(self, name: str) -> RestCall[QueueRecord]:
         """Return one queue."""
-        return get(path_of("queues", name), QueueRecord)
+        return ask(on_queues.GET_QUEUE, name)
 
     @gives_one
     def put_queue(
@@ -62,12 +66,12 @@ class OperateMethods:
     ) -> RestCall[QueueRecord]:
         """Create a queue or change its settings."""
         body = wire.SettingsPatch(set=dict(changes), unset=list(unset))
-        return send("PUT", path_of("queues", name), QueueRecord, body)
+        return ask(on_queues.PUT_QUEUE, name, body=body)
 
     @gives_one
     def delete_queue(self, name: str) -> RestCall[None]:
         """Delete a queue that has no unfinished jobs."""
-        return delete(path_of("queues", name))
+        return ask(on_queues.DELETE_QUEUE, name)
 
     @gives_one
     def pause_queue(
@@ -75,23 +79,23 @@ class OperateMethods:
     ) -> RestCall[QueueRecord]:
         """Start no more jobs from the queue; `hard` also stops those that run."""
         body = wire.PauseRequest(reason=reason, hard=hard)
-        return send("POST", path_of("queues", name, "pause"), QueueRecord, body)
+        return ask(on_queues.PAUSE_QUEUE, name, body=body)
 
     @gives_one
     def resume_queue(self, name: str) -> RestCall[QueueRecord]:
         """Let jobs of the queue start again."""
-        return send("POST", path_of("queues", name, "resume"), QueueRecord)
+        return ask(on_queues.RESUME_QUEUE, name)
 
     # ---- projects and retries
     @gives_list
     def projects(self) -> PageCall[ProjectRecord]:
         """Return the projects that have settings or unfinished jobs, and their quotas in use."""
-        return get_pages(path_of("projects"), ProjectRecord)
+        return ask(on_projects.LIST_PROJECTS)
 
     @gives_one
     def project(self, name: str) -> RestCall[ProjectRecord]:
         """Return one project; an empty one if no job or setting has named it yet."""
-        return get(path_of("projects", name), ProjectRecord)
+        return ask(on_projects.GET_PROJECT, name)
 
     @gives_one
     def put_project(
@@ -99,17 +103,17 @@ class OperateMethods:
     ) -> RestCall[ProjectRecord]:
         """Create a project or change its settings: quotas, retry defaults, its kill switch."""
         body = wire.SettingsPatch(set=dict(changes), unset=list(unset))
-        return send("PUT", path_of("projects", name), ProjectRecord, body)
+        return ask(on_projects.PUT_PROJECT, name, body=body)
 
     @gives_one
     def delete_project(self, name: str) -> RestCall[None]:
         """Forget a project's settings."""
-        return delete(path_of("projects", name))
+        return ask(on_projects.DELETE_PROJECT, name)
 
     @gives_one
     def retries(self) -> RestCall[wire.RetriesView]:
         """Return the holds on retries, and how many jobs wait for a retry."""
-        return get(path_of("retries"), wire.RetriesView)
+        return ask(on_projects.GET_RETRIES)
 
     @runs
     def hold_retries(
@@ -136,14 +140,12 @@ class OperateMethods:
         """Return hosts and their slots. dead: True for only those flagged dead. match: a part of the
         name in any case, or the beginning of the id. limit: the most hosts to return."""
         shown, every = dead or None, include_terminated or None
-        return get_pages(
-            path_of("hosts"), wire.HostView, dead=shown, all=every, match=match, limit=limit
-        )
+        return ask(on_hosts.LIST_HOSTS, dead=shown, all=every, match=match, limit=limit)
 
     @gives_one
     def host(self, host: str) -> RestCall[wire.HostView]:
         """Return one host, by id or name."""
-        return get(path_of("hosts", host), wire.HostView)
+        return ask(on_hosts.GET_HOST, host)
 
     @gives_one
     def host_telemetry(
@@ -151,8 +153,8 @@ class OperateMethods:
     ) -> RestCall[HostTelemetryView]:
         """Return the GPUs of a host: the newest reading, and minutes (of a day) or hours (of 90
         days)."""
-        path = path_of("hosts", host, "telemetry")
-        return get(path, HostTelemetryView, step=step, seconds=seconds)
+
+        return ask(on_hosts.GET_TELEMETRY, host, step=step, seconds=seconds)
 
     @gives_one
     def ledger(
@@ -170,18 +172,18 @@ class OperateMethods:
         by: of job, owner, project, queue, pool, host, time and label:KEY. where: field → the value
         that it must have. since: by default a day before `until`, which is now.
         """
-        times = {
+        times: dict[str, Any] = {
             name: None if at is None else int(at.timestamp())
             for name, at in (("since", since), ("until", until))
         }
         wanted = [f"{field}={value}" for field, value in (where or {}).items()]
-        path = path_of("ledger")
-        return get(path, LedgerView, by=list(by), where=wanted, unit=unit, step=step, **times)
+
+        return ask(on_reports.GET_LEDGER, by=list(by), where=wanted, unit=unit, step=step, **times)
 
     @gives_list
     def host_checks(self, host: str) -> PageCall[HostCheckRecord]:
         """Return the last health checks of a host, newest first."""
-        return get_pages(path_of("hosts", host, "checks"), HostCheckRecord)
+        return ask(on_hosts.LIST_CHECKS, host)
 
     @gives_one
     def act_on_host(
@@ -206,13 +208,13 @@ class OperateMethods:
         body = wire.HostActionRequest(
             reason=reason, hard=hard, deadline_seconds=deadline_seconds, scale_down=scale_down
         )
-        return send("POST", path_of("hosts", host, action), wire.HostView, body)
+        return ask(on_hosts.ACT_ON_HOST, host, action, body=body)
 
     # ---- settings
     @gives_list
     def config(self, queue: str | None = None, project: str | None = None) -> PageCall[Effective]:
         """Return every setting in force for the cluster, a queue or a project, and its source."""
-        return get_pages(path_of("config"), Effective, queue=queue, project=project)
+        return ask(on_settings.GET_CONFIG, queue=queue, project=project)
 
     @gives_list
     def set_config(
@@ -220,14 +222,14 @@ class OperateMethods:
     ) -> PageCall[Effective]:
         """Change the cluster's settings."""
         body = wire.SettingsPatch(set=dict(changes), unset=list(unset))
-        return send("PATCH", path_of("config"), ResultPage[Effective], body)
+        return ask(on_settings.PATCH_CONFIG, body=body)
 
     # ---- rules
     @gives_one
     def rules(self) -> RestCall[wire.RulesView]:
         """Return the operators' rules of classification: their text, and the rules parsed from
         it."""
-        return get(path_of("rules"), wire.RulesView)
+        return ask(on_settings.GET_RULES)
 
     @gives_one
     def set_rules(self, text: str) -> RestCall[wire.RulesView]:
@@ -236,7 +238,7 @@ class OperateMethods:
 
         A bad rule is refused with its line.
         """
-        return send("PUT", path_of("rules"), wire.RulesView, wire.RulesRequest(text=text))
+        return ask(on_settings.PUT_RULES, body=wire.RulesRequest(text=text))
 
     @gives_one
     def try_rules(self, /, **end: Any) -> RestCall[wire.RulesFinding]:
@@ -244,7 +246,7 @@ class OperateMethods:
 
         end: the fields of `wire.api.RulesTrial`: exit_code, signal, log, text, …
         """
-        return send("POST", path_of("rules", "try"), wire.RulesFinding, wire.RulesTrial(**end))
+        return ask(on_settings.TRY_RULES, body=wire.RulesTrial(**end))
 
     # ---- sessions
     @gives_list
@@ -253,24 +255,26 @@ class OperateMethods:
     ) -> PageCall[SessionRecord]:
         """Return the sessions of a job's tasks, or of all; those that ended, too, where `also_over`
         is set."""
-        path = path_of("sessions") if job_id is None else path_of("jobs", job_id, "sessions")
-        return get_pages(path, SessionRecord, all="yes" if also_over else None)
+        also = "yes" if also_over else None
+        if job_id is None:
+            return ask(on_sessions.LIST_SESSIONS, all=also)
+        return ask(on_sessions.LIST_SESSIONS_OF_JOB, job_id, all=also)
 
     @gives_one
     def session_right(self, job_id: str) -> RestCall[SessionRight]:
         """Return whether this token may come into a job's tasks, and why not."""
-        return get(path_of("jobs", job_id, "sessions", "right"), SessionRight)
+        return ask(on_sessions.SHOW_RIGHT, job_id)
 
     @gives_one
     def end_session(self, session_id: str) -> RestCall[None]:
         """End a session."""
-        return delete(path_of("sessions", session_id))
+        return ask(on_sessions.STOP_SESSION, session_id)
 
     # ---- tokens
     @gives_list
     def tokens(self) -> PageCall[TokenRecord]:
         """Return every token, without its secret."""
-        return get_pages(path_of("tokens"), TokenRecord)
+        return ask(on_tokens.LIST_TOKENS)
 
     @gives_one
     def create_token(
@@ -290,39 +294,39 @@ class OperateMethods:
         given: dict[str, Any] = {"role": role, "name": name, "user": user, "reach": list(reach)}
         given |= {"expires_seconds": expires_seconds}
         body = make_body(given, wire.TokenRequest, "a token cannot be made like this")
-        return send("POST", path_of("tokens"), wire.TokenCreated, body, repeatable=False)
+        return ask(on_tokens.CREATE_TOKEN, body=body)
 
     @gives_one
     def revoke_token(self, token_id: str) -> RestCall[None]:
         """Revoke a token."""
-        return delete(path_of("tokens", token_id))
+        return ask(on_tokens.REVOKE_TOKEN, token_id)
 
     @gives_one
     def create_sign_in_link(self) -> RestCall[wire.SignInLink]:
         """Return a link that signs one browser in to the dashboard, once, within ten minutes. The
         browser then acts as this client's token."""
-        path = path_of("sign-ins", "links")
-        return send("POST", path, wire.SignInLink, repeatable=False)
+
+        return ask(on_tokens.CREATE_LINK)
 
     @gives_list
     def sign_ins(self) -> PageCall[wire.SignInView]:
         """Return the browsers that are signed in: one's own, and for an admin all."""
-        return get_pages(path_of("sign-ins"), wire.SignInView)
+        return ask(on_tokens.LIST_SIGN_INS)
 
     @gives_one
     def end_sign_in(self, sign_in_id: str) -> RestCall[None]:
         """End a browser's sign-in."""
-        return delete(path_of("sign-ins", sign_in_id))
+        return ask(on_tokens.END_SIGN_IN, sign_in_id)
 
     @gives_one
     def whoami(self) -> RestCall[TokenRecord]:
         """Return the token that this client uses."""
-        return get(path_of("whoami"), TokenRecord)
+        return ask(on_tokens.WHO_AM_I)
 
     @gives_one
     def server(self) -> RestCall[wire.ServerView]:
         """Return the version and the clock of the controller."""
-        return get(path_of("server"), wire.ServerView)
+        return ask(on_tokens.GET_SERVER)
 
 
 def _switch_retries(
@@ -330,7 +334,8 @@ def _switch_retries(
 ) -> Script[wire.RetriesView]:
     patch = wire.SettingsPatch(set=dict(changes), unset=list(unset))
     if project is None:
-        yield send("PATCH", path_of("config"), ResultPage[Effective], patch)
+        yield ask(on_settings.PATCH_CONFIG, body=patch)
     else:
-        yield send("PUT", path_of("projects", project), ProjectRecord, patch)
-    return (yield from take_answer(get(path_of("retries"), wire.RetriesView)))
+        yield ask(on_projects.PUT_PROJECT, project, body=patch)
+    held: wire.RetriesView = yield from take_answer(ask(on_projects.GET_RETRIES))
+    return held

@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.client.late import LateModule
-from holdfast.client.rest import RestCall, get, path_of
+from holdfast.client.rest import RestCall, ask
 from holdfast.client.scripts import Script, Sleep, gives_one, runs, take_answer
 from holdfast.core.data.outputs import OutputFile, OutputsRecord
 
 if TYPE_CHECKING:
     from holdfast.client.data import outputs as fetching
+    from holdfast.wire.operations import outputs as on_outputs
 else:
+    on_outputs = LateModule("holdfast.wire.operations.outputs")
     fetching = LateModule("holdfast.client.data.outputs")
 
 _PAUSES_SECONDS = (0.05, 2.0)
@@ -28,15 +30,13 @@ class OutputMethods:
         self, job_id: str, *, attempt: int | None = None, rank: int | None = None
     ) -> RestCall[list[OutputsRecord]]:
         """Return the outputs of the job's attempts, by attempt and rank."""
-        return get(
-            path_of("jobs", job_id, "outputs"), list[OutputsRecord], attempt=attempt, rank=rank
-        )
+        return ask(on_outputs.LIST_OUTPUTS, job_id, attempt=attempt, rank=rank)
 
     @gives_one
     def output_files(self, job_id: str, attempt: int, rank: int = 0) -> RestCall[list[OutputFile]]:
         """Return the files that one rank of an attempt left, with sizes and digests."""
-        where = path_of("jobs", job_id, "outputs", str(attempt), str(rank), "files")
-        return get(where, list[OutputFile])
+
+        return ask(on_outputs.LIST_OUTPUT_FILES, job_id, str(attempt), str(rank))
 
     @runs
     def wait_outputs(
@@ -72,8 +72,8 @@ class OutputMethods:
 
 
 def _list_of(job_id: str, attempt: int | None, rank: int | None) -> RestCall[list[OutputsRecord]]:
-    where = path_of("jobs", job_id, "outputs")
-    return get(where, list[OutputsRecord], attempt=attempt, rank=rank)
+
+    return ask(on_outputs.LIST_OUTPUTS, job_id, attempt=attempt, rank=rank)
 
 
 def wait_for_outputs(

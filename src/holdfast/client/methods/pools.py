@@ -8,14 +8,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.client.late import LateModule
-from holdfast.client.rest import PageCall, RestCall, get, get_pages, path_of, send
+from holdfast.client.rest import PageCall, RestCall, ask
 from holdfast.client.scripts import gives_list, gives_one
 
 if TYPE_CHECKING:
     from holdfast.core import records
     from holdfast.core.fleet import actions
     from holdfast.wire import pools as wire
+    from holdfast.wire.operations import pools as on_pools
 else:
+    on_pools = LateModule("holdfast.wire.operations.pools")
     actions = LateModule("holdfast.core.fleet.actions")
     records = LateModule("holdfast.core.records")
     wire = LateModule("holdfast.wire.pools")
@@ -27,22 +29,22 @@ class PoolMethods:
     @gives_list
     def pools(self) -> PageCall[wire.PoolStatus]:
         """Return every pool, its hosts and its money."""
-        return get_pages(path_of("pools"), wire.PoolStatus)
+        return ask(on_pools.LIST_POOLS)
 
     @gives_one
     def pool(self, name: str) -> RestCall[wire.PoolStatus]:
         """Return one pool."""
-        return get(path_of("pools", name), wire.PoolStatus)
+        return ask(on_pools.GET_POOL, name)
 
     @gives_one
     def put_pool(self, name: str, values: Mapping[str, Any]) -> RestCall[wire.PoolStatus]:
         """Make a pool, or replace it whole. values: the keys of a [pool.NAME] table."""
-        return send("PUT", path_of("pools", name), wire.PoolStatus, dict(values))
+        return ask(on_pools.PUT_POOL, name, body=dict(values))
 
     @gives_one
     def set_pool(self, name: str, changes: Mapping[str, Any]) -> RestCall[wire.PoolStatus]:
         """Change some keys of a pool."""
-        return send("PATCH", path_of("pools", name), wire.PoolStatus, dict(changes))
+        return ask(on_pools.PATCH_POOL, name, body=dict(changes))
 
     @gives_one
     def scale_pool(
@@ -55,19 +57,17 @@ class PoolMethods:
     ) -> RestCall[wire.PoolStatus]:
         """Change a pool's bounds; bounds that are left out stay."""
         body = wire.ScaleRequest(min=min, max=max, buffer=buffer)
-        return send("POST", path_of("pools", name, "scale"), wire.PoolStatus, body)
+        return ask(on_pools.SCALE_POOL, name, body=body)
 
     @gives_one
     def pause_pool(self, name: str, reason: str = "") -> RestCall[wire.PoolStatus]:
         """Have a pool rent no machines and end none."""
-        return send(
-            "POST", path_of("pools", name, "pause"), wire.PoolStatus, wire.PoolPause(reason=reason)
-        )
+        return ask(on_pools.PAUSE_POOL, name, body=wire.PoolPause(reason=reason))
 
     @gives_one
     def resume_pool(self, name: str) -> RestCall[wire.PoolStatus]:
         """Have a pool scale again."""
-        return send("POST", path_of("pools", name, "resume"), wire.PoolStatus)
+        return ask(on_pools.RESUME_POOL, name)
 
     @gives_one
     def delete_pool(self, name: str, *, forget: bool = False) -> RestCall[wire.PoolStatus]:
@@ -76,36 +76,36 @@ class PoolMethods:
         forget: True to forget it at once, where you vouch that its machines are gone; their work is
         placed again.
         """
-        call = send("DELETE", path_of("pools", name), wire.PoolStatus)
+        call = ask(on_pools.DELETE_POOL, name)
         return msgspec.structs.replace(call, query=(("forget", "1"),)) if forget else call
 
     @gives_list
     def pool_cycles(self, name: str, limit: int = 100) -> PageCall[actions.CycleSummary]:
         """Return a pool's last cycles, newest first."""
-        return get_pages(path_of("pools", name, "cycles"), actions.CycleSummary, limit=limit)
+        return ask(on_pools.LIST_CYCLES, name, limit=limit)
 
     @gives_one
     def plan_pool(self, name: str) -> RestCall[actions.PoolPlan]:
         """Return the actions that a pool's cycle would take now, and why. Nothing is changed."""
-        return get(path_of("pools", name, "plan"), actions.PoolPlan)
+        return ask(on_pools.GET_PLAN, name)
 
     @gives_one
     def run_pool(self, name: str) -> RestCall[actions.CycleSummary]:
         """Run one cycle of a pool now, and return its summary."""
-        return send("POST", path_of("pools", name, "run"), actions.CycleSummary, repeatable=False)
+        return ask(on_pools.RUN_CYCLE, name)
 
     # ---- the whole fleet
     @gives_one
     def fleet_status(self) -> RestCall[records.OrchestratorStatus]:
         """Return counts of the whole fleet, and one word about its health."""
-        return get(path_of("fleet", "status"), records.OrchestratorStatus)
+        return ask(on_pools.GET_STATUS)
 
     @gives_list
     def workers_health(self) -> PageCall[records.WorkerHealth]:
         """Return the active hosts: heartbeat, task, GPU memory, and a verdict."""
-        return get_pages(path_of("fleet", "health"), records.WorkerHealth)
+        return ask(on_pools.LIST_HEALTH)
 
     @gives_list
     def worker_performance(self) -> PageCall[records.WorkerPerformance]:
         """Return the work that each host has done."""
-        return get_pages(path_of("fleet", "performance"), records.WorkerPerformance)
+        return ask(on_pools.LIST_PERFORMANCE)

@@ -7,13 +7,15 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from holdfast.client.late import LateModule
-from holdfast.client.rest import PageCall, RestCall, get, get_pages, path_of, send
+from holdfast.client.rest import PageCall, RestCall, ask
 from holdfast.client.scripts import gives_list, gives_one
 
 if TYPE_CHECKING:
     from holdfast.core.report import idle, money, rows
     from holdfast.wire import api
+    from holdfast.wire.operations import reports as on_reports
 else:
+    on_reports = LateModule("holdfast.wire.operations.reports")
     idle, rows = LateModule("holdfast.core.report.idle"), LateModule("holdfast.core.report.rows")
     money, api = LateModule("holdfast.core.report.money"), LateModule("holdfast.wire.api")
 
@@ -48,9 +50,8 @@ class ReportMethods:
         (minute, hour, day). zone: the time zone whose days these are. unit: gpu or cpu. The others choose
         the jobs.
         """
-        return get(
-            path_of("report"),
-            rows.HoursReport,
+        return ask(
+            on_reports.GET_REPORT,
             since=_read_moment(since),
             until=_read_moment(until),
             by=tuple(by),
@@ -85,14 +86,14 @@ class ReportMethods:
         body = api.PriceRequest(
             host=host, gpu_hour_usd=gpu_hour_usd, since=_read_moment(since), dry_run=dry_run
         )
-        return send("PUT", path_of("prices"), money.PriceEffect, body)
+        return ask(on_reports.PUT_PRICE, body=body)
 
     @gives_list
     def idle_jobs(
         self, *, project: str | None = None, owner: str | None = None
     ) -> PageCall[idle.IdleJob]:
         """Return the jobs that hold idle GPUs, the dearest first."""
-        return get_pages(path_of("report", "idle"), idle.IdleJob, project=project, owner=owner)
+        return ask(on_reports.LIST_IDLE_JOBS, project=project, owner=owner)
 
 
 def _read_moment(at: datetime | float | None) -> int | None:

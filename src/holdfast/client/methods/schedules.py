@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast.client.rest import PageCall, RestCall, delete, get, get_pages, path_of, send
+from holdfast.client.late import LateModule
+from holdfast.client.rest import PageCall, RestCall, ask
 from holdfast.client.scripts import gives_list, gives_one
 from holdfast.client.specs import merge_spec
 from holdfast.core.arrays.records import ScheduleRecord, ScheduleRunRecord
@@ -13,6 +14,11 @@ from holdfast.core.records import JobRecord
 from holdfast.core.spec import JobSpec
 from holdfast.wire.schedules import ScheduleTimes
 
+if TYPE_CHECKING:
+    from holdfast.wire.operations import schedules as on_schedules
+else:
+    on_schedules = LateModule("holdfast.wire.operations.schedules")
+
 
 class ScheduleMethods:
     """Schedules."""
@@ -20,12 +26,12 @@ class ScheduleMethods:
     @gives_list
     def schedules(self, *, owner: str | None = None) -> PageCall[ScheduleRecord]:
         """Return every schedule, or those of one owner, by name."""
-        return get_pages(path_of("schedules"), ScheduleRecord, owner=owner)
+        return ask(on_schedules.LIST_SCHEDULES, owner=owner)
 
     @gives_one
     def schedule(self, name: str) -> RestCall[ScheduleRecord]:
         """Return one schedule and its newest run."""
-        return get(path_of("schedules", name), ScheduleRecord)
+        return ask(on_schedules.GET_SCHEDULE, name)
 
     @gives_one
     def put_schedule(
@@ -51,42 +57,42 @@ class ScheduleMethods:
             "catch_up": catch_up,
             "overlap": overlap,
         }
-        return send("PUT", path_of("schedules", name), ScheduleRecord, body)
+        return ask(on_schedules.PUT_SCHEDULE, name, body=body)
 
     @gives_one
     def delete_schedule(self, name: str) -> RestCall[None]:
         """Forget a schedule; its jobs stay."""
-        return delete(path_of("schedules", name))
+        return ask(on_schedules.DELETE_SCHEDULE, name)
 
     @gives_one
     def pause_schedule(self, name: str, reason: str = "") -> RestCall[ScheduleRecord]:
         """Pause a schedule: none of its times submits a job until it is resumed."""
-        path = path_of("schedules", name, "pause")
-        return send("POST", path, ScheduleRecord, {"reason": reason})
+
+        return ask(on_schedules.PAUSE_SCHEDULE, name, body={"reason": reason})
 
     @gives_one
     def resume_schedule(self, name: str) -> RestCall[ScheduleRecord]:
         """Resume a schedule: its times submit jobs again, from now on."""
-        return send("POST", path_of("schedules", name, "resume"), ScheduleRecord)
+        return ask(on_schedules.RESUME_SCHEDULE, name)
 
     @gives_one
     def pin_schedule(self, name: str, code: CodeRef) -> RestCall[ScheduleRecord]:
         """Give its job other code, from its next run on; `send_code` returns what to give."""
-        return send("POST", path_of("schedules", name, "code"), ScheduleRecord, code)
+        return ask(on_schedules.PIN_SCHEDULE, name, body=code)
 
     @gives_one
     def run_schedule(self, name: str) -> RestCall[JobRecord]:
         """Submit the schedule's job now, beside its times."""
-        path = path_of("schedules", name, "run")
-        return send("POST", path, JobRecord, repeatable=False)
+
+        return ask(on_schedules.RUN_SCHEDULE, name)
 
     @gives_one
     def schedule_times(self, name: str, count: int = 5) -> RestCall[ScheduleTimes]:
         """Return the schedule's next times."""
-        return get(path_of("schedules", name, "next"), ScheduleTimes, count=count)
+        return ask(on_schedules.LIST_NEXT, name, count=count)
 
     @gives_list
     def schedule_runs(self, name: str, limit: int = 100) -> PageCall[ScheduleRunRecord]:
         """Return the schedule's past times, newest first: each with its job, or with the reason why
         there is none."""
-        return get_pages(path_of("schedules", name, "runs"), ScheduleRunRecord, limit=limit)
+        return ask(on_schedules.LIST_RUNS, name, limit=limit)

@@ -8,23 +8,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from holdfast.client.late import LateModule
-from holdfast.client.rest import (
-    PageCall,
-    RestCall,
-    delete,
-    get,
-    get_pages,
-    make_body,
-    path_of,
-    query_of,
-    send,
-)
+from holdfast.client.rest import PageCall, RestCall, ask, make_body, query_of
 from holdfast.client.scripts import Script, gives_each, gives_list, gives_one, runs, take_answer
 
 if TYPE_CHECKING:
     from holdfast.core.webhooks import values
     from holdfast.wire import webhooks as wire
+    from holdfast.wire.operations import notices as on_notices
+    from holdfast.wire.operations import webhooks as on_webhooks
 else:
+    on_notices = LateModule("holdfast.wire.operations.notices")
+    on_webhooks = LateModule("holdfast.wire.operations.webhooks")
     values = LateModule("holdfast.core.webhooks.values")
     wire = LateModule("holdfast.wire.webhooks")
 
@@ -39,12 +33,12 @@ class WebhookMethods:
     @gives_list
     def webhooks(self) -> PageCall[values.WebhookRecord]:
         """Return every webhook, without its secret."""
-        return get_pages(path_of("webhooks"), values.WebhookRecord)
+        return ask(on_webhooks.LIST_WEBHOOKS)
 
     @gives_one
     def webhook(self, webhook_id: str) -> RestCall[values.WebhookRecord]:
         """Return one webhook."""
-        return get(path_of("webhooks", webhook_id), values.WebhookRecord)
+        return ask(on_webhooks.GET_WEBHOOK, webhook_id)
 
     @gives_one
     def create_webhook(
@@ -63,18 +57,18 @@ class WebhookMethods:
         given = {"url": url, "events": list(events), "project": project}
         given |= {"name": name, "secret": secret}
         body = make_body(given, wire.WebhookRequest, _COMPLAINT)
-        return send("POST", path_of("webhooks"), wire.WebhookCreated, body, repeatable=False)
+        return ask(on_webhooks.CREATE_WEBHOOK, body=body)
 
     @gives_one
     def change_webhook(self, /, webhook_id: str, **changes: Any) -> RestCall[values.WebhookRecord]:
         """Change `url`, `events`, `project` (None: every project) or `name`."""
         body = make_body(changes, wire.WebhookPatch, _COMPLAINT)
-        return send("PATCH", path_of("webhooks", webhook_id), values.WebhookRecord, body)
+        return ask(on_webhooks.PATCH_WEBHOOK, webhook_id, body=body)
 
     @gives_one
     def delete_webhook(self, webhook_id: str) -> RestCall[None]:
         """Forget a webhook and its deliveries."""
-        return delete(path_of("webhooks", webhook_id))
+        return ask(on_webhooks.DELETE_WEBHOOK, webhook_id)
 
     @gives_one
     def rotate_webhook(
@@ -86,41 +80,41 @@ class WebhookMethods:
         """
         given = {"secret": secret, "grace_seconds": grace_seconds}
         body = make_body(given, wire.RotateRequest, _COMPLAINT)
-        path = path_of("webhooks", webhook_id, "rotate")
-        return send("POST", path, wire.WebhookCreated, body, repeatable=False)
+
+        return ask(on_webhooks.ROTATE_WEBHOOK, webhook_id, body=body)
 
     @gives_one
     def pause_webhook(self, webhook_id: str, reason: str = "") -> RestCall[values.WebhookRecord]:
         """Send nothing more to the webhook; its events are kept until it is resumed."""
         body = make_body({"reason": reason}, wire.WebhookPause, _COMPLAINT)
-        path = path_of("webhooks", webhook_id, "pause")
-        return send("POST", path, values.WebhookRecord, body)
+
+        return ask(on_webhooks.PAUSE_WEBHOOK, webhook_id, body=body)
 
     @gives_one
     def resume_webhook(self, webhook_id: str) -> RestCall[values.WebhookRecord]:
         """Send again, from the event at which the webhook was paused."""
-        path = path_of("webhooks", webhook_id, "resume")
-        return send("POST", path, values.WebhookRecord)
+
+        return ask(on_webhooks.RESUME_WEBHOOK, webhook_id)
 
     @gives_one
     def test_webhook(self, webhook_id: str) -> RestCall[wire.TestResult]:
         """Send one event `webhook.test` now, once, and return the outcome."""
-        path = path_of("webhooks", webhook_id, "test")
-        return send("POST", path, wire.TestResult, repeatable=False)
+
+        return ask(on_webhooks.TEST_WEBHOOK, webhook_id)
 
     @gives_each
     def deliveries(
         self, webhook_id: str, *, states: Sequence[str] = (), page_size: int | None = None
     ) -> PageCall[values.DeliveryRecord]:
         """Yield the webhook's deliveries, newest first. states: pending, delivered, dead."""
-        path = path_of("webhooks", webhook_id, "deliveries")
-        return get_pages(path, values.DeliveryRecord, state=list(states), limit=page_size)
+
+        return ask(on_webhooks.LIST_DELIVERIES, webhook_id, state=list(states), limit=page_size)
 
     @gives_one
     def delivery(self, webhook_id: str, delivery_id: str) -> RestCall[wire.DeliveryView]:
         """Return one delivery with its body."""
-        path = path_of("webhooks", webhook_id, "deliveries", delivery_id)
-        return get(path, wire.DeliveryView)
+
+        return ask(on_webhooks.GET_DELIVERY, webhook_id, delivery_id)
 
     @gives_one
     def redeliver(self, webhook_id: str, delivery_id: str) -> RestCall[values.DeliveryRecord]:
@@ -128,25 +122,25 @@ class WebhookMethods:
 
         A dead or delivered one has all its tries again; a pending one is sent at once.
         """
-        path = path_of("webhooks", webhook_id, "deliveries", delivery_id, "redeliver")
-        return send("POST", path, values.DeliveryRecord)
+
+        return ask(on_webhooks.REDELIVER, webhook_id, delivery_id)
 
     @runs
     def redeliver_dead(self, webhook_id: str) -> Script[int]:
         """Send every dead delivery again, and return how many there were."""
-        path = path_of("webhooks", webhook_id, "redeliver-dead")
-        sent = yield from take_answer(send("POST", path, wire.Redelivered, repeatable=False))
+
+        sent: wire.Redelivered = yield from take_answer(ask(on_webhooks.REDELIVER_DEAD, webhook_id))
         return sent.count
 
     @gives_list
     def notice_targets(self) -> PageCall[wire.NoticeTarget]:
         """Return every notice target, without its url."""
-        return get_pages(path_of("notices"), wire.NoticeTarget)
+        return ask(on_notices.LIST_TARGETS)
 
     @gives_one
     def notice_target(self, name: str, project: str | None = None) -> RestCall[wire.NoticeTarget]:
         """Return one target, the cluster's or a project's, with the error of its last message."""
-        return get(path_of("notices", name), wire.NoticeTarget, project=project)
+        return ask(on_notices.GET_TARGET, name, project=project)
 
     @gives_one
     def set_notice_target(
@@ -154,21 +148,21 @@ class WebhookMethods:
     ) -> RestCall[wire.NoticeTarget]:
         """Make a notice target, or give it another url; no answer shows the url again."""
         body = make_body({"url": url}, wire.TargetRequest, "a notice target cannot be like this")
-        call = send("PUT", path_of("notices", name), wire.NoticeTarget, body)
+        call = ask(on_notices.PUT_TARGET, name, body=body)
         return _of_project(call, project)
 
     @gives_one
     def delete_notice_target(self, name: str, project: str | None = None) -> RestCall[None]:
         """Forget a target and its messages."""
-        return _of_project(delete(path_of("notices", name)), project)
+        return _of_project(ask(on_notices.DELETE_TARGET, name), project)
 
     @gives_one
     def test_notice_target(
         self, name: str, project: str | None = None
     ) -> RestCall[wire.TestResult]:
         """Send one message now, once, and return the outcome."""
-        path = path_of("notices", name, "test")
-        return _of_project(send("POST", path, wire.TestResult, repeatable=False), project)
+
+        return _of_project(ask(on_notices.TEST_TARGET, name), project)
 
 
 def _of_project(call: RestCall[T], project: str | None) -> RestCall[T]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.client.jobs.waiting import wait_for_ends
 from holdfast.client.late import LateModule
-from holdfast.client.rest import PageCall, RestCall, get, get_pages, path_of, send
+from holdfast.client.rest import PageCall, RestCall, ask
 from holdfast.client.scripts import Script, gives_each, gives_list, gives_one, runs
 from holdfast.core.ids import ENTROPY_BITS, make_id
 
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
     from holdfast.core.workflows import check, records
     from holdfast.core.workflows.values import WorkflowSpec
     from holdfast.wire import workflows as wire
+    from holdfast.wire.operations import workflows as on_workflows
 else:
+    on_workflows = LateModule("holdfast.wire.operations.workflows")
     check = LateModule("holdfast.core.workflows.check")
     records = LateModule("holdfast.core.workflows.records")
     wire = LateModule("holdfast.wire.workflows")
@@ -41,12 +43,12 @@ class WorkflowMethods:
         """Run a workflow. `run_id` (20 characters, `core.ids`) makes a repeat find the first run."""
         check.check_workflow(spec)
         body = wire.NewWorkflow(id=run_id or make_run_id(), spec=spec)
-        return send("POST", path_of(WORKFLOWS), wire.RunView, body)
+        return ask(on_workflows.SUBMIT_WORKFLOW, body=body)
 
     @gives_one
     def workflow(self, run_id: str) -> RestCall[wire.RunView]:
         """Return one run, and how many of its nodes are in each state."""
-        return get(path_of(WORKFLOWS, run_id), wire.RunView)
+        return ask(on_workflows.GET_RUN, run_id)
 
     @gives_each
     def workflows(
@@ -59,9 +61,8 @@ class WorkflowMethods:
         page_size: int | None = None,
     ) -> PageCall[records.RunRecord]:
         """Yield runs, newest first."""
-        return get_pages(
-            path_of(WORKFLOWS),
-            records.RunRecord,
+        return ask(
+            on_workflows.LIST_RUNS,
             state=list(states),
             project=project,
             owner=owner,
@@ -74,27 +75,25 @@ class WorkflowMethods:
         self, run_id: str, states: Sequence[str] = ()
     ) -> PageCall[records.NodeRecord]:
         """Return the nodes of a run, in the workflow's order."""
-        path = path_of(WORKFLOWS, run_id, "nodes")
-        return get_pages(path, records.NodeRecord, state=list(states), limit=10_000)
+
+        return ask(on_workflows.LIST_NODES, run_id, state=list(states), limit=10_000)
 
     @gives_one
     def workflow_node(self, run_id: str, node: str) -> RestCall[wire.NodeView]:
         """Return one node with its work and its result."""
-        return get(path_of(WORKFLOWS, run_id, "nodes", node), wire.NodeView)
+        return ask(on_workflows.GET_NODE, run_id, node)
 
     @gives_one
     def why_node(self, run_id: str, node: str) -> RestCall[wire.NodeWhy]:
         """Return the reasons for a node's present state, and what to do about each."""
-        return get(path_of(WORKFLOWS, run_id, "nodes", node, "why"), wire.NodeWhy)
+        return ask(on_workflows.GET_NODE_WHY, run_id, node)
 
     @gives_one
     def answer_node(self, run_id: str, node: str, answer: str) -> RestCall[records.NodeRecord]:
         """Answer a node's question. A lost answer is not sent again, because the second would be
         refused."""
-        path = path_of(WORKFLOWS, run_id, "nodes", node, "answer")
-        return send(
-            "POST", path, records.NodeRecord, wire.AnswerRequest(answer=answer), repeatable=False
-        )
+
+        return ask(on_workflows.ANSWER_NODE, run_id, node, body=wire.AnswerRequest(answer=answer))
 
     @gives_one
     def cancel_workflow(
@@ -102,7 +101,7 @@ class WorkflowMethods:
     ) -> RestCall[wire.RunView]:
         """Cancel a run: waiting work at once, running work cooperatively."""
         body = wire.CancelRun(reason=reason, hard=hard)
-        return send("POST", path_of(WORKFLOWS, run_id, "cancel"), wire.RunView, body)
+        return ask(on_workflows.CANCEL_RUN, run_id, body=body)
 
     @gives_one
     def restart_workflow(
@@ -111,8 +110,8 @@ class WorkflowMethods:
         """Run the nodes again that did not succeed, and the nodes that follow from those named in
         `origins`."""
         body = wire.RestartRun(reason=reason, origins=tuple(origins))
-        path = path_of(WORKFLOWS, run_id, "restart")
-        return send("POST", path, wire.RunView, body, repeatable=False)
+
+        return ask(on_workflows.RESTART_RUN, run_id, body=body)
 
     @runs
     def wait_workflow(
@@ -120,6 +119,6 @@ class WorkflowMethods:
     ) -> Script[wire.RunView]:
         """Wait until the run has ended, and return it. Raises TimeoutError after
         `timeout_seconds`."""
-        call = get(path_of(WORKFLOWS, run_id), wire.RunView)
+        call: RestCall[wire.RunView] = ask(on_workflows.GET_RUN, run_id)
         (run,) = yield from wait_for_ends([call], timeout_seconds)
         return run

@@ -14,13 +14,14 @@ import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import msgspec
 
 from holdfast.bounds import UNREADABLE
+from holdfast.client.late import LateModule
 from holdfast.client.locate import ControllerPlace
-from holdfast.client.rest import get, path_of
+from holdfast.client.rest import ask, path_to
 from holdfast.client.sessions.websocket import LinkLost, WebSocket, is_ready, open_websocket
 from holdfast.client.transport import http_options, refuse, request_of
 from holdfast.core.records import JobRecord
@@ -40,6 +41,13 @@ from holdfast.wire.sessions.frames import (
     frame,
 )
 from holdfast.wire.sessions.messages import SessionRequest, SessionStatus
+
+if TYPE_CHECKING:
+    from holdfast.wire.operations import jobs as on_jobs
+    from holdfast.wire.operations import sessions as on_sessions
+else:
+    on_jobs = LateModule("holdfast.wire.operations.jobs")
+    on_sessions = LateModule("holdfast.wire.operations.sessions")
 
 NEXT_SECONDS = 60.0
 """How long a connection waits for the job's next attempt, or for the controller."""
@@ -74,8 +82,8 @@ class PortForward:
         on_notice: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         self._place = place
-        self._path = path_of("jobs", job_id, "sessions", "open")
-        self._job = request_of(get(path_of("jobs", job_id), JobRecord), CONNECT_SECONDS)
+        self._path = path_to(on_sessions.OPEN_SESSION, job_id)
+        self._job = request_of(ask(on_jobs.GET_JOB, job_id), CONNECT_SECONDS)
         self._asked = SessionRequest(kind="forward", port=port, rank=rank)
         self._http = BlockingHttp(**http_options(place, CONNECT_SECONDS))
         self._on_refused = on_refused

@@ -11,12 +11,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import msgspec
 
+from holdfast.client.late import LateModule
 from holdfast.client.locate import ControllerPlace
-from holdfast.client.rest import path_of
+from holdfast.client.rest import path_to
 from holdfast.client.sessions.websocket import LinkLost, WebSocket, open_websocket
 from holdfast.client.transport import http_options
 from holdfast.errors import Conflict, Forbidden, HoldfastError, NotFound, Unauthorized, Unavailable
@@ -48,6 +49,11 @@ from holdfast.wire.sessions.messages import (
     SessionRequest,
     SessionStatus,
 )
+
+if TYPE_CHECKING:
+    from holdfast.wire.operations import sessions as on_sessions
+else:
+    on_sessions = LateModule("holdfast.wire.operations.sessions")
 
 _ACK_BYTES = 64 << 10
 _AGAIN_SECONDS = (0.1, 2.0)
@@ -94,7 +100,7 @@ class TaskSession:
         linger_seconds: float = LINGER_SECONDS,
     ) -> None:
         self._place = place
-        self._path = path_of("jobs", job_id, "sessions", "open")
+        self._path = path_to(on_sessions.OPEN_SESSION, job_id)
         self._request = request
         self._http = BlockingHttp(**http_options(place, CONNECT_SECONDS))
         self._on_lost = on_lost

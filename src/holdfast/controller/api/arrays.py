@@ -12,7 +12,6 @@ from holdfast.controller.http.job_tokens import adopt, enter_project
 from holdfast.controller.http.owners import name_caller
 from holdfast.controller.http.pages import answer_page, check_job_id, make_cursor, read_cursor
 from holdfast.controller.http.problems import answer_json
-from holdfast.controller.http.queries import ArraysQuery
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.core.arrays.arrays import Member, check_values, make_member, parse_indices, too_many
 from holdfast.core.arrays.records import ArrayRecord
@@ -24,6 +23,7 @@ from holdfast.moves.values import ArrayFilter, NewArray
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire.api import CancelRequest
 from holdfast.wire.arrays import ArrayRequest
+from holdfast.wire.queries import ArraysQuery
 
 CANCEL_ROUNDS = 20  # of 500 members each; the leader's loop does the rest
 _MEMBER = re.compile(r"([0-9a-z]{20})\[(\d{1,10})\]")

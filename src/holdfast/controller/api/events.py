@@ -7,13 +7,13 @@ from starlette.responses import Response
 
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page, check_job_id
-from holdfast.controller.http.queries import EventsQuery
 from holdfast.controller.http.sse import StreamAnswer, event_bytes
 from holdfast.controller.runtime.context import Controller
 from holdfast.core.records import EventRecord
 from holdfast.errors import ValidationError
 from holdfast.moves.events import parse_event_id
 from holdfast.store.postgres.store import PostgresStore
+from holdfast.wire.queries import EventsQuery
 
 POLL_SECONDS = 1.0
 MAX_TAIL = 1000

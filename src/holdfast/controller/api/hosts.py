@@ -8,12 +8,12 @@ from starlette.responses import Response
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
-from holdfast.controller.http.queries import HostsQuery, TelemetryQuery, is_on
 from holdfast.controller.runtime.auth import REVOKED
 from holdfast.core.readings.records import HostTelemetryView
 from holdfast.core.records import HostRecord
 from holdfast.errors import NotFound, ValidationError
 from holdfast.wire.api import HostActionRequest, HostView
+from holdfast.wire.queries import HostsQuery, TelemetryQuery, is_on
 
 ACTIONS = ("drain", "undrain", "quarantine", "release", "terminate", "revoke")
 

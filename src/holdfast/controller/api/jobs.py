@@ -14,7 +14,6 @@ from holdfast.controller.http.job_tokens import adopt, enter_project
 from holdfast.controller.http.owners import find_refused, name_caller
 from holdfast.controller.http.pages import answer_page, check_job_id, make_cursor, read_cursor
 from holdfast.controller.http.problems import answer_json, problem_of
-from holdfast.controller.http.queries import AttemptQuery, JobsQuery, is_on
 from holdfast.controller.notices.targets import check_wishes
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.controller.runtime.context import Controller
@@ -49,6 +48,7 @@ from holdfast.wire.api import (
     JobView,
     SubmittedJob,
 )
+from holdfast.wire.queries import AttemptQuery, JobsQuery, is_on
 
 DEFAULT_PROJECT = "default"
 MAX_NAMED = 10

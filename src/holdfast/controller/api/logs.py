@@ -1,7 +1,7 @@
 """The logs of a job: bytes, or a stream of events that follows it across its attempts.
 
--         Memory does not grow with a slow reader: one page of bytes is sent before the next is
-          read.
+- Memory does not grow with a slow reader: one page of bytes is sent before the next is
+  read.
 FOLLOW-2  Nothing is sent twice and no loss is hidden: offsets only grow, and bytes that were
           dropped are a `gap`.
 FOLLOW-3  A followed stream ends when the job and its log streams have ended, or ten seconds after
@@ -20,7 +20,6 @@ from starlette.responses import Response
 from holdfast.controller.api.jobs import find_job
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
-from holdfast.controller.http.queries import AttemptQuery, LogsQuery, is_on
 from holdfast.controller.http.sse import StreamAnswer, event_bytes
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.sync.log_reads import HostReads
@@ -30,6 +29,7 @@ from holdfast.core.records import JobRecord, LogChunk, LogStreamRecord
 from holdfast.errors import ValidationError
 from holdfast.store.postgres.logs.search import LogSpan
 from holdfast.wire.logs.lines import LogLine
+from holdfast.wire.queries import AttemptQuery, LogsQuery, is_on
 
 PAGE_BYTES = 256 * 1024
 POLL_SECONDS = 1.0

@@ -3,10 +3,9 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 from starlette.responses import Response
 
 from holdfast.controller.api.settings.patch import read_name
@@ -15,29 +14,17 @@ from holdfast.controller.fleet.forget import forget_pool
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
-from holdfast.controller.http.queries import Flag, Query, is_on
 from holdfast.core.fleet.pool_files import make_pool
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.fleet.records import PoolMoney, PoolRecord
 from holdfast.core.states import HostState
 from holdfast.errors import Conflict, NotFound, ValidationError
 from holdfast.providers.locate import check_config
+from holdfast.wire.operations.pools import CyclesQuery, DeleteQuery
 from holdfast.wire.pools import PoolPause, PoolStatus, ScaleRequest
+from holdfast.wire.queries import is_on
 
 MAX_SAID = 5
-
-
-class DeleteQuery(Query, frozen=True, kw_only=True):
-    """forget: "1" to forget the pool at once, where the caller vouches that its machines are
-    gone."""
-
-    forget: Flag = "0"
-
-
-class CyclesQuery(Query, frozen=True, kw_only=True):
-    """limit: the most cycles to list, newest first."""
-
-    limit: Annotated[int, Meta(ge=1, le=500)] = 100
 
 
 async def list_pools(call: ApiCall) -> Response:

@@ -9,9 +9,9 @@ from holdfast.controller.api.settings.patch import read_name, read_settings_patc
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
-from holdfast.controller.http.queries import DepthsQuery, QueuesQuery, is_on
 from holdfast.errors import NotFound
 from holdfast.wire.api import PauseRequest, SettingsPatch
+from holdfast.wire.queries import DepthsQuery, QueuesQuery, is_on
 
 
 async def list_queues(call: ApiCall) -> Response:

@@ -9,7 +9,6 @@ from holdfast.controller.api.jobs import change_in_parts, find_job
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page, check_job_id
 from holdfast.controller.http.problems import answer_json
-from holdfast.controller.http.queries import AttemptsQuery, is_on
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.records import AttemptRecord, JobRecord
@@ -27,6 +26,7 @@ from holdfast.wire.api import (
     RetryManyRequest,
     RetryRequest,
 )
+from holdfast.wire.queries import AttemptsQuery, is_on
 
 
 async def get_policy(call: ApiCall) -> Response:

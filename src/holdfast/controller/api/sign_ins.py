@@ -7,12 +7,13 @@ from starlette.responses import Response
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
-from holdfast.controller.runtime.auth import REVOKED, Role, hash_secret
+from holdfast.controller.runtime.auth import REVOKED, hash_secret
 from holdfast.core.ids import ID_PATTERN
 from holdfast.core.records import JobTokenRecord
 from holdfast.errors import Forbidden, NotFound
 from holdfast.web.browsers import LINK_SECONDS
 from holdfast.wire.api import SignInLink
+from holdfast.wire.operations.operation import Role
 
 
 async def create_link(call: ApiCall) -> Response:

@@ -6,13 +6,13 @@ from starlette.responses import Response
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page, make_cursor, read_cursor
 from holdfast.controller.http.problems import answer_json
-from holdfast.controller.http.queries import Limit, Query, Text
 from holdfast.controller.runtime.auth import make_new_id, make_secret
 from holdfast.core.ids import ID_PATTERN
 from holdfast.core.records import EventRecord
-from holdfast.core.webhooks.values import DeliveryState, Payload, WebhookRecord
+from holdfast.core.webhooks.values import Payload, WebhookRecord
 from holdfast.errors import NotFound
 from holdfast.store.postgres.webhooks import NewWebhook, WebhookChange
+from holdfast.wire.operations.webhooks import DeliveriesQuery
 from holdfast.wire.webhooks import (
     DeliveryView,
     Redelivered,
@@ -26,14 +26,6 @@ from holdfast.wire.webhooks import (
 
 CHECK_SECONDS = 3.0
 TEST_KIND = "webhook.test"
-
-
-class DeliveriesQuery(Query, frozen=True, kw_only=True):
-    """The deliveries to list, newest first. `state` may be repeated."""
-
-    state: tuple[DeliveryState, ...] = ()
-    limit: Limit = 100
-    cursor: Text | None = None
 
 
 async def list_webhooks(call: ApiCall) -> Response:

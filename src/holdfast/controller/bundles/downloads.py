@@ -4,28 +4,16 @@ BUNDLE-5  A host gets the bundle of a task that it has, and the packs which that
           digest is a key to another's bytes.
 """
 
-from typing import Annotated
-
-from msgspec import Meta
 from starlette.responses import Response
 
 from holdfast.controller.api.jobs import find_job
 from holdfast.controller.http.endpoints import ApiCall
-from holdfast.controller.http.queries import Query
 from holdfast.controller.runtime.bundles.kept import PACKS, PLANS
 from holdfast.core.ids import TaskKey
 from holdfast.errors import NotFound
+from holdfast.wire.operations.agents import AgentBundleQuery
 
 _BYTES = "application/octet-stream"
-
-
-class AgentBundleQuery(Query, frozen=True, kw_only=True):
-    """The task whose bundle is fetched. incarnation: that of the host, as in every sync."""
-
-    job: Annotated[str, Meta(min_length=1, max_length=64)]
-    rank: Annotated[int, Meta(ge=0, le=65_535)]
-    epoch: Annotated[int, Meta(ge=1, le=2**62)]
-    incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
 
 
 async def get_agent_plan(call: ApiCall) -> Response:

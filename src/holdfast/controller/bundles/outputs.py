@@ -5,10 +5,8 @@ OUT-3  A host sends outputs of its own tasks into their project alone, and a dig
 """
 
 import asyncio
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 from starlette.responses import Response
 
 from holdfast.controller.api.jobs import find_job
@@ -17,7 +15,6 @@ from holdfast.controller.bundles.uploads import keep_bundle, keep_pack
 from holdfast.controller.http.bodies import decode_packed, read_body
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
-from holdfast.controller.http.queries import Query
 from holdfast.controller.runtime.bundles.kept import PLANS
 from holdfast.core.bundles.manifest import (
     FILE,
@@ -36,28 +33,12 @@ from holdfast.errors import Conflict, NotFound
 from holdfast.store.postgres.bundles.outputs import NewOutputs, OutputsTask
 from holdfast.wire.bundles import MissingAnswer
 from holdfast.wire.data.outputs import OutputsMissing, OutputsReport, OutputsStored
+from holdfast.wire.operations.agents import AgentOutputsQuery
+from holdfast.wire.operations.outputs import OutputsQuery
 
 _REPORT = msgspec.msgpack.Decoder(OutputsReport)
 _FRAME_BYTES = 4 << 20  # what a report takes beside its manifest
 MAX_FILES_SHOWN = 10_000
-
-
-class AgentOutputsQuery(Query, frozen=True, kw_only=True):
-    """The task whose outputs are sent. incarnation: that of the host, as in every sync."""
-
-    job: Annotated[str, Meta(min_length=1, max_length=64)]
-    rank: Annotated[int, Meta(ge=0, le=65_535)]
-    epoch: Annotated[int, Meta(ge=1, le=2**62)]
-    attempt: Annotated[int, Meta(ge=1, le=2**30)]
-    incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
-
-
-class OutputsQuery(Query, frozen=True, kw_only=True):
-    """The outputs of a job that a request means. Without an attempt or a rank, it means those of
-    all."""
-
-    attempt: Annotated[int, Meta(ge=1, le=2**30)] | None = None
-    rank: Annotated[int, Meta(ge=0, le=65_535)] | None = None
 
 
 async def _find_task(call: ApiCall) -> tuple[TaskKey, OutputsTask]:

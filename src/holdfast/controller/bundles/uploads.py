@@ -2,16 +2,13 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Annotated
 
-from msgspec import Meta
 from starlette.responses import Response
 
 from holdfast.controller.api.jobs import check_project, knows_project
 from holdfast.controller.http.bodies import read_body
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
-from holdfast.controller.http.queries import Query
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.controller.runtime.bundles.kept import PACKS, PLANS
 from holdfast.core.bundles.manifest import (
@@ -25,20 +22,12 @@ from holdfast.core.bundles.manifest import (
 )
 from holdfast.core.bundles.packs import MAX_PACK_BYTES, BundlePlan, encode_plan, read_pack
 from holdfast.core.records import JobTokenRecord
-from holdfast.core.spec import Name
 from holdfast.errors import Conflict, Forbidden, NotFound, TooLarge
 from holdfast.wire.bundles import BundleView, MissingAnswer, MissingRequest
+from holdfast.wire.operations.bundles import ProjectQuery
 
 _SHOWN = 5
 _MEGA = 1 << 20
-
-
-class ProjectQuery(Query, frozen=True, kw_only=True):
-    """The project whose bundles are meant."""
-
-    project: Annotated[Name, Meta(description="The project that the bundle belongs to.")] = (
-        "default"
-    )
 
 
 async def enter(call: ApiCall, project: str) -> str:

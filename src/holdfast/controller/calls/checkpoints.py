@@ -1,9 +1,7 @@
 """The agent's route of calls' checkpoints: bytes for the next attempt, whichever host it runs on."""
 
 import logging
-from typing import Annotated
 
-from msgspec import Meta
 from starlette.responses import Response
 
 from holdfast.blobs.interface import BlobMissing, BlobSpoilt
@@ -13,27 +11,17 @@ from holdfast.controller.api.checkpoints.bytes import (
     drop_blobs,
     read_announcement,
 )
-from holdfast.controller.api.checkpoints.routes import JobId, Number, Rank, limits_of
+from holdfast.controller.api.checkpoints.routes import limits_of
 from holdfast.controller.http.endpoints import ApiCall
-from holdfast.controller.http.queries import Query
 from holdfast.controller.http.sse import StreamAnswer, chain_pieces
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.core.ids import TaskKey
 from holdfast.errors import NotFound
 from holdfast.moves.calls.checkpoints import CallHolder, name_blob
 from holdfast.moves.checkpoints import NewCheckpoint
+from holdfast.wire.operations.agents import CallCheckpointQuery
 
 log = logging.getLogger("holdfast.controller")
-
-
-class CallCheckpointQuery(Query, frozen=True, kw_only=True):
-    """The executor's task, and the call that it runs: a batch and a position in it."""
-
-    job: JobId
-    rank: Rank
-    epoch: Number
-    batch: Number
-    position: Annotated[int, Meta(ge=0, le=2**31)]
 
 
 async def put_call_checkpoint(call: ApiCall) -> Response:

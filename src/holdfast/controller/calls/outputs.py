@@ -10,18 +10,19 @@ OUTPUT-2  An attempt that has ended is read until its output is over: another ca
 
 from collections.abc import AsyncIterator, Iterable
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from starlette.responses import Response
 
 from holdfast.controller.calls.sets import read_call_name
 from holdfast.controller.http.endpoints import ApiCall
-from holdfast.controller.http.queries import Attempt, Flag, Query, is_on
 from holdfast.controller.http.sse import StreamAnswer, event_bytes
 from holdfast.controller.runtime.context import Controller
 from holdfast.core.calls.marks import cut_output, find_marks
 from holdfast.store.postgres.calls.values import CallOutput, CallStanding
 from holdfast.wire.calls import CallLogLine
+from holdfast.wire.operations.calls import CallLogsQuery
+from holdfast.wire.queries import is_on
 
 PAGE_BYTES = 256 * 1024
 POLL_SECONDS = 1.0
@@ -31,17 +32,6 @@ times a second."""
 RETURN_SECONDS = 10.0
 """The same time where the server was away at the call's end: an agent waits up to 6 s between two
 tries, and sends its logs once a try is answered."""
-
-
-class CallLogsQuery(Query, frozen=True, kw_only=True):
-    """The bytes to read. attempt: the number of the call's attempt; absent means its last one, and
-    with `follow` also the later ones. since: with `follow`, the attempt to begin with after a lost
-    connection."""
-
-    attempt: Attempt | None = None
-    since: Attempt | None = None
-    stream: Literal["stdout", "stderr", "both"] = "both"
-    follow: Flag = "0"
 
 
 async def get_call_logs(call: ApiCall) -> Response:

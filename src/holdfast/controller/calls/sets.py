@@ -2,10 +2,9 @@
 
 import functools
 from collections.abc import Collection, Iterable, Sequence
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 import msgspec
-from msgspec import Meta
 from starlette.responses import Response
 
 from holdfast.bounds import UNREADABLE
@@ -17,7 +16,6 @@ from holdfast.controller.http.job_tokens import adopt_function
 from holdfast.controller.http.owners import name_caller
 from holdfast.controller.http.pages import answer_page, make_cursor, read_cursor
 from holdfast.controller.http.problems import answer_json
-from holdfast.controller.http.queries import Limit, Owner, Query, Text
 from holdfast.controller.runtime.background import BEHIND_SECONDS
 from holdfast.controller.runtime.context import Controller
 from holdfast.core.bundles.code import check_code
@@ -32,7 +30,7 @@ from holdfast.core.calls.values import (
 from holdfast.core.ids import ID_PATTERN
 from holdfast.core.retry import check_fields
 from holdfast.core.settings.resolve import check_layer, job_layer
-from holdfast.core.spec import Name, check_memory
+from holdfast.core.spec import check_memory
 from holdfast.errors import NotFound, ValidationError
 from holdfast.wire.calls import (
     MAX_CALLS_BYTES,
@@ -42,6 +40,7 @@ from holdfast.wire.calls import (
     MoreCalls,
     NewCallSet,
 )
+from holdfast.wire.operations.calls import ResultsQuery, SetsQuery
 
 MAX_WAIT_SECONDS = 25
 MAX_INDICES = 10_000
@@ -52,26 +51,6 @@ _LOOK = 128
 T = TypeVar("T")
 _find_decoder = functools.cache(msgspec.json.Decoder)
 _JSON = msgspec.json.Decoder(msgspec.Raw)
-
-
-class SetsQuery(Query, frozen=True, kw_only=True):
-    """The filters of the list of call sets, newest first."""
-
-    project: Name | None = None
-    owner: Owner | None = None
-    limit: Limit = 100
-    cursor: Text | None = None
-
-
-class ResultsQuery(Query, frozen=True, kw_only=True):
-    """The results to return: those from `first` on without a gap, those at `index` ("3,17,…"), or
-    those in a `state`, by index. wait: the seconds to wait for the first of them, at most 25."""
-
-    first: Annotated[int, Meta(ge=0, le=MAX_SET_CALLS)] = 0
-    limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
-    index: Annotated[str, Meta(pattern=r"^[0-9]{1,8}(,[0-9]{1,8})*$")] | None = None
-    state: tuple[str, ...] = ()
-    wait: Annotated[str, Meta(pattern=r"^[0-9]{1,3}(\.[0-9]{1,6})?$")] = "0"
 
 
 async def create_set(call: ApiCall) -> Response:

@@ -25,6 +25,7 @@ from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.context import Controller
 from holdfast.errors import HoldfastError, Unavailable, ValidationError
+from holdfast.wire.operations.graphql import GraphqlRequest
 
 if TYPE_CHECKING:
     from graphql import GraphQLError
@@ -34,23 +35,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.controller")
 GRAPHQL_TYPE = "application/graphql-response+json"
-
-
-class GraphqlRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A query and its variables, as in GraphQL over HTTP. `extensions` may be present."""
-
-    query: str
-    variables: dict[str, Any] | None = None
-    operationName: str | None = None
-    extensions: dict[str, Any] | None = None
-
-
-class GraphqlAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The body of an answer. data: null or missing where no field could be answered. errors: each
-    with `extensions.code`."""
-
-    data: dict[str, Any] | None = None
-    errors: list[dict[str, Any]] | None = None
 
 
 class NotInstalled(HoldfastError, code="graphql_not_installed", status=501):

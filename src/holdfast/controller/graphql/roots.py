@@ -13,12 +13,12 @@ from holdfast.controller.graphql.job_shapes import JobType
 from holdfast.controller.graphql.shapes import EventType, HostType, ProjectType, QueueType, reads_of
 from holdfast.controller.http.pages import check_job_id
 from holdfast.controller.http.problems import explain_bad_value
-from holdfast.controller.http.queries import EventsQuery, JobsQuery
 from holdfast.core.causes import Cause
 from holdfast.core.records import HostRecord, ProjectRecord, QueueRecord
 from holdfast.core.spec import Name
 from holdfast.core.states import JobState
 from holdfast.errors import NotFound, ValidationError
+from holdfast.wire.queries import EventsQuery, JobsQuery
 
 T = TypeVar("T")
 Q = TypeVar("Q", JobsQuery, EventsQuery)

@@ -6,7 +6,7 @@ import functools
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -17,55 +17,30 @@ from starlette.types import Receive, Scope
 from holdfast.controller.http.bodies import decode_body, header, read_body
 from holdfast.controller.http.problems import explain_bad_value
 from holdfast.controller.http.sockets import Socket
-from holdfast.controller.runtime.auth import Role
 from holdfast.core.records import HostRecord, TokenRecord
 from holdfast.errors import ValidationError
 from holdfast.wire.api import MAX_BODY_BYTES
+from holdfast.wire.operations.operation import Operation
 
 if TYPE_CHECKING:
     from holdfast.controller.runtime.context import Controller
 
 T = TypeVar("T")
 Handler = Callable[["ApiCall"], Awaitable[Response]]
-Owned = Literal["job", "array", "set", "run", "schedule"]
 MAX_QUERY_CHARS = 8192
 _find_decoder = functools.cache(msgspec.json.Decoder)
 
 
-@dataclass(frozen=True, slots=True)
-class Endpoint:
-    """One method of one path.
+@dataclass(frozen=True)
+class Endpoint(Operation):
+    """An operation with the handler that carries it out."""
 
-    query: the struct whose fields are the query's parameters. body: the type of the JSON body.
-    answers: status → the type of the answer, or None for no JSON body. media: the media types of a
-    successful answer. owned: the kind of the record that the path names and the call changes; only
-    the record's owner may make the call (OWNER-1). raw: True where the body is bytes of `media_in`,
-    not JSON. socket: True where the call opens a WebSocket. optional_body: True where an absent
-    body means the struct with its defaults.
-    """
-
-    method: str
-    path: str
-    role: Role
-    handle: Handler
-    summary: str
-    query: type[msgspec.Struct] | None = None
-    body: Any = None
-    raw: bool = False
-    optional_body: bool = False
-    owned: Owned | None = None
-    answers: Mapping[int, Any] = field(default_factory=dict)
-    media: tuple[str, ...] = ("application/json",)
-    media_in: tuple[str, ...] = ("application/msgpack",)
-    socket: bool = False
-    headers: Mapping[str, str] = field(default_factory=dict)
+    handle: Handler = field(kw_only=True)
 
 
-class PageOf:
-    """The answer `{"items": [item, …], "next": cursor|null}`."""
-
-    def __init__(self, item: Any) -> None:
-        self.item = item
+def bind(operation: Operation, handle: Handler) -> Endpoint:
+    """Return the operation with its handler."""
+    return Endpoint(**vars(operation), handle=handle)
 
 
 class ApiCall:

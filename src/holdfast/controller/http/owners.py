@@ -12,16 +12,17 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from holdfast.controller.http.queries import ME
 from holdfast.core.arrays.records import ArrayRecord, ScheduleRecord
 from holdfast.core.ids import ID_PATTERN
 from holdfast.core.records import JobRecord
 from holdfast.core.workflows.records import RunRecord
 from holdfast.errors import Forbidden, NotFound
 from holdfast.wire.calls import CallSetView
+from holdfast.wire.queries import ME
 
 if TYPE_CHECKING:
-    from holdfast.controller.http.endpoints import ApiCall, Owned
+    from holdfast.controller.http.endpoints import ApiCall
+    from holdfast.wire.operations.operation import Owned
 
 Q = TypeVar("Q", bound=msgspec.Struct)
 Work = JobRecord | ArrayRecord | CallSetView | RunRecord | ScheduleRecord

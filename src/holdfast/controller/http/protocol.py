@@ -1,8 +1,8 @@
 """uvicorn's HTTP protocol with limits on a request's head: bytes, headers and time.
 
--       A connection that has not sent a whole request head in time is closed: at its opening, after
-        a half request, and between requests alike. A body's time is bounded where it is read.
--       A head over its limits is answered 431 and the connection closed; nothing of it is kept.
+- A connection that has not sent a whole request head in time is closed: at its opening, after
+  a half request, and between requests alike. A body's time is bounded where it is read.
+- A head over its limits is answered 431 and the connection closed; nothing of it is kept.
 HTTP-3  A refused client can read why: a connection that is closed while its peer still sends is
         reset, and the peer loses what it has not read yet. So only the sending side is closed
         first, and incoming bytes are dropped for `LINGER_SECONDS`.

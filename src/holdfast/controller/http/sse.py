@@ -36,8 +36,8 @@ class StreamAnswer(Response):
     """A response that is written as `pieces` come. An empty piece means that there is nothing new,
     and that a keep-alive may be due.
 
-    -         `send` waits for the socket, so a slow reader holds back the reading from the store,
-              and nothing piles up.
+    - `send` waits for the socket, so a slow reader holds back the reading from the store,
+      and nothing piles up.
     STREAM-2  A stream ends within 5 s of the end of its caller's token: every second it checks
               whether the caller may still read.
     """

@@ -9,7 +9,6 @@ from starlette.responses import Response
 from holdfast.controller.api.jobs import find_job
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
-from holdfast.controller.http.queries import AttemptQuery
 from holdfast.core.logs.likeness import (
     MAX_KINDS,
     ErrorLine,
@@ -19,6 +18,7 @@ from holdfast.core.logs.likeness import (
 )
 from holdfast.core.logs.scan import LogPiece
 from holdfast.store.postgres.logs.search import LogSpan
+from holdfast.wire.queries import AttemptQuery
 
 TAIL_BYTES = 32 * 1024
 """As many bytes of each stream are looked at, its last ones."""

@@ -12,7 +12,6 @@ from datetime import UTC, datetime, timedelta
 from starlette.responses import Response
 
 from holdfast.controller.http.endpoints import ApiCall
-from holdfast.controller.http.queries import LogSearchQuery, is_on
 from holdfast.controller.http.sse import StreamAnswer, event_bytes
 from holdfast.controller.logs.pages import FoundLines, PageReader, plan_pages
 from holdfast.controller.logs.pattern import compile_pattern
@@ -23,6 +22,7 @@ from holdfast.core.logs.scan import FoundLine
 from holdfast.core.records import LogStreamRecord
 from holdfast.errors import NotFound
 from holdfast.wire.logs.search import LogFound, LogSearchEnd
+from holdfast.wire.queries import LogSearchQuery, is_on
 
 JOBS_AT_ONCE = 200
 BATCH_BYTES = 32 << 20

@@ -9,21 +9,15 @@ from starlette.responses import Response
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
-from holdfast.controller.http.queries import Query, Text
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.core.webhooks.notice_urls import name_service
 from holdfast.core.webhooks.notices import Notice
 from holdfast.core.webhooks.values import WebhookRecord
 from holdfast.errors import Forbidden, ValidationError
+from holdfast.wire.operations.notices import TargetQuery
 from holdfast.wire.webhooks import NoticeTarget, TargetRequest, TestResult
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
-
-class TargetQuery(Query, frozen=True, kw_only=True):
-    """project: the project that the target belongs to; the cluster's without it."""
-
-    project: Text | None = None
 
 
 async def list_targets(call: ApiCall) -> Response:

@@ -1,60 +1,23 @@
 """The routes of reports: where the hours went, and which GPUs are held for nothing."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Literal
 
-from msgspec import Meta
 from starlette.responses import Response
 
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.owners import name_caller
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
-from holdfast.controller.http.queries import Limit, Owner, Query, Text
 from holdfast.controller.report.sums import find_effect, find_idle_policy, read_prices, read_report
 from holdfast.core.report.idle import IdleJob, find_drain
 from holdfast.core.report.money import HostPrice
 from holdfast.core.schedules import read_zone
 from holdfast.errors import ValidationError
 from holdfast.wire.api import PriceRequest
+from holdfast.wire.operations.reports import IdleQuery, ReportQuery
 
 LEAST_IDLE_SECONDS = 300.0
 """A job is listed once its GPUs were idle for so long, or once people were told, whichever is first."""
-Moment = Annotated[int, Meta(ge=0, le=32_503_680_000)]
-
-
-class ReportQuery(Query, frozen=True, kw_only=True):
-    """The span and the lines of a report.
-
-    since, until: Unix seconds; without them, the last 7 days. by: job, owner, project, queue, pool,
-    host, label:KEY or time; may be repeated. step: with `time`, the length of its stretches. zone: the
-    time zone whose days these are, as Europe/Berlin. unit: whose hours. The others choose the jobs;
-    label is `name=value`. limit: the most lines.
-    """
-
-    since: Moment | None = None
-    until: Moment | None = None
-    by: Annotated[tuple[Text, ...], Meta(max_length=3)] = ()
-    step: Literal["minute", "hour", "day"] = "day"
-    zone: Text = "UTC"
-    unit: Literal["gpu", "cpu"] = "gpu"
-    job: Text | None = None
-    owner: Owner | None = None
-    project: Text | None = None
-    queue: Text | None = None
-    pool: Text | None = None
-    host: Text | None = None
-    label: Annotated[
-        tuple[Annotated[str, Meta(max_length=400, pattern=r"^[^=]+=")], ...], Meta(max_length=8)
-    ] = ()
-    limit: Limit = 100
-
-
-class IdleQuery(Query, frozen=True, kw_only=True):
-    """project, owner: of the jobs to list."""
-
-    project: Text | None = None
-    owner: Owner | None = None
 
 
 async def get_report(call: ApiCall) -> Response:

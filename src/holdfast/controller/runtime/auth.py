@@ -11,7 +11,6 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from enum import IntEnum
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -24,6 +23,7 @@ from holdfast.store.postgres.sign_ins import SignedIn
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.postgres.sync.witness import SecretHash, Sought
 from holdfast.wire.bearer import check_job_token, read_job_token
+from holdfast.wire.operations.operation import Role
 
 T = TypeVar("T")
 TOKEN_SECONDS = 3.0  # a revoked token is refused within 5 s, and ends its streams (STREAM-2)
@@ -33,19 +33,6 @@ REVOKED = "revoked"
 MAX_REMEMBERED = 20_000
 MAX_GATHERED = 500
 MAX_SECRET_CHARS = 256
-
-
-class Role(IntEnum):
-    """The role that a route needs. `ANYONE`: no token is needed. `JOIN`, `HOST` and `REPLICA` (another
-    server of the cluster) stand apart from the users' ladder read < submit < admin."""
-
-    ANYONE = 0
-    READ = 1
-    SUBMIT = 2
-    ADMIN = 3
-    HOST = 10
-    JOIN = 11
-    REPLICA = 12
 
 
 _LADDER = {"read": Role.READ, "submit": Role.SUBMIT, "admin": Role.ADMIN}

@@ -1,7 +1,7 @@
 """Wakes for loops and streams, by topic, and for each host's one waiting poll.
 
--       A wake between a read and the wait that follows it is never lost: the waiter compares the
-        version it saw before the read. Wakes are hints; every waiter also has a time limit.
+- A wake between a read and the wait that follows it is never lost: the waiter compares the
+  version it saw before the read. Wakes are hints; every waiter also has a time limit.
 WAKE-2  An order that a transaction (a submission's or the leader's) places on a host whose poll
         waits here is the answer to that poll. The offer is on record, so a poll that ended
         meanwhile loses nothing: the next poll reads it.

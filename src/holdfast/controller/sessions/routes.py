@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 from starlette.responses import Response
 
 from holdfast.controller.http.endpoints import ApiCall
@@ -10,17 +9,12 @@ from holdfast.controller.http.pages import answer_page
 from holdfast.controller.sessions.open import end_session
 from holdfast.controller.sessions.relay import RELAYED_HOST, TICKET, RelayedDial, pass_on_dial
 from holdfast.errors import Forbidden, NotFound
+from holdfast.wire.operations.sessions import SessionsQuery
 from holdfast.wire.sessions.frames import PROTOCOL
 from holdfast.wire.sessions.messages import SessionEnd
 
 _NOTHING = Response(status_code=204)
 _NOT_GOOD = "this ticket is not good: it was used, or its user waits no more"
-
-
-class SessionsQuery(msgspec.Struct, frozen=True):
-    """The sessions to list. all: `yes` to list ended sessions, too."""
-
-    all: str = ""
 
 
 async def dial_session(call: ApiCall) -> Response:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from holdfast.bounds import NAN_BEATS
 from holdfast.controller.why import forecasts, gangs, limits, places, pools, retries, shares, waits
 from holdfast.controller.why.circumstances import Circumstances
-from holdfast.controller.why.words import line, say_moment, say_span
+from holdfast.controller.why.words import line, say_moment
 from holdfast.core.arrays.arrays import IN_LINE
 from holdfast.core.causes import Cause
 from holdfast.core.placement.preemption import find_winner
@@ -14,6 +14,7 @@ from holdfast.core.placement.ranks import name_ranks, say_names
 from holdfast.core.progress.pace import find_still, say_unbeaten
 from holdfast.core.states import JobState
 from holdfast.core.watchdogs.watch import ends_hangs
+from holdfast.core.words import say_span
 from holdfast.wire.api import Why, WhyLine
 
 _BESIDES = frozenset({"behind", "dead_hosts", "host_set_aside", "host_silent", "may_make_room"})

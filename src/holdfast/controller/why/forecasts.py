@@ -4,9 +4,10 @@ now. Pure."""
 from collections.abc import Iterator
 
 from holdfast.controller.why.circumstances import Circumstances, Foreseen
-from holdfast.controller.why.words import line, say_moment, say_span
+from holdfast.controller.why.words import line, say_moment
 from holdfast.core.forecast.outlook import Forecast
 from holdfast.core.records import JobRecord
+from holdfast.core.words import say_span
 from holdfast.wire.api import WhyLine
 from holdfast.wire.forecasts.values import JobForecast, WouldStart
 

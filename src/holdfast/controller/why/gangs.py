@@ -4,11 +4,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from holdfast.controller.why.circumstances import Circumstances
 from holdfast.controller.why.places import MAX_NAMED
-from holdfast.controller.why.words import line, say_due, say_span
+from holdfast.controller.why.words import line, say_due
 from holdfast.core.placement.preemption import find_winner
 from holdfast.core.placement.ranks import name_ranks
 from holdfast.core.records import JobRecord, TaskRecord
 from holdfast.core.states import TaskState
+from holdfast.core.words import say_span
 from holdfast.wire.api import WhyLine
 
 _START_RULES = ("start-error", "never-starts", "runtime-error", "checkpoint")

@@ -4,13 +4,14 @@ Pure; `submit`, `show` and `why` say the same."""
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from holdfast.controller.why.words import line, say_span
+from holdfast.controller.why.words import line
 from holdfast.core.placement.types import find_span
 from holdfast.core.records import JobRecord
 from holdfast.core.settings.resolve import Effective
 from holdfast.core.settings.watch import WatchSettings
 from holdfast.core.states import JobState
 from holdfast.core.watchdogs.gpu_health import watches_health
+from holdfast.core.words import say_span
 from holdfast.wire.api import JobLimits, WhyLine
 
 SOONER = "--expected TIME names how long it should take, which lets it start sooner"

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from holdfast.controller.why.circumstances import Circumstances
 from holdfast.controller.why.pools import COMING, list_renting
-from holdfast.controller.why.words import line, say_span
+from holdfast.controller.why.words import line
 from holdfast.core.calls.executors import find_listed_app
 from holdfast.core.data.named import find_missing_mounts
 from holdfast.core.host_faults import find_hindrance, find_runtime_word
@@ -17,6 +17,7 @@ from holdfast.core.placement.preemption import find_weighed, find_winner
 from holdfast.core.placement.ranks import say_names
 from holdfast.core.records import HostRecord, JobRecord
 from holdfast.core.states import HostState
+from holdfast.core.words import say_span
 from holdfast.wire.api import WhyLine
 
 MAX_NAMED = 5

@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 from holdfast.controller.why.circumstances import Circumstances
-from holdfast.controller.why.words import line, say_due, say_moment, say_span
+from holdfast.controller.why.words import line, say_due, say_moment
 from holdfast.core.causes import CHARGED_TO, Budget
+from holdfast.core.words import say_span
 from holdfast.wire.api import WhyLine
 
 

@@ -2,22 +2,13 @@
 
 from datetime import datetime
 
+from holdfast.core.words import say_span
 from holdfast.wire.api import WhyLine
 
 
 def line(code: str, message: str, hint: str = "") -> WhyLine:
     """Return a line: its stable code, its sentence, and what to do about it."""
     return WhyLine(code=code, message=message, hint=hint)
-
-
-def say_span(seconds: float) -> str:
-    """Return a span of time in its natural unit; 0 s where it is negative."""
-    seconds = max(0.0, seconds)
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
 
 
 def say_moment(moment: datetime) -> str:

@@ -22,19 +22,19 @@ from holdfast.controller.http.job_tokens import adopt_workflow
 from holdfast.controller.http.owners import name_caller
 from holdfast.controller.http.pages import answer_page, make_cursor, read_cursor
 from holdfast.controller.http.problems import answer_json
-from holdfast.controller.http.queries import Owner, Query
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
 from holdfast.controller.workflows.why import explain_node
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.core.placement.possible import Size
-from holdfast.core.spec import JobSpec, Name
+from holdfast.core.spec import JobSpec
 from holdfast.core.workflows.check import check_workflow
 from holdfast.core.workflows.plan_start import find_out_dir
 from holdfast.core.workflows.records import RunRecord
-from holdfast.core.workflows.values import NodeSpec, NodeState, RunState, WorkflowSpec
+from holdfast.core.workflows.values import NodeSpec, WorkflowSpec
 from holdfast.errors import ValidationError
 from holdfast.moves.workflows import NewRun
+from holdfast.wire.operations.workflows import NodesQuery, RunsQuery
 from holdfast.wire.workflows import (
     MAX_WORKFLOW_BYTES,
     AnswerRequest,
@@ -46,26 +46,6 @@ from holdfast.wire.workflows import (
 )
 
 Text = Annotated[str, Meta(min_length=1, max_length=256)]
-
-
-class RunsQuery(Query, frozen=True, kw_only=True):
-    """The filters of the list of runs, newest first."""
-
-    state: tuple[RunState, ...] = ()
-    project: Name | None = None
-    owner: Owner | None = None
-    name: Name | None = None
-    limit: Annotated[int, Meta(ge=1, le=1000)] = 100
-    cursor: Text | None = None
-
-
-class NodesQuery(Query, frozen=True, kw_only=True):
-    """The filters of the list of a run's nodes. cursor: the number of the last node of the page
-    before."""
-
-    state: tuple[NodeState, ...] = ()
-    limit: Annotated[int, Meta(ge=1, le=10_000)] = 1000
-    cursor: Annotated[str, Meta(pattern=r"^[0-9]{1,9}$")] | None = None
 
 
 async def submit_workflow(call: ApiCall) -> Response:

@@ -18,6 +18,7 @@ from holdfast.core.doctor.facts import (
 )
 from holdfast.core.doctor.findings import DoctorFinding, ok, problem, warning
 from holdfast.core.doctor.left_memory import is_told, name_removal, say_left_memory
+from holdfast.core.words import say_bytes
 
 LEAST_FREE_BYTES, LOW_FREE_BYTES = 256 << 20, 5 << 30
 LOW_SHARE = 0.05
@@ -38,7 +39,7 @@ def judge_disk(facts: DiskFacts) -> Iterator[DoctorFinding]:
         return
     free, total = facts.free_bytes, facts.total_bytes
     if free is not None and total is not None:
-        said = f"{at} has {_gib(free)} free of {_gib(total)}"
+        said = f"{at} has {say_bytes(free)} free of {say_bytes(total)}"
         if free < LEAST_FREE_BYTES:
             yield problem("disk", said, "Free some: logs, checkpoints and images are the largest")
         elif free < LOW_FREE_BYTES and free < total * LOW_SHARE * 4:
@@ -176,7 +177,10 @@ def judge_shared_memory(facts: SharedMemoryFacts) -> Iterator[DoctorFinding]:
             mend,
         )
     else:
-        yield ok("shm", f"/dev/shm has {_gib(facts.free_bytes)} free of {_gib(facts.total_bytes)}")
+        yield ok(
+            "shm",
+            f"/dev/shm has {say_bytes(facts.free_bytes)} free of {say_bytes(facts.total_bytes)}",
+        )
     if is_told(facts.left):
         said = f"no process that doctor sees here uses {say_left_memory(facts.left)}"
         yield warning("shm", said, f"Unless a job still needs it: {name_removal(facts.left)}")
@@ -218,7 +222,7 @@ def judge_system(facts: SystemFacts) -> Iterator[DoctorFinding]:
     """Yield a finding about the versions on this machine."""
     said = (
         f"Holdfast {facts.holdfast}, Python {facts.python}, Linux {facts.kernel} "
-        f"({facts.machine}), {facts.cpus} CPUs, {_gib(facts.memory_bytes)} of memory"
+        f"({facts.machine}), {facts.cpus} CPUs, {say_bytes(facts.memory_bytes)} of memory"
     )
     words = facts.python.split(".")
     version = tuple(int(word) for word in words[:2] if word.isdigit())
@@ -289,7 +293,3 @@ def judge_missed(parts: Sequence[str], seconds: float) -> Iterator[DoctorFinding
             f"looking at {part} did not end within {seconds:.0f} s",
             mends.get(part.split(" ")[0], "Look in `dmesg` for what hangs"),
         )
-
-
-def _gib(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.core.logs.lines import say_bytes
+from holdfast.core.words import say_bytes
 
 TOLD_BYTES = 1 << 20
 """Less than this is not told, because it harms nothing: a semaphore, an empty segment."""

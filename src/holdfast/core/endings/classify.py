@@ -47,8 +47,9 @@ from holdfast.core.endings.rules import SIGNALS, OperatorRule, find_match
 from holdfast.core.endings.wording import LogPart, Pattern
 from holdfast.core.endings.xids import Blame, find_xid, find_xid_lines, leave_out_others
 from holdfast.core.facts import KEEPER_KILLED, Classified, TaskFacts, is_preempted, say_lost
-from holdfast.core.logs.lines import MAX_LINE_CHARS, cut_line, say_bytes
+from holdfast.core.logs.lines import MAX_LINE_CHARS, cut_line
 from holdfast.core.watchdogs.lost_lease import TOLD
+from holdfast.core.words import say_bytes
 
 SIGKILL = 9
 LEAST_PEAK_BYTES = 1 << 20

@@ -1,7 +1,7 @@
 """Count the hosts that a pool should have for the waiting jobs, by the offers that fit them.
 
--         One host is rented for `jobs_per_host` waiting jobs. A gang needs all its hosts at once,
-          beside busy ones, and counts as one job for each of its hosts.
+- One host is rented for `jobs_per_host` waiting jobs. A gang needs all its hosts at once,
+  beside busy ones, and counts as one job for each of its hosts.
 DEMAND-2  A job goes to the pool whose cheapest fitting offer costs least, by the providers' own
           prices where they are known; jobs beyond the pool's bound go to the next pool. Hosts that
           start already are used first, so that a change of prices rents nothing twice.

@@ -1,8 +1,8 @@
 """Scale up: how many hosts of which offer are spawned, and why no more.
 
--       Hosts that start count, so that nothing is spawned twice for the same jobs.
--       `min` is restored even with an empty queue; nothing goes over `max`, the ceilings of money
-        (MONEY-1, MONEY-2), or the breaker (BREAKER-1).
+- Hosts that start count, so that nothing is spawned twice for the same jobs.
+- `min` is restored even with an empty queue; nothing goes over `max`, the ceilings of money
+  (MONEY-1, MONEY-2), or the breaker (BREAKER-1).
 GROW-4  No host is requested while the provider cannot list its machines, or asks for patience.
 GROW-3  Every host that is not over counts to `max`: also one that drains, is in quarantine or is
         silent. A host that is over is replaced before the end of its machine is confirmed, but

@@ -7,7 +7,7 @@ LEAK-1  A machine that is listed under an intent on record belongs to that host,
 LEAK-2  A machine is believed gone at once where its provider says so. A machine that is only not
         listed is believed gone after `MISSES` whole listings and `MISSING_SECONDS`, and never while
         its agent calls. Where all machines are missing at once, `ALL_MISSING_SECONDS` must pass.
--       A listing that could not be read whole means nothing.
+- A listing that could not be read whole means nothing.
 LEAK-4  Where a place could not be looked at (`unknown`), nothing is concluded about machines whose
         refs begin with that place's, nor about machines without a ref yet, because they may be
         there.

@@ -1,11 +1,11 @@
 """Scale down: which hosts are given back.
 
--        Only idle hosts are given back, and none that `min`, the buffer, a waiting job or a gang
-         needs. Excess starting hosts go first, then the dearest idle ones, of these the newest.
+- Only idle hosts are given back, and none that `min`, the buffer, a waiting job or a gang
+  needs. Excess starting hosts go first, then the dearest idle ones, of these the newest.
 SCALE-2  A host is marked draining before it is ended, and the claim refuses it in the same
          transaction, so that no job slips in between. Work that got there before has the grace.
--        A host that was needed a moment ago is not given back at once: a starting host is kept for
-         half its spawn timeout, an idle one for `idle_timeout_seconds` since its last lease ended.
+- A host that was needed a moment ago is not given back at once: a starting host is kept for
+  half its spawn timeout, an idle one for `idle_timeout_seconds` since its last lease ended.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
 """The measurements of a host's checks, and the verdict on them.
 
 CHECK-1  The host measures, the controller judges: a broken host does not say that it is well.
--        What could not be measured is unknown, and unknown fails nothing; but a check that did not
-         end within its deadline fails, because the host hangs where a healthy one answers.
+- What could not be measured is unknown, and unknown fails nothing; but a check that did not
+  end within its deadline fails, because the host hangs where a healthy one answers.
 """
 
 from collections.abc import Sequence

@@ -21,10 +21,3 @@ def cut_line(text: str, start: int, end: int) -> str:
         begin = max(begin, min(start - 40, stop - MAX_LINE_CHARS))
         stop = min(stop, begin + MAX_LINE_CHARS)
     return NOISE.sub("", text[begin:stop]).strip()
-
-
-def say_bytes(count: int) -> str:
-    """Return an amount of memory in its natural unit: `4096 bytes`, `512 MiB`, `1.5 GiB`."""
-    if count < 1 << 20:
-        return f"{count} bytes"
-    return f"{count >> 20} MiB" if count < 10 << 30 else f"{count / (1 << 30):.4g} GiB"

@@ -1,6 +1,6 @@
 """Decide which bytes of a log stream are kept: its head and its tail. Pure.
 
--      The first eighth of the limit is kept for ever; of the rest, the newest bytes.
+- The first eighth of the limit is kept for ever; of the rest, the newest bytes.
 LOG-2  Appending is idempotent by offset: bytes that are there are never written again, a late chunk
        fills its gap.
 LOG-3  The log of a replacement goes on where its predecessor's ended; bytes that the predecessor

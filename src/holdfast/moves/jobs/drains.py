@@ -10,9 +10,9 @@ from datetime import timedelta
 from holdfast.core.causes import Cause
 from holdfast.core.endings.decide import Decision
 from holdfast.core.endings.drain import Completion
-from holdfast.core.states import AttemptEvent, JobEvent, JobState, TaskEvent, TaskState
+from holdfast.core.states import PARKED, AttemptEvent, JobEvent, JobState, TaskEvent, TaskState
 from holdfast.moves.jobs.moves import MAX_AVOIDED_HOSTS, Moves, announce_success, clear, end_attempt
-from holdfast.moves.rows import BACK_OFF, PARKED, RETRIES_HELD, JobRow, TaskRow
+from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, JobRow, TaskRow
 from holdfast.moves.values import DrainBegun
 
 

@@ -16,12 +16,20 @@ from holdfast.core.lease import Spell, count_gaps, margin_seconds
 from holdfast.core.placement.ranks import name_places
 from holdfast.core.records import JobRecord, RankCharges
 from holdfast.core.spec import JobSpec
-from holdfast.core.states import AttemptEvent, JobEvent, JobState, Outcome, TaskEvent, TaskState
+from holdfast.core.states import (
+    PARKED,
+    AttemptEvent,
+    JobEvent,
+    JobState,
+    Outcome,
+    TaskEvent,
+    TaskState,
+)
 from holdfast.core.transitions import JOB, sources
 from holdfast.errors import Conflict, HoldfastError, NotFound, ValidationError
 from holdfast.moves.jobs import drains, runs
 from holdfast.moves.jobs.moves import Moves, cancel_idle, clear, leave_waiting
-from holdfast.moves.rows import BACK_OFF, PARKED, JobRow, TaskRow
+from holdfast.moves.rows import BACK_OFF, JobRow, TaskRow
 from holdfast.moves.values import NewJob
 
 SUBMITTED = "submitted"

@@ -6,8 +6,8 @@ terminal's programs get the terminal, and a process of its own (`output.program`
 from the pipe to the file.
 
 LOGS-4  Where no log writer can be started, a program gets its files directly.
--       The owner keeps the reading end of each pipe, so a log writer that is killed costs nothing:
-        its programs wait until the next one reads on.
+- The owner keeps the reading end of each pipe, so a log writer that is killed costs nothing:
+  its programs wait until the next one reads on.
 LOGS-6  The end of a program is reported after its output is in its files, or after `DRAIN_SECONDS`.
         Output of a process outside its tree after its end is not waited for.
 """

@@ -5,13 +5,13 @@ folder, call useradd and leave servers behind. These invariants are kept here in
 
 PG-1  Every process of the server holds the lock on `server.lock`; the folder is free when the
       kernel says so.
--     One owner: the lock on `owner.lock`, held from start to stop. A second owner is refused before
-      it touches anything.
--     A cluster appears whole or not at all: initdb works beside it and a rename ends it.
+- One owner: the lock on `owner.lock`, held from start to stop. A second owner is refused before
+  it touches anything.
+- A cluster appears whole or not at all: initdb works beside it and a rename ends it.
 PG-4  The server does not outlive its owner: it gets SIGINT (a clean, fast shutdown) when the owner
       is gone, however it went.
--     A pid alone is never believed: a process is signalled through a pidfd, after its lock or
-      folder was looked at.
+- A pid alone is never believed: a process is signalled through a pidfd, after its lock or
+  folder was looked at.
 
 The facts behind these invariants, and the measurements, are in
 docs/decisions/0003-embedded-postgres.md.

@@ -3,8 +3,8 @@ up are found.
 
 A record lists the newest collectives of a rank, by process group and sequence number.
 
--         A rank is named only for what records show: a number that it has not entered and others of
-          its group have, or a collective that differs from the others' under the same number.
+- A rank is named only for what records show: a number that it has not entered and others of
+  its group have, or a collective that differs from the others' under the same number.
 FLIGHT-2  A rank that waits in one group's collective is not named for its absence from another's,
           while there is a rank that waits in none.
 """

@@ -7,8 +7,8 @@ of the machine's init and run on. They still carry the manager's marks and brand
 LEFT-1  Manager and warden hold one lock, on a file in the folder of their socket. The file exists
         with its content before it has its name. The kernel releases the lock when both are dead,
         and only then: a process that can take the lock may end the processes that they left.
--       Only this user's folders of this namespace of pids are looked at, because processes of
-        another namespace cannot be seen.
+- Only this user's folders of this namespace of pids are looked at, because processes of
+  another namespace cannot be seen.
 """
 
 import contextlib

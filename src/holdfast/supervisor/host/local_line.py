@@ -1,9 +1,9 @@
 """The manager's Unix socket, over which user processes exchange messages with the script.
 
--        A process identifies itself by the secret that the manager gave it. Only the manager's
-         user can open the socket's folder.
--        Messages that a process never reads are bounded by `MAILBOX_BYTES`; beyond that messages
-         are dropped, counted and reported.
+- A process identifies itself by the secret that the manager gave it. Only the manager's
+  user can open the socket's folder.
+- Messages that a process never reads are bounded by `MAILBOX_BYTES`; beyond that messages
+  are dropped, counted and reported.
 LOCAL-3  The messages that a process sent before it ended are read before its end is reported.
 """
 

@@ -1,7 +1,7 @@
 """A host manager's processes: the supervisor's orders become orders to the warden, and the warden's
 answers become reports.
 
--         A rank of a group is started once, however often its launch is repeated.
+- A rank of a group is started once, however often its launch is repeated.
 MANAGE-2  A process's end is kept until the script forgets its group, so that a script that was dead
           learns it.
 """

@@ -11,7 +11,7 @@ WARDEN-2  A manager that is frozen for `frozen_seconds` is as good as dead: its 
           long before, and its ranks may run elsewhere already. TERM, grace, KILL; then KILL for the
           manager too, because a stopped process never exits, and no scheduler brings another
           machine for one that does not exit.
--         `TreeEnded` is said when a process's tree is over (NURSERY-2).
+- `TreeEnded` is said when a process's tree is over (NURSERY-2).
 WARDEN-4  If the warden is killed its children die of the parent-death signal, and the manager, a
           sub-reaper too, inherits and kills the rest. A warden that is frozen for as long is killed
           by its manager: it cannot end anything any more.

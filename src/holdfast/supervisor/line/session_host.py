@@ -2,8 +2,8 @@
 
 MEET-1  A manager belongs to the first run that welcomes it (or the one its key names); frames of
         any other are refused.
--       A welcome of an earlier script of the run, late or sent again, ends no session of a later
-        one.
+- A welcome of an earlier script of the run, late or sent again, ends no session of a later
+  one.
 SILENCE-1  Silence of the supervisor ends everything here; with an orphan grace only after that.
 SILENCE-2  After a stall of the manager itself the supervisor is not judged before it had time to be
            heard again.

@@ -5,9 +5,9 @@ FIRST-1  The script's end is the rank's: its exit code, or 128 + n for signal n.
          and its processes are ended before that, and soon: after a few seconds of the script's
          silence the other managers end too, and if rank 0 ended later, they would seem to have
          failed first.
--        While the script lives its own machine cannot be replaced, so its host manager is started
-         again, however it ended, unless the script gave the host back (exit 0) or the job is being
-         stopped.
+- While the script lives its own machine cannot be replaced, so its host manager is started
+  again, however it ended, unless the script gave the host back (exit 0) or the job is being
+  stopped.
 FIRST-3  A TERM comes from a drain, which has sent it to every process here already: it is not
          passed on, and the manager's processes have their whole grace.
 FIRST-4  Neither child outlives this process, even if the guardian that would clear the tree died

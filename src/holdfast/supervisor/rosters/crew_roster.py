@@ -4,7 +4,7 @@ Any thread may call public functions; they queue their work for the bus's thread
 changes anything.
 
 CREW-1  A manager speaks only for the processes of its own host.
--       The first end of a process stands; repeated reports change nothing.
+- The first end of a process stands; repeated reports change nothing.
 """
 
 import threading

@@ -3,7 +3,7 @@
 Any thread may call public functions; they queue their work for the bus's thread, which alone
 changes anything.
 
--         A handle is given a manager once; when the manager is lost the handle is lost.
+- A handle is given a manager once; when the manager is lost the handle is lost.
 ROSTER-2  Every future pending on a host is failed when the host is lost, with its name and the
           reason.
 ROSTER-3  A manager that was given back, replaced or lost is never given out again, nor is the

@@ -2,7 +2,7 @@
 
 STATE-1  The file is replaced whole (written, synced, renamed), so a script that dies in the middle
          leaves the earlier file.
--        One script per folder: an flock, which the kernel releases however its holder dies.
+- One script per folder: an flock, which the kernel releases however its holder dies.
 STATE-3  A state that could not be written is written as soon as that is possible, also if nothing
          changes meanwhile.
 

@@ -3,8 +3,8 @@
 It runs the function, receives the reports of its children, merges all of them, and sends one report
 to its parent. Connections must show the tree's key, and bring bytes of `line.values` only.
 
--       A node reports the results that it has when its time is over, even if its own function or a
-        child has not ended.
+- A node reports the results that it has when its time is over, even if its own function or a
+  child has not ended.
 """
 
 import contextlib

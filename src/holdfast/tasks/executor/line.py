@@ -3,9 +3,9 @@
 LINE-2  The runner makes no system call for a short call: the thread looks for ends every
         `FLUSH_SECONDS` while there are any, and is woken only when it sleeps, when the next batch
         is wanted, or when nothing is left to run. An agent that is away or frozen holds up no call.
--       The executor does not wait for an answer that an agent of an earlier version never gives: an
-        agent lists in the first frame of a connection the requests that it carries out, and an
-        agent that sends no such frame has `GREETING_SECONDS`.
+- The executor does not wait for an answer that an agent of an earlier version never gives: an
+  agent lists in the first frame of a connection the requests that it carries out, and an
+  agent that sends no such frame has `GREETING_SECONDS`.
 """
 
 import contextlib

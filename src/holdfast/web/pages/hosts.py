@@ -16,10 +16,12 @@ from holdfast.core.readings.records import GpuPoint
 from holdfast.core.records import HostRecord
 from holdfast.core.states import HostState
 from holdfast.errors import ValidationError
-from holdfast.web.acts import ACTS, list_takes, write_bulk, write_takes
+from holdfast.web.acts import list_takes, write_bulk, write_takes
 from holdfast.web.page import Page, PageRequest, read_items, together
 from holdfast.web.words import draw_line
+from holdfast.wire.acts import ACTS
 from holdfast.wire.api import HostView
+from holdfast.wire.states import tell_state
 
 SHOWN_SECONDS = 6 * 3600
 SHOWN_JOBS = 50
@@ -68,11 +70,6 @@ class DeviceView(msgspec.Struct, frozen=True, kw_only=True):
     memory: Markup
 
 
-def say_state(host: HostView) -> str:
-    """Return the word for a host's state, where a dead one is told apart."""
-    return "dead" if host.dead else str(host.state)
-
-
 def filter_hosts(hosts: Sequence[HostView], text: str) -> list[HostView]:
     """Return the hosts that all words of a filter fit, those that need a person first.
 
@@ -89,12 +86,12 @@ def filter_hosts(hosts: Sequence[HostView], text: str) -> list[HostView]:
                 field="q",
             )
         found = [host for host in found if _fits(host, kind if colon else "", value or word)]
-    return sorted(found, key=lambda host: (ORDER.get(say_state(host), len(ORDER)), host.name))
+    return sorted(found, key=lambda host: (ORDER.get(tell_state(host).word, len(ORDER)), host.name))
 
 
 def _fits(host: HostView, kind: str, value: str) -> bool:
     if kind == "state":
-        return say_state(host) == value
+        return tell_state(host).word == value
     if kind == "pool":
         return host.pool == value
     if kind == "label":
@@ -118,7 +115,7 @@ async def show_all(ask: PageRequest) -> Page:
         "hosts": found[begin : begin + SHOWN_HOSTS],
         "begin": begin,
         "found": len(found),
-        "counts": Counter(say_state(host) for host in hosts),
+        "counts": Counter(tell_state(host).word for host in hosts),
         "filter": text,
         "bulk": list_bulk(text),
         "acts": list_acts,

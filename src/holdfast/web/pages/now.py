@@ -11,15 +11,15 @@ import msgspec
 
 from holdfast.client.methods.jobs import JobMethods
 from holdfast.core.records import JobRecord, ProjectRecord, QueueRecord
-from holdfast.core.states import HostState, JobState
+from holdfast.core.states import HostState, Hue, JobState
 from holdfast.core.webhooks.values import WebhookRecord, WebhookState
 from holdfast.errors import HoldfastError
-from holdfast.moves.rows import PARKED
 from holdfast.web.page import Page, PageRequest, read_items, together
 from holdfast.web.pages.report import read_day
 from holdfast.web.words import write_number
 from holdfast.wire.api import HostView, RetriesView
 from holdfast.wire.pools import PoolStatus
+from holdfast.wire.states import tell_state
 
 SHOWN_JOBS = 8
 COUNT_SECONDS = 10
@@ -148,49 +148,47 @@ async def _nothing() -> list[WebhookRecord]:
     return []
 
 
+def _need(
+    thing: Any,
+    name: str,
+    link: str,
+    act: str = "",
+    params: Mapping[str, str] | None = None,
+    **how: Any,
+) -> Iterable[NeededAct]:
+    """Yield what a thing needs of a person, if its state says that it needs one. act: what mends it;
+    "" where no button does. how: further fields of the act."""
+    shown = tell_state(thing)
+    if shown.needs_person:
+        works = shown.hue is Hue.RUNNING
+        said = shown.sentence if works else f"{shown.word.capitalize()}: {shown.sentence}"
+        hue = Hue.DRAINING if works else shown.hue
+        mend = {"act": act, "params": params or {}, **(how or {"was": thing})} if act else {}
+        yield NeededAct(name=name, hue=hue, sentence=said, link=link, **mend)
+
+
 def _host_needs(hosts: Iterable[HostView]) -> Iterable[NeededAct]:
     for host in hosts:
-        link = f"/hosts/{host.name}"
-        if host.dead:
-            sentence = f"No sync came from this host lately. {host.reason}".strip()
-            yield NeededAct(name=host.name, hue="failed", sentence=sentence, link=link)
-        elif host.state is HostState.QUARANTINED:
-            yield NeededAct(
-                name=host.name, hue="failed", link=link,
-                sentence=f"Quarantined, so that it gets no work: {host.reason}",
-                act="host.release", params={"host": host.id}, was=host,
-            )  # fmt: skip
-        elif host.state is HostState.ERROR:
-            yield NeededAct(name=host.name, hue="failed", sentence=host.reason, link=link)
-        for fault in host.faults:
-            yield NeededAct(name=host.name, hue="draining", sentence=fault.reason, link=link)
+        releases = host.state is HostState.QUARANTINED and not host.dead
+        act = "host.release" if releases else ""
+        yield from _need(host, host.name, f"/hosts/{host.name}", act, {"host": host.id})
 
 
 def _pool_needs(pools: Iterable[PoolStatus]) -> Iterable[NeededAct]:
     for pool in pools:
-        link = f"/pools/{pool.name}"
-        for sentence in filter(None, (pool.blocked, pool.quiet_reason, *pool.provider_says)):
-            yield NeededAct(name=f"pool {pool.name}", hue="draining", sentence=sentence, link=link)
+        yield from _need(pool, f"pool {pool.name}", f"/pools/{pool.name}")
 
 
 def _queue_needs(queues: Iterable[QueueRecord]) -> Iterable[NeededAct]:
     for queue in queues:
-        if queue.paused_at is not None and queue.waiting + queue.queued:
-            why = f": {queue.paused_reason}" if queue.paused_reason else ""
-            yield NeededAct(
-                name=f"queue {queue.name}", hue="waiting", link="/queues",
-                sentence=f"Paused{why}. {_say_waiting(queue.waiting + queue.queued)} in it.",
-                act="queue.resume", params={"name": queue.name}, was=queue,
-            )  # fmt: skip
+        named = {"name": queue.name}
+        yield from _need(queue, f"queue {queue.name}", "/queues", "queue.resume", named)
 
 
 def _job_needs(jobs: Iterable[JobRecord]) -> Iterable[NeededAct]:
     for job in jobs:
-        if job.wait_cause == PARKED:
-            yield NeededAct(
-                name=job.name, hue="waiting", sentence=job.reason, link=f"/jobs/{job.id}",
-                act="job.retry", params={"id": job.id}, work=job, ask=TRY_AGAIN,
-            )  # fmt: skip
+        how: dict[str, Any] = {"work": job, "ask": TRY_AGAIN}
+        yield from _need(job, job.name, f"/jobs/{job.id}", "job.retry", {"id": job.id}, **how)
 
 
 def _retry_needs(retries: RetriesView) -> Iterable[NeededAct]:
@@ -218,29 +216,20 @@ def _say_waiting(count: int) -> str:
 
 def _project_needs(projects: Iterable[ProjectRecord]) -> Iterable[NeededAct]:
     for project in projects:
-        if project.held:
-            yield NeededAct(
-                name=f"project {project.name}",
-                hue="draining",
-                sentence=project.held,
-                link="/queues",
-            )
+        yield from _need(project, f"project {project.name}", "/queues")
 
 
 def _hook_needs(hooks: Iterable[WebhookRecord]) -> Iterable[NeededAct]:
     for hook in hooks:
-        name, link = hook.name or "a webhook", f"/settings/webhooks/{hook.id}"
+        name, link, named = (
+            hook.name or "a webhook",
+            f"/settings/webhooks/{hook.id}",
+            {"id": hook.id},
+        )
         if hook.state is WebhookState.PAUSED:
-            yield NeededAct(
-                name=name, hue="draining", link=link, act="hook.resume", params={"id": hook.id}, was=hook,
-                sentence=f"This webhook is paused, so that it sends nothing: {hook.reason}",
-            )  # fmt: skip
-        elif hook.dead:
-            yield NeededAct(
-                name=name, hue="failed", link=link,
-                sentence=f"{hook.dead} of its deliveries were given up after their last try.",
-                act="hook.redeliver-dead", params={"id": hook.id},
-            )  # fmt: skip
+            yield from _need(hook, name, link, "hook.resume", named)
+        else:
+            yield from _need(hook, name, link, "hook.redeliver-dead", named, ask="")
 
 
 def _make_tile(host: HostView) -> HostTile:

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.cli.code.workdir import note_left_behind
-from holdfast.cli.output import count_of, say_state
+from holdfast.cli.output import say_state
 from holdfast.core.bundles.code import CodeRef
 from holdfast.core.spec import JobSpec
+from holdfast.core.words import count_of
 from tests.unit.cli.stub import JOB, Answer, Stub, job_record
 
 

@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from holdfast.controller.routes import ENDPOINTS
-from holdfast.controller.runtime.auth import Role, make_new_id
+from holdfast.controller.runtime.auth import make_new_id
+from holdfast.wire.operations.operation import Role
 from tests.unit.controller.conftest import Served, bearer
 
 # What a path without work of a user in it may take from a submit token.

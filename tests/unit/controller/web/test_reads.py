@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 
 from holdfast.controller.routes import ENDPOINTS
-from holdfast.controller.runtime.auth import Role
+from holdfast.wire.operations.operation import Role
 from tests.unit.controller.conftest import FakeAgent, Served
 from tests.unit.controller.web.conftest import Browser
 from tests.unit.controller.web.effects import Cluster, open_cluster

@@ -1,9 +1,7 @@
 """The routes of checkpoints, for agents and for people. Their bodies are the bytes themselves."""
 
 import logging
-from typing import Annotated
 
-from msgspec import Meta
 from starlette.responses import Response
 
 from holdfast.controller.api.checkpoints import bytes as checkpoint_bytes
@@ -11,7 +9,6 @@ from holdfast.controller.api.jobs import find_job
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
-from holdfast.controller.http.queries import Query
 from holdfast.controller.http.sse import StreamAnswer, chain_pieces
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.settings import Settings
@@ -21,43 +18,10 @@ from holdfast.core.spec import JobSpec
 from holdfast.errors import NotFound, ValidationError
 from holdfast.moves.checkpoints import check_by_hand
 from holdfast.wire import agent as wire
+from holdfast.wire.operations.agents import AgentCheckpointQuery
+from holdfast.wire.operations.jobs import CheckpointQuery, WhichCheckpointsQuery
 
 log = logging.getLogger("holdfast.controller")
-
-Rank = Annotated[int, Meta(ge=0, le=65_535)]
-Number = Annotated[int, Meta(ge=1, le=2**62)]
-Step = Annotated[int, Meta(ge=0, le=2**53)]
-JobId = Annotated[str, Meta(min_length=1, max_length=64)]
-
-
-class AgentCheckpointQuery(Query, frozen=True, kw_only=True):
-    """The task whose checkpoint is sent or fetched. incarnation: the host's incarnation, as in
-    every sync. number: the number of the checkpoint to fetch."""
-
-    job: JobId
-    rank: Rank
-    epoch: Number
-    incarnation: Annotated[str, Meta(min_length=8, max_length=64)]
-    step: Step | None = None
-    number: Number | None = None
-
-
-class CheckpointQuery(Query, frozen=True, kw_only=True):
-    """A rank's newest checkpoint, its newest of an epoch, or one by its number. step: the training
-    step of an uploaded checkpoint (PUT only)."""
-
-    rank: Rank = 0
-    epoch: Number | None = None
-    number: Number | None = None
-    step: Step | None = None
-
-
-class WhichCheckpointsQuery(Query, frozen=True, kw_only=True):
-    """The checkpoints to delete: one rank's, or the one with this number; with neither, all of the
-    job."""
-
-    rank: Rank | None = None
-    number: Number | None = None
 
 
 # ---- agents

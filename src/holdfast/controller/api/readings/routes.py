@@ -5,9 +5,9 @@ from starlette.responses import Response
 from holdfast.controller.api.jobs import find_job
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
-from holdfast.controller.http.queries import RanksTelemetryQuery
 from holdfast.core.readings.points import MAX_RANKS, choose_point_seconds
 from holdfast.core.readings.records import JobTelemetryView
+from holdfast.wire.queries import RanksTelemetryQuery
 
 
 async def get_job_telemetry(call: ApiCall) -> Response:

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 
 from holdfast.core.spec import JobSpec
-from holdfast.web.acts import ActField
 from holdfast.web.page import Page, PageRequest, together
+from holdfast.wire.acts import ActField
 
 _OF_ONE_RUN = ("idempotency_key", "parent", "start_at", "after", "terminal", "attended", "secrets")
 """Fields that belong to the one submission. A terminal needs a person at `holdfast attach`."""

@@ -9,12 +9,13 @@ from typing import Any
 
 import msgspec
 
-from holdfast.client.rest import RestCall, path_of
+from holdfast.client.rest import RestCall, path_to
 from holdfast.core.bundles.manifest import FILE, Entry, decode_manifest, list_digests, show_path
 from holdfast.core.bundles.packs import BundlePlan, decode_plan
 from holdfast.core.data.outputs import OutputFile, OutputsRecord
 from holdfast.errors import HoldfastError, NotFound, ValidationError
 from holdfast.web.page import PageRequest, together
+from holdfast.wire.operations import outputs as on_outputs
 
 SHOWN_OUTPUTS = 50
 LISTED_OUTPUTS = 4
@@ -64,7 +65,9 @@ async def open_output(ask: PageRequest) -> tuple[str, AsyncIterator[bytes]]:
     attempt, rank, path = (ask.query.get(name, "") for name in ("attempt", "rank", "path"))
     if not (attempt.isdigit() and rank.isdigit()):
         raise ValidationError("an attempt and a rank are numbers", field="attempt")
-    where = path_of("jobs", ask.params["job"], "outputs", attempt, rank)
+    where = path_to(on_outputs.LIST_OUTPUT_FILES, ask.params["job"], attempt, rank).removesuffix(
+        "/files"
+    )
     plan = decode_plan(await ask.reader.call(RestCall("GET", f"{where}/plan", bytes)))
     _, entries = await asyncio.to_thread(decode_manifest, plan.manifest)
     found = (each for each in entries if each.kind == FILE and show_path(each.path) == path)

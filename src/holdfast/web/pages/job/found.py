@@ -11,11 +11,12 @@ import msgspec
 from markupsafe import Markup
 
 from holdfast.client.methods.jobs import JobMethods
+from holdfast.core.words import say_bytes
 from holdfast.errors import HoldfastError
 from holdfast.web.ansi import write_plain
 from holdfast.web.page import PageRequest
 from holdfast.web.pages.job.output import MARGINS, LineId, read_place
-from holdfast.web.words import write_bytes, write_number
+from holdfast.web.words import write_number
 from holdfast.wire.logs.search import LogFound, LogSearchEnd
 
 MAX_FOUND = 500
@@ -101,13 +102,13 @@ def draw_found(found: LogFound, ask: PageRequest) -> str:
 def say_end(end: LogSearchEnd) -> str:
     """Return the sentence of what a search looked at."""
     lines = "line matches" if end.matches == 1 else "lines match"
-    said = f"{write_number(end.matches)} {lines}; {write_bytes(end.kept_bytes)} were searched"
+    said = f"{write_number(end.matches)} {lines}; {say_bytes(end.kept_bytes)} were searched"
     if end.stopped == "max":
         said = f"the first {write_number(end.matches)} lines that match; there may be more"
     elif end.stopped == "time":
         said += " until the time for a search was over; there may be more"
     if end.missing_bytes:
-        said += f"; {write_bytes(end.missing_bytes)} are no longer kept"
+        said += f"; {say_bytes(end.missing_bytes)} are no longer kept"
     return said + "."
 
 

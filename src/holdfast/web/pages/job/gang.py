@@ -13,7 +13,7 @@ from holdfast.core.placement.ranks import say_ranks
 from holdfast.core.records import AttemptRecord, MemberRecord, TaskRecord
 from holdfast.core.stragglers.records import SuspectRecord
 from holdfast.web.page import PageRequest, together
-from holdfast.web.words import find_hue
+from holdfast.wire.states import find_hue
 
 EACH_RANKS = 256
 """A gang of at most so many ranks has a row for each in its table."""

@@ -12,10 +12,11 @@ from markupsafe import Markup
 from holdfast.core.readings.points import MAX_RANKS, Step
 from holdfast.core.readings.records import GpuPoint, RankPoint
 from holdfast.core.records import AttemptRecord, JobRecord, TaskRecord
+from holdfast.core.words import say_bytes
 from holdfast.errors import HoldfastError
 from holdfast.web.page import PageRequest, together
 from holdfast.web.pages.job.gang import find_shown
-from holdfast.web.words import draw_line, write_bytes
+from holdfast.web.words import draw_line
 
 Point = TypeVar("Point", GpuPoint, RankPoint)
 SHOWN_HOSTS = 24
@@ -171,7 +172,7 @@ def _draw(
         line = draw_line([p.cores for p in used], label, width=width)
         cores = ReadingLine(line=line, last=used[-1].cores, peak=most)
         sizes = [point.memory_max_bytes for point in used]
-        label = f"memory of rank {rank}, at most {write_bytes(max(sizes))}"
+        label = f"memory of rank {rank}, at most {say_bytes(max(sizes))}"
         line = draw_line(sizes, label, width=width, limit=limit or None)
         memory = ReadingLine(line=line, last=sizes[-1], peak=max(sizes))
     return RankReadings(

@@ -15,12 +15,13 @@ from holdfast.core.placement.ranks import say_ranks
 from holdfast.core.records import AttemptRecord, EventRecord, MemberRecord, TaskRecord
 from holdfast.core.states import HostState, TaskState
 from holdfast.core.watchdogs.sections import IDLE_SECTION
-from holdfast.web.acts import ACTS, write_bulk, write_takes
+from holdfast.web.acts import write_bulk, write_takes
 from holdfast.web.page import PageRequest, read_items, together
 from holdfast.web.pages.hosts import list_acts
 from holdfast.web.pages.job.gang import NAMED_RANKS, find_shown
 from holdfast.web.pages.job.output import read_last_lines
 from holdfast.web.words import write_span
+from holdfast.wire.acts import ACTS
 from holdfast.wire.api import HostView, JobView
 
 SHOWN_MEMBERS = 200

@@ -9,7 +9,8 @@ import msgspec
 
 from holdfast.core.ledger.values import LedgerName
 from holdfast.core.records import AttemptRecord, JobRecord
-from holdfast.web.words import find_hue, write_span
+from holdfast.web.words import write_span
+from holdfast.wire.states import find_hue
 
 WIDTH = 1000
 """The width of a timeline in units of its picture."""

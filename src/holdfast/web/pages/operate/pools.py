@@ -9,8 +9,8 @@ from itertools import groupby
 import msgspec
 
 from holdfast.core.fleet.actions import CycleSummary
-from holdfast.web.acts import ACTS, ActField
 from holdfast.web.page import Page, PageRequest, together
+from holdfast.wire.acts import ACTS, ActField
 from holdfast.wire.pools import PoolStatus
 
 SHOWN_CYCLES = 50
@@ -34,20 +34,9 @@ def make_way_back(pool: PoolStatus) -> dict[str, int]:
     return {each.name: getattr(pool.spec, each.name) for each in ACTS["pool.scale"].fields}
 
 
-def say_pool(pool: PoolStatus) -> list[str]:
-    """Return what holds a pool up, each as a sentence."""
-    said = (pool.paused_reason, pool.blocked, pool.quiet_reason, *pool.provider_says)
-    return [sentence for sentence in said if sentence]
-
-
 async def show_all(ask: PageRequest) -> Page:
     """Make the page of all pools."""
-    values = {
-        "pools": await ask.reader.pools(),
-        "bounds": list_bounds,
-        "back": make_way_back,
-        "say": say_pool,
-    }
+    values = {"pools": await ask.reader.pools(), "bounds": list_bounds, "back": make_way_back}
     return Page(
         template="pools.html", title="Pools", values=values, follows=("pools", "hosts"), every=10
     )
@@ -85,7 +74,6 @@ async def show_one(ask: PageRequest) -> Page:
         "pool": pool,
         "bounds": list_bounds,
         "back": make_way_back,
-        "say": say_pool,
         "cycles": join_alike([each for each in cycles if each.reasons or each.error]),
         "quiet": len([each for each in cycles if not each.reasons and not each.error]),
         "plan": plan,

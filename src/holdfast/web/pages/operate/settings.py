@@ -12,9 +12,9 @@ from holdfast.client.methods.jobs import JobMethods
 from holdfast.client.methods.webhooks import WebhookMethods
 from holdfast.core.records import EventRecord, TokenRecord
 from holdfast.core.settings.resolve import SETTINGS, Effective, Value
-from holdfast.web.acts import ActField
 from holdfast.web.page import Page, PageRequest, read_items, together
 from holdfast.web.words import write_setting
+from holdfast.wire.acts import ActField
 
 SHOWN_DELIVERIES = 100
 SHOWN_CHANGES = 500

@@ -9,12 +9,18 @@ from holdfast.core.causes import Cause
 from holdfast.core.readings.points import MAX_RANKS
 from holdfast.core.spec import Name
 from holdfast.core.states import JobState
+from holdfast.wire.operations.operation import Query
 
 Limit = Annotated[int, Meta(ge=1, le=1000)]
 Attempt = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Offset = Annotated[int, Meta(ge=0, le=2**62)]
 Flag = Literal["0", "1", "false", "true"]
 Count = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+Rank = Annotated[int, Meta(ge=0, le=65_535)]
+Number = Annotated[int, Meta(ge=1, le=2**62)]
+JobId = Annotated[str, Meta(min_length=1, max_length=64)]
+Step = Annotated[int, Meta(ge=0, le=2**53)]
+Moment = Annotated[int, Meta(ge=0, le=32_503_680_000)]
 Micros = Annotated[int, Meta(ge=0, le=32_503_680_000_000_000)]
 Text = Annotated[str, Meta(min_length=1, max_length=256)]
 Owner = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -22,11 +28,6 @@ JobName = Annotated[str, Meta(min_length=1, max_length=128)]
 Names = Annotated[tuple[Name, ...], Meta(max_length=64)]
 ME = "@me"
 """The value of `owner` that stands for the caller's own user. No user's name begins with @."""
-
-
-class Query(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The root of the queries. An unknown parameter is refused, because a misspelt filter must not
-    list everything."""
 
 
 class DepthsQuery(Query, frozen=True, kw_only=True):
