@@ -9,14 +9,13 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from holdfast.wire.acts import ACTS
-
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.core.ids import TaskKey, make_id
 from holdfast.errors import Unavailable
 from holdfast.store.postgres.jobs.sessions import Visitor
 from holdfast.web.app import _PAGES
 from holdfast.web.pages.job.page import TABS
+from holdfast.wire.acts import ACTS
 from holdfast.wire.sessions.messages import SessionOrder, SessionRequest
 from tests.unit.controller.conftest import FakeAgent, Served
 from tests.unit.controller.fleet.world import ScriptedProvider

@@ -12,11 +12,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from holdfast.wire.acts import ACTS
 
 from holdfast.controller.routes import ENDPOINTS
 from holdfast.core.facts import TaskFacts
 from holdfast.web import acts
+from holdfast.wire.acts import ACTS
 from holdfast.wire.agent import TaskReport
 from tests.unit.controller.conftest import FakeAgent, Served
 from tests.unit.controller.web.conftest import Browser

@@ -8,8 +8,8 @@ import re
 from typing import Any
 
 import msgspec
-from holdfast.wire.acts import ACTS
 
+from holdfast.wire.acts import ACTS
 from tests.unit.controller.conftest import FakeAgent, Served
 from tests.unit.controller.web.conftest import Browser, sign_in_with
 from tests.unit.controller.web.effects import (
