@@ -11,6 +11,7 @@ import base64
 import json
 import math
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote, urlsplit
 
@@ -20,13 +21,22 @@ MIN_PART_BYTES = 8
 
 
 class Redactor:
-    """Masks the secret values of one task. overlap_bytes: the bytes to read on each side of a
-    range, so that a secret across its border is found."""
+    """Masks the secret values of one task. The forms of the values are made with the first text,
+    because most short tasks print none."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        long = {form for value in secrets for form in list_forms(value)}
-        self._secrets = sorted(long, key=len, reverse=True)
-        self.overlap_bytes = max((len(v) - 1 for v in self._secrets), default=0)
+        self._values = tuple(secrets)
+
+    @cached_property
+    def _secrets(self) -> list[bytes]:
+        forms = {form for value in self._values for form in list_forms(value)}
+        return sorted(forms, key=len, reverse=True)
+
+    @cached_property
+    def overlap_bytes(self) -> int:
+        """Return the bytes to read on each side of a range, so that a secret across its border is
+        found."""
+        return max((len(secret) - 1 for secret in self._secrets), default=0)
 
     def mask(self, data: bytes) -> bytes:
         """Return `data` with every secret, overlapping ones too, replaced by as many asterisks."""

@@ -28,6 +28,19 @@ def write_atomic(path: Path, data: bytes, *, durable: bool = False) -> None:
     _replace(path, data, durable=durable)
 
 
+def write_first(path: str, data: bytes) -> None:
+    """Write a file (0600) that no process reads before its writer has gone on, which costs a busy
+    disk less than `write_atomic`. Raises OSError, and then no file is left."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        write_all(fd, data)
+    except BaseException:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(fd)
+
+
 def write_bound(path: Path, word: str) -> None:
     """Replace the file at `path` by a bound file, which holds a word and the number of its own
     inode (FILE-1). Raises OSError."""

@@ -7,6 +7,7 @@ EPOLL-1  A descriptor is dropped before it is closed. A child that was forked me
 """
 
 import contextlib
+import functools
 import os
 import select
 import signal
@@ -39,8 +40,12 @@ def catch_signals() -> int:
 def write_instant(seconds: float) -> str:
     """Return a time, in seconds since 1970, as every log writes it: ISO 8601, in UTC, with
     milliseconds."""
-    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-    return f"{whole}.{int(seconds * 1000) % 1000:03d}Z"
+    return f"{_write_second(int(seconds))}.{int(seconds * 1000) % 1000:03d}Z"
+
+
+@functools.lru_cache(maxsize=1)
+def _write_second(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
 
 
 def write_note(fd: int, source: str, sentence: str, fields: Mapping[str, object]) -> bool:

@@ -215,8 +215,8 @@ class Nursery:
         self._forest.remove(run.tree)
 
     def collect(self) -> bool:
-        """Reap children that ended, orphans included (WATCH-2). Returns True where there were any,
-        because there may be more (WATCH-3).
+        """Reap children that ended, orphans included (WATCH-2). Returns True where there may be
+        more ends that wake no loop: those of orphans (WATCH-3).
 
         Zombies that pile up slow every search for a runaway, so a flood of them is reaped in
         several portions.
@@ -227,9 +227,10 @@ class Nursery:
             exits += portion
             if len(portion) < MAX_EXITS:
                 break
+        started_here = sum(found.pid in self._by_pid for found in exits)
         for found in exits:
             self._mishaps.survive(partial(self._take_exit, found), None)
-        return bool(exits)
+        return started_here < len(exits)
 
     def turn(self, now: float) -> float:
         """Do everything that is due; return when to be called again."""

@@ -58,8 +58,9 @@ class SpawnRequest(msgspec.Struct, frozen=True, kw_only=True):
     argv: the program and its arguments; a name without a slash is looked up in the PATH of `env`.
     env: the whole environment. cwd: the working folder; None for the caller's. stdin: a file to
     read; None for /dev/null. stdout, stderr: files to append to, made 0600; None to inherit.
-    stdout_pipe, stderr_pipe: descriptors that the child writes to, where they are not -1; its files
-    are only made then. stdin_pipe: a descriptor to read instead of a file, where it is not -1.
+    stdout_pipe, stderr_pipe: descriptors that the child writes to, where they are not -1; the file
+    of stdout is then made, to show that the start came so far, and that of stderr is made by the
+    first byte (LOGW-1). stdin_pipe: a descriptor to read instead of a file, where it is not -1.
     terminal: True where `stdin_pipe` is a terminal, which becomes the controlling one of the child.
     group_procs: the path of the `cgroup.procs` to join before the exec.
     oom_score_adj: the score to set; None to set none. pass_fds: descriptors to inherit under the
@@ -325,8 +326,9 @@ def _become(plan: _SpawnPlan, argv: syscalls.WordArray, error_fd: int, parent: i
             fcntl.ioctl(0, termios.TIOCSCTTY, 0)
         stage = "stdout"
         _open_log(request.stdout, 1, request.stdout_pipe)
-        stage = "stderr"
-        _open_log(request.stderr, 2, request.stderr_pipe)
+        if request.stderr_pipe < 0:
+            stage = "stderr"
+            _open_log(request.stderr, 2, -1)
         stage = "exec"
         code, interpreter_missing = _exec_first(plan, argv)
         _report(error_fd, "interpreter" if interpreter_missing else stage, code)

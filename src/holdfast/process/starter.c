@@ -152,14 +152,15 @@ static void put_in(word errors, const char *stage, const char *path, word flags,
     else check(errors, stage, call(DUP3, (word)fd, where, 0, 0));
 }
 
-/* The pipe that a log is written through takes the place of the log, which is only made. */
-static void make_log(word errors, const char *stage, const char *path, const char *pipe, word where) {
+/* Open the log of stdout. The pipe that it is written through takes its place, and it is only made:
+ * the file shows that the start came so far. The log of stderr is then made with its first byte. */
+static void make_log(word errors, const char *path, const char *pipe) {
     if (!*pipe) {
-        put_in(errors, stage, path, LOG_FLAGS, where);
+        put_in(errors, "stdout", path, LOG_FLAGS, 1);
         return;
     }
     long fd = open_file(path, LOG_FLAGS);
-    check(errors, stage, fd);
+    check(errors, "stdout", fd);
     call(CLOSE, (word)fd, 0, 0, 0);
 }
 
@@ -339,8 +340,8 @@ static void become(char **given, char **env, word count) {
     if (*cwd) check(errors, "cwd", call(CHDIR, (word)(cwd + 1), 0, 0, 0));
     if (!*in_pipe) put_in(errors, "stdin", *in ? in + 1 : "/dev/null", CLOEXEC_FLAG, 0);
     if (*terminal) check(errors, "stdin", call(IOCTL, 0, TAKE_TERMINAL, 0, 0)); /* its input is one */
-    if (*out) make_log(errors, "stdout", out + 1, out_pipe, 1);
-    if (*err) make_log(errors, "stderr", err + 1, err_pipe, 2);
+    if (*out) make_log(errors, out + 1, out_pipe);
+    if (*err && !*err_pipe) put_in(errors, "stderr", err + 1, LOG_FLAGS, 2);
     exec_first(errors, given + 20, candidates, given + 20 + candidates, env);
 }
 

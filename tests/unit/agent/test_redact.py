@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.agent import redact
 from holdfast.agent.redact import Redactor, list_forms
 
 SECRET = "s3cr/et+w0rd ä!"
@@ -63,3 +64,14 @@ def test_what_is_short_or_common_is_left() -> None:
     assert list_forms("abc") == set()
     assert Redactor(["a\nb\nyes: 1\nlong enough"]).mask(b"yes: 1, a") == b"yes: 1, a"
     assert Redactor(["://["]).mask(b"://[ and ok") == b"**** and ok"
+
+
+def test_a_task_that_prints_nothing_costs_no_search_for_its_secrets_forms(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listed: list[str] = []
+    monkeypatch.setattr(redact, "list_forms", lambda secret: listed.append(secret) or set())
+    redactor = Redactor([SECRET])
+    assert listed == []
+    assert redactor.mask(b"text") == b"text"
+    assert (redactor.overlap_bytes, listed) == (0, [SECRET]), "once"

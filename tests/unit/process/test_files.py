@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.process.files import write_atomic
+from holdfast.process.files import write_atomic, write_first
 
 
 def test_a_file_is_replaced_whole_and_is_its_owners_alone(tmp_path: Path) -> None:
@@ -44,3 +44,24 @@ def test_nothing_stays_of_a_file_that_could_not_be_written(
     with pytest.raises(OSError, match="full"):
         write_atomic(tmp_path / "f", b"data")
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"old"]
+
+
+def test_a_first_file_is_whole_and_its_owners_alone_or_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also over what a killed process left under its name, but never through another's link."""
+    path, others = tmp_path / "f", tmp_path / "others"
+    for data in (b"longer data", b"data"):
+        write_first(str(path), data)
+        assert (path.read_bytes(), path.stat().st_mode & 0o777) == (data, 0o600)
+    others.write_bytes(b"")
+    path.unlink()
+    path.symlink_to(others)
+    with pytest.raises(OSError, match="symbolic links"):
+        write_first(str(path), b"secret")
+    assert others.read_bytes() == b""
+    path.unlink()
+    monkeypatch.setattr(os, "write", lambda fd, data: 1 // 0 if len(data) == 3 else 1)
+    with pytest.raises(ZeroDivisionError):
+        write_first(str(path), b"data")
+    assert not path.exists()

@@ -407,3 +407,16 @@ def test_an_end_that_the_owner_failed_to_take_is_told_again(home: Home) -> None:
     home.turn_until(lambda: "task ended" in home.events, "the end to be taken")
     assert home.events == ["task running", "task exited", "task ended"]
     assert not home.nursery.busy
+
+
+def test_only_an_orphan_that_ended_has_its_reaper_look_again_at_once(home: Home) -> None:
+    """What is started here wakes the loop when it ends; more orphans would not (WATCH-3)."""
+    reaped: list[bool] = []
+    collect = home.nursery.collect
+    home.nursery.collect = lambda: reaped.append(collect()) or reaped[-1]  # type: ignore[method-assign]  # a spy
+    home.finish(home.start("/bin/true"))
+    assert not any(reaped)
+    run = home.start("/bin/sh", "-c", "(setsid sh -c 'echo begun > begun; sleep 0.2' &) ; exit 0")
+    home.read_line("begun")
+    home.finish(run)
+    assert any(reaped)

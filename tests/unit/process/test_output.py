@@ -68,6 +68,14 @@ def test_a_program_that_opens_its_log_by_name_keeps_what_it_wrote_before(
     assert (home.folder / "err").read_text().split() == ["one", "two", "three", "four"]
 
 
+def test_a_program_that_prints_nothing_has_the_file_of_its_stdout_alone(home: Home) -> None:
+    """It shows that the program was started; the other file comes with its first byte."""
+    home.finish(start_logged(home, "exit 0"))
+    assert [path.name for path in home.folder.iterdir()] == ["out"]
+    home.finish(start_logged(home, "echo one >&2"))
+    assert (home.folder / "err").read_text() == "one\n"
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may become another user")
 def test_a_program_that_became_another_user_opens_its_log_by_name(home: Home) -> None:
     code = "import os; os.setuid(65534); open('/dev/stderr', 'w').write('two\\n')"

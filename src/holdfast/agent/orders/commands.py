@@ -54,12 +54,15 @@ class Commands:
         found = decide.decide_answer(answer, known, started_at=started_at, now=now, newest=newest)
         if newest:
             self.launcher.learn(answer.gangs)
-        self._do([*found.ranks, *found.settled])
+        self._do(found.ranks)
+        orders = [*found.settled, *found.stops]
+        if found.stops:  # they go before launches are made, which takes longest
+            with self.link.together():
+                self._do(orders)
+            self._save_stops()
+            orders = []
         with self.link.together():
-            self._do(found.stops)
-        self._save_stops()
-        with self.link.together():
-            self._do(found.launches)
+            self._do([*orders, *found.launches])
         self.launcher.log_launches()
         self._do(found.watches)
         if newest:

@@ -34,7 +34,7 @@ from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskEvent
 from holdfast.errors import Unavailable, ValidationError
-from holdfast.process.files import write_atomic
+from holdfast.process.files import write_first
 from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import Gang, LaunchOrder
 from holdfast.wire.guardian import LaunchTask
@@ -171,9 +171,9 @@ def _name_controller(task: AgentTask, controller: Mapping[str, str]) -> Mapping[
     and the controller (ENV-5). Raises OSError."""
     if not (task.token and controller):
         return {}
-    path = task.folder / TOKEN_FILE
-    write_atomic(path, f"{task.token}\n".encode())
-    return {**controller, "HOLDFAST_TOKEN_FILE": str(path)}
+    path = f"{task.folder}/{TOKEN_FILE}"
+    write_first(path, f"{task.token}\n".encode())
+    return {**controller, "HOLDFAST_TOKEN_FILE": path}
 
 
 @dataclass(eq=False)

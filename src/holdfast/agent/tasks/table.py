@@ -24,7 +24,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskEvent
 from holdfast.core.watchdogs import TaskWatch
 from holdfast.errors import ValidationError
-from holdfast.process.files import make_private_folder, read_private, write_atomic
+from holdfast.process.files import make_private_folder, read_private, write_first
 from holdfast.wire.agent import LaunchOrder
 
 _SAFE_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -103,7 +103,7 @@ class TaskTable:
         folder = self.folder_of(order.key)
         make_task_folder(folder, self._spares)
         # An agent that is killed here has launched nothing, and the order is offered again.
-        write_atomic(folder / ORDER_FILE, msgspec.json.encode(order))
+        write_first(f"{folder}/{ORDER_FILE}", msgspec.json.encode(order))
         task = AgentTask(order.key, folder, order, now, self._make_token(order.key))
         self._tasks[task.key] = task
         return task

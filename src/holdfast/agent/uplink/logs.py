@@ -113,7 +113,7 @@ class StreamTail:
             found = os.lstat(self._path)
         except OSError:
             return False
-        masked = not self.task.redactor.overlap_bytes or self._masked >= found.st_size
+        masked = self._masked >= found.st_size or not self.task.redactor.overlap_bytes
         return stat.S_ISREG(found.st_mode) and found.st_size == self.offset and masked
 
     def read_range(self, offset: int, length: int) -> tuple[int, bytes]:

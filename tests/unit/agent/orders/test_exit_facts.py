@@ -515,6 +515,23 @@ def test_ranks_of_a_gang_are_launched_as_each_is_ready_and_other_tasks_together(
     assert line.gathered[-1] == len(alone)
 
 
+@pytest.mark.parametrize("stops", [False, True])
+def test_the_guardian_is_told_in_one_write_unless_a_stop_must_not_wait_for_launches(
+    commands: Commands, line: Line, table: TaskTable, stops: bool
+) -> None:
+    keys = [TaskKey(job_id, 0, 1) for job_id in ("a", "b", "c")]
+    launch = [order(key) for key in keys[:2]]
+    commands.carry_out(SyncAnswer(launch=launch), started_at=read_boottime(), newest=True)
+    line.gathered.clear()
+    ended = table.get(keys[0])
+    assert ended is not None
+    ended.move(AgentTaskEvent.GIVE_UP)
+    stop = PreemptOrder(key=keys[1], grace_seconds=15.0, cause=Cause.SIBLING_DRAINED)
+    answer = SyncAnswer(acked=[keys[0]], launch=[order(keys[2])], preempt=[stop] if stops else [])
+    commands.carry_out(answer, started_at=read_boottime(), newest=True)
+    assert line.gathered == ([2, 1] if stops else [2])
+
+
 def test_a_rank_that_fell_has_the_others_of_its_attempt_here_stopped(
     commands: Commands, line: Line, table: TaskTable
 ) -> None:
