@@ -12,6 +12,7 @@ USER-3  A process that a call forked reacts to signals as it would elsewhere, an
         would return into the executor.
 """
 
+import _signal  # type: ignore[import-not-found]  # typeshed lacks it
 import contextlib
 import contextvars
 import faulthandler
@@ -136,11 +137,12 @@ class UserGuard:
         sys.setrecursionlimit(self._recursion)  # first, because the steps below need the limit
         if not self._has_alarm:
             signal.alarm(0)
+        # By `_signal`, because the enums of `signal` would cost most of what a restoration does.
         for number, handler in self._handlers.items():
-            if handler is not None and signal.getsignal(number) != handler:
+            if handler is not None and _signal.getsignal(number) != handler:
                 with contextlib.suppress(OSError, ValueError):
                     signal.signal(number, handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
+        _signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         faulthandler.cancel_dump_traceback_later()
         os.umask(self._umask)
         with contextlib.suppress(OSError):  # the user's code closed files that are not its own

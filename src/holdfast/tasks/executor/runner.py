@@ -82,6 +82,7 @@ class CallRunner:
     ) -> None:
         self._hand, self._place = hand, place
         self._limits, self._places = limits, places
+        self._files_folder = str(places.files)  # a path is joined anew for each call
         self._line = AgentLine(address, hand, self._hear)
         self._guard = UserGuard(self.stop, self._cut_child)
         self._files = AppFiles(places.path)
@@ -241,7 +242,7 @@ class CallRunner:
         self._ran += 1
         for stream in self._guard.streams:
             stream.begin_call(info.id, order.index, order.attempt)
-        folder = info.out_dir or str(self._places.files / info.id)
+        folder = info.out_dir or f"{self._files_folder}/{info.id}"
         name = f"{info.id}.{order.index}"
         place, where = self._place, (held.batch.id, position)
         checkpoint = HostedCheckpoint(self._line, self._places.blobs, *where)
