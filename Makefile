@@ -5,7 +5,7 @@ UV     := .uv/bin/uv
 RUN    := .venv/bin
 UVENV  := UV_PROJECT_ENVIRONMENT=$(CURDIR)/.venv
 
-.PHONY: help test-bare programs browser kept pictures slow-ranks code-large demo demo-fleet demo-pipeline test heavy ddp stops gpu integrations slurm kubernetes s3 tools lint types imports bench bench-peers curves profile soak clean env anew
+.PHONY: help test-bare programs browser kept pictures slow-ranks code-large demo demo-fleet demo-pipeline test heavy ddp stops gpu integrations slurm kubernetes s3 tools lint types imports bench bench-keep bench-peers curves profile soak clean env anew
 
 help:           ## what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -149,12 +149,15 @@ types: env      ## mypy, strict
 imports: env    ## the layers of ARCHITECTURE.md
 	@$(RUN)/lint-imports
 
-bench: env      ## figures, each beside a limit measured in the same run
+bench: env      ## figures, each beside a limit measured in the same run; warns of what is worse than the run in the docs
 	@$(RUN)/python -m bench
+
+bench-keep: env ## the same, and its rows become those of the docs, with which the next runs are compared
+	@$(RUN)/python -m bench --keep
 
 bench-peers: env ## calls a second and latency beside PgQueuer, Procrastinate, Celery, Dramatiq and HyperQueue, which it installs; writes the docs' table
 	@bench/peers/install.sh
-	@$(RUN)/python -m bench.peers --write docs/reference/benchmarks.md
+	@$(RUN)/python -m bench.peers --write docs/reference/measuring.md
 
 curves: env     ## what Holdfast costs as its load grows, as the pictures of the docs; a quarter of an hour
 	@bench/peers/install.sh

@@ -67,16 +67,18 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-def _number(value: float) -> str:
+def number_of(value: float) -> str:
+    """Return a figure with three digits that count."""
     if value == 0 or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}" if abs(value) < 100 else f"{value:.1f}"
 
 
-def _range(found: Spread) -> str:
+def range_of(found: Spread) -> str:
+    """Return the median, and the extremes of several readings."""
     if found.count == 1:
-        return _number(found.median)
-    return f"{_number(found.median)} ({_number(found.low)}-{_number(found.high)})"
+        return number_of(found.median)
+    return f"{number_of(found.median)} ({number_of(found.low)}-{number_of(found.high)})"
 
 
 _WORDS = {True: "met", False: "MISSED", None: "-"}
@@ -104,8 +106,8 @@ def render_table(all_figures: Sequence[Figures]) -> str:
                     figures.name,
                     line.what,
                     line.unit,
-                    _range(line.value),
-                    f"{_range(line.limit)} {line.limit_name}".strip()
+                    range_of(line.value),
+                    f"{range_of(line.limit)} {line.limit_name}".strip()
                     if line.limit is not None
                     else line.limit_name or "-",
                     f"{ratio:.2f}" if ratio is not None else "-",

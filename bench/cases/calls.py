@@ -19,7 +19,7 @@ from bench.warm_queue import QueueShape, choose_naively, choose_warm, simulate_q
 
 name = "calls"
 budget = (
-    ">= 0.5 of a raw batch-100 claim loop and >= 1.2 of PgQueuer, submission and results included"
+    ">= 0.75 of a raw batch-100 claim loop and >= 1.2 of PgQueuer, submission and results included"
 )
 _RAW = "raw claim loop"
 LARGE, SMALL = 1000, 50  # what an executor takes of calls that take no time, and of 1 ms
@@ -142,8 +142,8 @@ def _list_lines(rates: _Rates) -> list[Line]:
             value=system,
             limit_name=_RAW,
             limit=raw,
-            budget=">= 0.5",
-            met=system.median >= 0.5 * raw.median,
+            budget=">= 0.75 x",
+            met=system.median >= 0.75 * raw.median,
         ),
         Line(
             what="share of its slot that calls of 1 ms keep busy",
@@ -151,8 +151,8 @@ def _list_lines(rates: _Rates) -> list[Line]:
             value=busy,
             limit_name="all of it",
             limit=spread([100.0]),
-            budget=">= 90",
-            met=busy.median >= 90,
+            budget=">= 92",
+            met=busy.median >= 92,
         ),
     ]
     if rates.pgqueuer:
@@ -165,7 +165,7 @@ def _list_lines(rates: _Rates) -> list[Line]:
                 value=system,
                 limit_name="PgQueuer",
                 limit=other,
-                budget=">= 1.2",
+                budget=">= 1.2 x",
                 met=system.median >= 1.2 * other.median,
             ),
         )

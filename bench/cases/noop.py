@@ -115,7 +115,7 @@ def _compare(
         value=found,
         limit_name=limit_name,
         limit=beside,
-        budget="" if budget is None else f">= {budget:g}",
+        budget="" if budget is None else f">= {budget:g} x",
         met=None if budget is None else found.median >= budget * beside.median,
     )
 

@@ -52,7 +52,7 @@ def run(scale: Scale) -> Figures:
                     value=value,
                     limit_name="embedded",
                     limit=limit,
-                    budget=f"<= {RATIO}",
+                    budget=f"<= {RATIO} x",
                     met=value.median <= RATIO * limit.median,
                 )
             )

@@ -19,10 +19,11 @@ from bench.system import Place, Scratch, list_role, start_up
 
 name = "pages"
 budget = (
-    "list, filter and search p99 <= 100 ms at the server; a page <= 200 kB; 200 browsers <= 5 % of a core at "
+    "a page p99 <= 100 ms at the server, <= 20 ms of a core, <= 200 kB; 200 browsers <= 5 % of a core at "
     "rest; bulk cancel of 10,000 <= 10 s"
 )
 QUEUE = "pages"
+MOST_CORE_MS = 20.0
 LOOK_SECONDS = 15.0
 
 
@@ -148,8 +149,7 @@ def measure_pages(place: Place, browser: Browser, scale: Scale) -> list[Line]:
         worst = percentile(took, 99)
         lines.append(
             Line(
-                what=f"page {title}, p99 ({work:.0f} ms of a core, {len(data) / 1000:.0f} kB, "
-                f"gzip {len(gzip.compress(data)) / 1000:.1f})",
+                what=f"page {title}, p99",
                 unit="ms",
                 value=spread([worst]),
                 limit_name="the API's list of 50",
@@ -158,6 +158,19 @@ def measure_pages(place: Place, browser: Browser, scale: Scale) -> list[Line]:
                 met=worst <= 100 and len(data) <= 200_000,
             )
         )
+        lines.append(
+            Line(
+                what=f"page {title}, of a core",
+                unit="ms",
+                value=spread([work]),
+                limit_name="promised",
+                limit=spread([MOST_CORE_MS]),
+                budget=f"<= {MOST_CORE_MS:g} ms",
+                met=work <= MOST_CORE_MS,
+            )
+        )
+        small = len(gzip.compress(data)) / 1000
+        say(f"  page {title}: {len(data) / 1000:.0f} kB, gzip {small:.1f} kB")
     return lines
 
 

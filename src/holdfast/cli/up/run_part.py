@@ -17,20 +17,26 @@ from typing import Any
 
 def main(argv: list[str]) -> int:
     """Run one part and return the exit status."""
-    from holdfast.lean import collect_nothing, import_msgspec
     from holdfast.process.syscalls import set_parent_death_signal
 
     name, parent = argv[0], int(argv[1])
     set_parent_death_signal(signal.SIGTERM)
     if os.getppid() != parent:
         return 0
-    with collect_nothing():
-        import_msgspec()
-        run = {"controller": _load_controller, "agent": _load_agent}[name]()
+    run = load(name)
     line = sys.stdin.buffer.readline()
     if not line:
         return 0
     return int(run(json.loads(line)))
+
+
+def load(name: str) -> Any:
+    """Import a part, and return the function that runs it."""
+    from holdfast.lean import collect_nothing, import_msgspec
+
+    with collect_nothing():
+        import_msgspec()
+        return {"controller": _load_controller, "agent": _load_agent}[name]()
 
 
 def _load_controller() -> Any:

@@ -22,7 +22,7 @@ from holdfast.store.embedded.processes import wait_for_exit
 NOBODY = 65534
 """The uid that owns nothing, by kernel convention (overflowuid)."""
 
-_POLL_SECONDS = 0.005
+_POLL_SECONDS = (0.005, 0.05)  # the first and the longest, because looks cost a busy machine
 _LOG_CHECK_SECONDS = 15.0
 _PROGRESS_FACTOR = 20
 
@@ -187,9 +187,10 @@ def await_ready(
     tells of its progress there."""
     now = time.monotonic()
     deadline, last = now + timeout_seconds, now + timeout_seconds * _PROGRESS_FACTOR
-    size = log_offset
+    size, pause = log_offset, _POLL_SECONDS[0]
     while not cluster.is_ready(layout.data, server.pid):
-        if server.ended.wait(_POLL_SECONDS):
+        pause = min(pause * 1.1, _POLL_SECONDS[1])
+        if server.ended.wait(pause):
             said = cluster.read_log_from(layout, log_offset)
             raise_for_launcher(server.returncode, said)
             raise _explain_exit(said, layout, server.returncode)
