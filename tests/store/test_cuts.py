@@ -149,6 +149,24 @@ async def test_a_connection_in_a_transaction_is_not_lent_again(session: Session)
     assert (await look_at(session))[0]["outside"]  # type: ignore[index]
 
 
+async def test_a_session_that_stayed_read_only_after_a_failover_is_not_lent_again(
+    session: Session,
+) -> None:
+    """Its server takes the writes of new sessions again."""
+
+    async def grow_read_only(tx: Tx) -> None:
+        await tx.conn.run_all([Statement(b"set default_transaction_read_only = on")])
+
+    async def write(tx: Tx) -> object:
+        words = b"select pg_notify('nobody', ''), txid_current()", b"create temporary table x ()"
+        return await tx.conn.run_all([Statement(word) for word in words])
+
+    await session.single(grow_read_only)
+    with pytest.raises(Unavailable, match="read-only"):
+        await session.transact(write)
+    assert await session.transact(write)
+
+
 async def test_an_empty_result_is_a_result(session: Session) -> None:
     async def ask(tx: Tx) -> object:
         found = await tx.conn.run_all([Statement(b"select 1 where false"), Statement(b"set a.b=1")])

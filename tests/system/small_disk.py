@@ -12,7 +12,7 @@ import pytest
 
 
 class SmallDisk:
-    """A filesystem of 8 MiB that can be filled to the last byte."""
+    """A filesystem that can be filled to the last byte."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -29,14 +29,21 @@ class SmallDisk:
         (self.path / "ballast").unlink()
 
 
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[SmallDisk]:
-    path = tmp_path / "disk"
+@contextlib.contextmanager
+def mount_small_disk(folder: Path, size: str) -> Iterator[SmallDisk]:
+    """Mount a filesystem of that size in a new folder `disk`; skip the test where that may not be."""
+    path = folder / "disk"
     path.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(path)]
+    words = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path)]
     if subprocess.run(words, capture_output=True, check=False).returncode != 0:
         pytest.skip("no filesystem can be mounted here")
     try:
         yield SmallDisk(path)
     finally:
         subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with mount_small_disk(tmp_path, "8m") as found:
+        yield found

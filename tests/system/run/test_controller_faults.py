@@ -283,3 +283,41 @@ def test_a_database_restored_from_a_backup_wedges_no_job(
         assert cluster.until(job, "succeeded").attempts == 2
         assert cluster.client.attempts(job)[0].exit_code == 77
         assert "restored database" in cluster.client.attempts(job)[0].reason
+
+
+def test_what_a_restored_database_does_not_know_ends_and_nothing_runs_twice_at_once(
+    tmp_path: Path, pg_server: PgServer
+) -> None:
+    """DOUBT-1: both looks miss them. One job was submitted after the backup, the other one started."""
+    with ExitStack() as stack:
+        name = pg_server.create_database(pg_server.migrated)
+        stack.callback(pg_server.drop_database, name)
+        cluster = Cluster(tmp_path, pg_server.dsn_of(name))
+        stack.callback(cluster.close)
+        controller = cluster.add_controller()
+        cluster.set_queue("q")
+        host = cluster.add_host("h", queues=["q"])
+        cluster.client.pause_queue("q", "a backup is made")
+        alone = (
+            f"exec 9>>{tmp_path}/$0; flock -n 9 || touch {tmp_path}/overlap; echo; exec sleep 600"
+        )
+        known = cluster.submit("bash", "-c", alone, "known", queue="q")
+        controller.kill(signal.SIGTERM)
+        backup = wait_until(lambda: pg_server.create_database(template=name), what="the backup")
+        stack.callback(pg_server.drop_database, backup)
+        controller.start()
+        cluster.client.resume_queue("q")
+        unknown = cluster.submit("bash", "-c", alone, "unknown", queue="q")
+        for job in (known, unknown):
+            cluster.until(job, "running")
+        before = set(host.task_pids(known) + host.task_pids(unknown))
+        controller.kill(signal.SIGTERM)
+        controller.dsn = pg_server.dsn_of(backup)
+        controller.start()
+        cluster.client.resume_queue("q")
+        wait_until(lambda: not before.intersection(host.task_pids("")), 60, what="their ends")
+        cluster.until(known, "running", seconds=60)
+        assert not (tmp_path / "overlap").exists()
+        assert not host.task_pids(unknown)
+        cluster.client.cancel(known, hard=True)
+        cluster.until(known, "cancelled")

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,13 +29,36 @@ echo "secret of $1 $$" >"$1"; echo "ssh-ed25519 AAAA$$ holdfast" >"$1.pub"
 """
 
 
-def test_the_first_session_makes_the_keys_and_the_last_removes_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "ssh-keygen").write_text(KEYGEN)
     (tmp_path / "ssh-keygen").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    keys = tmp_path / "ssh" / "job.holdfast"
+    return tmp_path / "ssh" / "job.holdfast"
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_signal_that_ends_the_session_leaves_no_keys(
+    keys: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """ssh sends one as soon as its connection is over, and it may come within the removal, too."""
+    remove = shutil.rmtree
+
+    def remove_late(*words: Any, **more: Any) -> None:
+        if keys.exists():
+            signal.raise_signal(number)
+        remove(*words, **more)
+
+    before = signal.getsignal(number)
+    monkeypatch.setattr(shutil, "rmtree", remove_late)
+    with pytest.raises(SystemExit) as ended, hold_keys(keys):
+        signal.raise_signal(number)
+    assert ended.value.code == 128 + number
+    assert not keys.exists()
+    assert signal.getsignal(number) == before
+
+
+def test_the_first_session_makes_the_keys_and_the_last_removes_them(keys: Path) -> None:
     with hold_keys(keys) as first:
         assert keys.stat().st_mode & 0o77 == 0
         with hold_keys(keys) as second:

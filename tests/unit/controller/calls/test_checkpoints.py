@@ -101,7 +101,9 @@ async def test_a_checkpoint_goes_with_the_success_of_its_call(
     assert name.startswith(f"calls/{made.id}/0.")
     assert await carrier.load(batch, 0) == b"second"
     await executor.say(ends=[results(batch)])
-    assert await CheckpointsLoop(served.controller).run_once() == {"cleared": 1, "swept": 0}
+    await CheckpointsLoop(
+        served.controller
+    ).run_once()  # or the server's own, which hears of the end
     assert [info.name async for info in served.controller.blobs.list()] == []
 
 

@@ -104,7 +104,7 @@ class ScriptedAgent:
                 for batch in frame.ends:
                     self.ends |= {(batch.batch, end.position): end for end in batch.ends}
                 if recorded and record:
-                    with contextlib.suppress(BrokenPipeError):  # it may have left since
+                    with contextlib.suppress(ConnectionError):  # it may have left since
                         self.say(recorded=recorded)
                 if wanted(frame):
                     return frame
@@ -161,7 +161,7 @@ class ScriptedAgent:
         self._listener.close()
 
     def wait(self, seconds: float = 20) -> int:
-        """The exit status, heard out."""
+        """The exit status, heard out: what it said last may be read after its end."""
         patience = Patience(seconds)
         while self.process.poll() is None and not patience.over:
             if self._line is not None and select.select([self._line], [], [], 0.02)[0]:
@@ -169,7 +169,11 @@ class ScriptedAgent:
                     self.hear(lambda frame: True)
                 except AssertionError:
                     time.sleep(0.02)
-        return self.process.wait(timeout=1)
+        status = self.process.wait(timeout=1)
+        with contextlib.suppress(AssertionError):
+            while self._line is not None and self._line.fileno() >= 0:
+                self.hear(lambda frame: True)
+        return status
 
     def terminate(self) -> None:
         self.process.send_signal(signal.SIGTERM)

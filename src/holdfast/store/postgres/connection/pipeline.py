@@ -49,6 +49,8 @@ class Connection(psycopg.AsyncConnection[dict[str, Any]]):
     CUT-1  A connection whose call was cut off, by a cancel or a deadline, is closed at once. The
            driver may have left such a connection in pipeline mode, where a statement has no result.
     CUT-2  A statement without a result raises NoResult; an empty result is one.
+    -      A connection that refused a write is closed, because after a failover the pool may hold
+           sessions that stay read-only while the server takes the writes of new ones.
     """
 
     async def run_all(self, statements: Sequence[Statement]) -> list[StatementResult]:
@@ -82,7 +84,9 @@ class Connection(psycopg.AsyncConnection[dict[str, Any]]):
             yield
         except BaseException as error:
             told = isinstance(error, Exception) and not isinstance(error, NoResult)
-            if not told or self._in_pipeline() or self._status() == TransactionStatus.ACTIVE:
+            refused = isinstance(error, psycopg.errors.ReadOnlySqlTransaction)
+            active = self._in_pipeline() or self._status() == TransactionStatus.ACTIVE
+            if not told or refused or active:
                 self.cut()
             raise
 
