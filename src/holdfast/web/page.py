@@ -162,6 +162,7 @@ def _environment() -> jinja2.Environment:
         told=_write_told,
         plain=write_plain,
         reason=words.find_reason,
+        wants=words.write_wants,
         browser=words.name_browser,
         setting=words.write_setting,
         hue=words.find_hue,

@@ -64,6 +64,12 @@ def name_browser(agent: str) -> str:
     return agent
 
 
+def write_wants(job: Any) -> str:
+    """Return the devices that a job wants: `6 GPU`, `64 × 1 CPU`."""
+    each = f"{job.gpus} GPU" if job.gpus else f"{job.cpu_slots} CPU"
+    return each if job.tasks == 1 else f"{job.tasks} × {each}"
+
+
 def write_setting(value: float | bool | str | None) -> str:
     """Return a setting's value as a person types it: `off`, `true`, `3`, `0.5`, a word."""
     if value is None:

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.core.ledger.values import LedgerName
 from holdfast.core.records import AttemptRecord, JobRecord
-from holdfast.web.words import find_hue, write_span
+from holdfast.web.words import find_hue, write_number, write_span
 
 WIDTH = 1000
 """The width of a timeline in units of its picture."""
@@ -157,4 +157,7 @@ def _list_facts(attempt: AttemptRecord) -> list[str]:
         said.append(f"charged to {attempt.charged_to}")
     if attempt.exit_code is not None:
         said.append(f"exit code {attempt.exit_code}")
+    if attempt.host and not (attempt.outcome and attempt.host in attempt.reason):
+        said.append(f"on {attempt.host}")
+        said += [] if attempt.step is None else [f"step {write_number(attempt.step)}"]
     return said
