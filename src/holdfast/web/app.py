@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import functools
 import gzip
-import hashlib
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime
-from importlib import resources
 from typing import Any, Protocol
 from urllib.parse import unquote
 
@@ -26,7 +24,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.core.records import TokenRecord
 from holdfast.errors import Forbidden, HoldfastError, NotFound, Unauthorized, ValidationError
-from holdfast.version import VERSION
 from holdfast.web.browsers import (
     PROOF_HEADER,
     SECURITY_HEADERS,
@@ -38,9 +35,21 @@ from holdfast.web.browsers import (
     write_cookie,
     write_policy,
 )
+from holdfast.web.fixed import TYPES, compress_fixed, fixed_version, read_fixed_files
 from holdfast.web.live import Changes
-from holdfast.web.page import Page, PageRequest, draw, draw_plain, make_request, read_shared
-from holdfast.web.pages import calls, events, find, hosts, jobs, now, report, shell, workflows
+from holdfast.web.page import PageRequest, draw, draw_plain, make_request, read_shared
+from holdfast.web.pages import (
+    calls,
+    errors,
+    events,
+    find,
+    hosts,
+    jobs,
+    now,
+    report,
+    shell,
+    workflows,
+)
 from holdfast.web.pages.job import again
 from holdfast.web.pages.job import page as job
 from holdfast.web.pages.job.files import open_output
@@ -54,12 +63,6 @@ log = logging.getLogger("holdfast.web")
 MAX_BODY_BYTES = 4096
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _KEPT_FOR = "public, max-age=31536000, immutable"
-_TYPES = {
-    "css": "text/css",
-    "js": "text/javascript",
-    "mjs": "text/javascript",
-    "svg": "image/svg+xml",
-}
 _PAGES: tuple[tuple[str, Callable[[PageRequest], Any]], ...] = (
     (r"/", now.show),
     (r"/jobs", jobs.show),
@@ -83,19 +86,6 @@ _PAGES: tuple[tuple[str, Callable[[PageRequest], Any]], ...] = (
     (r"/settings", settings.show),
     (r"/settings/webhooks/(?P<hook>[^/]+)", settings.show_webhook),
 )
-_SCRIPT = (
-    "page.js",
-    "live.js",
-    "refresh.js",
-    "acts.js",
-    "lists.js",
-    "again.js",
-    "keys.js",
-    "output.js",
-    "grid.js",
-    "plot.js",
-)
-"""The parts of the pages' script, in the order in which a browser runs them."""
 _STREAMS: dict[str, Any] = {"output": follow_output, "search": search_output}
 _ANSWERS: dict[str, Any] = {"lines": send_part, "ranks": send_grid}
 """The parts of a job's page that its script reads: those that go on, and those that are whole."""
@@ -152,20 +142,41 @@ class WebApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         answer = self._find_answer(scope) if scope["type"] == "http" else None
+        visits = scope["type"] == "http" and self._is_visit(scope)
         if answer is None:
-            await self._api(scope, receive, send)
-            return
+            if await self._ask_api(scope, receive, send, pages=visits):
+                return
+            answer = functools.partial(self._show_page, errors.show_nothing, {})
         try:
             response = await answer(scope, receive)
         except HoldfastError as error:
-            response = _refuse(error)
+            response = _draw_alone(error.status, error.message) if visits else _refuse(error)
         except Exception:
             log.exception("the page %s failed", scope["path"])
-            response = _plain(500, "This page failed; the server's log has why.")
+            response = _draw_alone(500, "The server's log has why.")
         for name, value in SECURITY_HEADERS.items():
             response.headers.setdefault(name, value)
         _compress_page(scope, response)
         await response(scope, receive, send)
+
+    def _is_visit(self, scope: Scope) -> bool:
+        """Return whether a person's browser goes to an address among those of the pages."""
+        visits = find_header(scope, b"sec-fetch-dest") == "document" and scope["method"] == "GET"
+        return visits and not scope["path"].startswith("/v1/") and is_ours(scope, self._origins())
+
+    async def _ask_api(self, scope: Scope, receive: Receive, send: Send, *, pages: bool) -> bool:
+        """Let the API answer; return False, with nothing sent, where it has no such path and the
+        dashboard shows a page in place of that. pages: the dashboard does."""
+        known = True
+
+        async def watch(message: Any) -> None:
+            nonlocal known
+            known = known and not (pages and message.get("status") == 404)
+            if known:
+                await send(message)
+
+        await self._api(scope, receive, watch)
+        return known
 
     def _find_answer(self, scope: Scope) -> Callable[[Scope, Receive], Any] | None:
         """Return what answers a request here; None for a request of the API."""
@@ -224,9 +235,7 @@ class WebApp:
         try:
             page = await show(ask)
         except HoldfastError as error:
-            values = {"error": error}
-            title = "Not found" if isinstance(error, NotFound) else "Not shown"
-            page = Page(template="error.html", title=title, values=values, status=error.status)
+            page = errors.show_error(ask, error)
         if page.location:
             return Response(status_code=303, headers={"Location": page.location})
         needed = await self._needs.find(ask, page)
@@ -251,8 +260,8 @@ class WebApp:
         headers = {"Cache-Control": _KEPT_FOR, "Vary": "Accept-Encoding"}
         body = files[name]
         if "gzip" in (find_header(scope, b"accept-encoding") or ""):
-            body, headers["Content-Encoding"] = _compress_fixed(name), "gzip"
-        return Response(body, 200, headers, _TYPES[name.rpartition(".")[2]])
+            body, headers["Content-Encoding"] = compress_fixed(name), "gzip"
+        return Response(body, 200, headers, TYPES[name.rpartition(".")[2]])
 
     # ---- signing in and out
     async def _sign_in(self, scope: Scope, receive: Receive) -> Response:
@@ -370,52 +379,6 @@ async def attach(pieces: AsyncIterator[bytes], name: str) -> Response:
     return StreamingResponse(all_pieces(), 200, headers, "application/octet-stream")
 
 
-@functools.cache
-def read_fixed_files() -> dict[str, bytes]:
-    """Return the fixed files by name. What a page needs of one sort is one file, so that it takes few
-    requests: the parts of the pages' script, and on the shell page the kept parts with what is ours."""
-    folder = resources.files("holdfast.web") / "static"
-    files = {
-        each.name: each.read_bytes()
-        for each in folder.iterdir()
-        if each.name.rpartition(".")[2] in _TYPES
-    }
-    files["pages.js"] = b"".join((folder / "script" / name).read_bytes() for name in _SCRIPT)
-    kept = {each.name: each.read_bytes() for each in (folder / "kept").iterdir()}
-    files["shell.mjs"] = join_module(files["shell.mjs"], kept)
-    styles = (text for name, text in sorted(kept.items()) if name.endswith(".css"))
-    files["shell.css"] = b"\n".join((files["look.css"], *styles))
-    return files
-
-
-def join_module(script: bytes, kept: Mapping[str, bytes]) -> bytes:
-    """Return a module with the kept modules that it imports in their places, each in a function of its
-    own, so that their short names do not meet."""
-
-    def place(found: re.Match[bytes]) -> bytes:
-        name, text = found[1], kept[found[2].decode()]
-        text, count = re.subn(rb"export\{(\w+) as " + name + rb"\};", rb"return \1;", text)
-        assert count == 1, f"{found[2]!r} gives no {name!r}"
-        text = re.sub(rb"(?m)^//# sourceMappingURL=.*$", b"", text)
-        return b"const " + name + b" = (() => {\n" + text.strip() + b"\n})();"
-
-    return re.sub(rb'(?m)^import \{ (\w+) \} from "\./kept/([^"]+)";$', place, script)
-
-
-@functools.cache
-def _compress_fixed(name: str) -> bytes:
-    return gzip.compress(read_fixed_files()[name], 9, mtime=0)
-
-
-@functools.cache
-def fixed_version() -> str:
-    """Return a word that changes with the fixed files, which browsers keep for ever."""
-    digest = hashlib.sha256(VERSION.encode())
-    for name, data in sorted(read_fixed_files().items()):
-        digest.update(name.encode() + data)
-    return digest.hexdigest()[:12]
-
-
 def _compress_page(scope: Scope, response: Response) -> None:
     """Have a page sent compressed where the browser takes that. A page holds no secret whose length
     could tell it: cookie and proof stand in none."""
@@ -428,6 +391,14 @@ def _compress_page(scope: Scope, response: Response) -> None:
 
 def _page(body: bytes, status: int) -> Response:
     return Response(body, status, None, "text/html; charset=utf-8")
+
+
+def _draw_alone(status: int, message: str) -> Response:
+    """Return the page of an error where nobody is known to be signed in."""
+    named = errors.name_error(status)
+    return _page(
+        draw_plain("alone.html", version=fixed_version(), message=message, **named), status
+    )
 
 
 def _plain(status: int, text: str) -> Response:

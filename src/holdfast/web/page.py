@@ -172,6 +172,7 @@ def _environment() -> jinja2.Environment:
         told=jinja2.pass_context(_write_told),
         plain=write_plain,
         reason=words.write_reason,
+        wants=words.write_wants,
         browser=words.name_browser,
         setting=words.write_setting,
         hue=find_hue,

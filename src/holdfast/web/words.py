@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from markupsafe import Markup, escape
 from msgspec import Struct
@@ -58,6 +59,12 @@ def name_browser(agent: str) -> str:
                 f", {system.replace('Mac OS X', 'macOS')}" if system else ""
             )
     return agent
+
+
+def write_wants(job: Any) -> str:
+    """Return the devices that a job wants: `6 GPU`, `64 × 1 CPU`."""
+    each = f"{job.gpus} GPU" if job.gpus else f"{job.cpu_slots} CPU"
+    return each if job.tasks == 1 else f"{job.tasks} × {each}"
 
 
 def write_setting(value: float | bool | str | None) -> str:

@@ -228,7 +228,9 @@ class PoolCycles:
         notes += [f"unknown: {reason}" for reason in findings.unknown]
         for host_id, ref in findings.adopted.items():
             if await store.note_made(host_id, ref) is not None:
-                notes.append(f"adopted {ref}: its creation was never answered")
+                notes.append(
+                    f"the machine {ref} was found: the call that made it was never answered"
+                )
         hosts = {host.host_id: host for view in snapshot.pools for host in view.hosts}
         await store.note_words(
             {i: words for i, words in findings.said.items() if hosts[i].said != words},
@@ -253,7 +255,7 @@ class PoolCycles:
             wanted = await self._note_gone(host_id, InstanceEvent.VANISH, why, fault)
             if wanted is not None:
                 failed += not wanted
-                notes.append(f"gone {host_id}: {why}")
+                notes.append(f"the machine of {hosts[host_id].name} is gone: {why}")
         for host_id in findings.missed:
             why = "no listing shows a machine for it, long after its provider was asked"
             why += f", which says: {hosts[host_id].said}" if hosts[host_id].said else ""
@@ -261,9 +263,9 @@ class PoolCycles:
             wanted = await self._note_gone(host_id, InstanceEvent.MISS, why, fault)
             if wanted is not None:
                 failed += not wanted
-                notes.append(f"missed {host_id}: {why}")
+                notes.append(f"the machine of {hosts[host_id].name} never came: {why}")
         for ref, why in findings.reap.items():
-            notes.append(f"reaping {ref}: {why}")
+            notes.append(f"the machine {ref} is ended: {why}")
             log.warning("pool %s: machine %s is ended: %s", self._name, ref, why)
             self._controller.metrics.fleet.reaped.labels(self._name).inc()
             self.rentals.end_machine(provider, ref)

@@ -37,7 +37,8 @@ def find_allowance(outcomes: Sequence[SpawnOutcome], starting: int) -> tuple[int
         return None, ""
     newest = failures[0]
     words = f" ({newest.reason})" if newest.reason else ""
-    said = f"{len(failures)} spawns failed in a row, the last by {newest.fault}{words}"
+    fault = newest.fault.replace("_", " ")
+    said = f"{len(failures)} spawns failed in a row, the last by {fault}{words}"
     wait = PROBE_SECONDS - newest.age_seconds
     if wait > 0:
         return 0, f"{said}; one is tried in {wait:.0f} s"

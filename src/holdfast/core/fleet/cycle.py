@@ -105,13 +105,14 @@ def _count_status(view: PoolView, demand: PoolDemand) -> acts.CycleStatus:
     )
 
 
-_VERBS = {
-    acts.Promote: "promoted",
-    acts.FailHost: "failed",
-    acts.WarnHost: "warned of",
-    acts.DrainHost: "draining",
+_DONE = {
+    acts.Promote: "{} takes work now",
+    acts.FailHost: "{} is given up",
+    acts.WarnHost: "{} is in doubt",
+    acts.DrainHost: "{} takes no more work",
+    acts.EndMachine: "the machine of {} is ended",
+    acts.FreeHost: "the tasks of {} may start elsewhere",
 }
-_VERBS |= {acts.EndMachine: "ending", acts.FreeHost: "freed"}
 
 
 def _list_reasons(view: PoolView, actions: Sequence[acts.Action], blocked: str) -> tuple[str, ...]:
@@ -120,9 +121,9 @@ def _list_reasons(view: PoolView, actions: Sequence[acts.Action], blocked: str) 
     said = []
     for action in actions:
         if isinstance(action, acts.Spawn):
-            said.append(f"spawning {action.count} × {action.offer}: {action.reason}")
+            said.append(f"{action.count} × {action.offer} is rented: {action.reason}")
         elif not (isinstance(action, acts.EndMachine) and action.host_id in ending):
             fault = f" ({action.fault})" if isinstance(action, acts.FailHost) else ""
-            verb = _VERBS[type(action)]
-            said.append(f"{verb} {names[action.host_id]}{fault}: {action.reason}")
+            done = _DONE[type(action)].format(names[action.host_id])
+            said.append(f"{done}{fault}: {action.reason}")
     return (*said, *([blocked] if blocked else []))

@@ -208,10 +208,10 @@ def _say_named(
 
 
 def say_hours(hours: float) -> str:
-    """Write hours for a sentence: `3.1 h`, `0.25 h`, `1,204 h`."""
-    if hours >= 100:
-        return f"{hours:,.0f} h"
-    return f"{hours:.1f} h" if hours >= 0.95 else f"{hours:.2f} h"
+    """Write hours for a sentence, shorter ones in minutes and seconds: `1,204 h`, `3.1 h`, `15 min`, `36 s`."""
+    if hours >= 0.95:
+        return f"{hours:,.0f} h" if hours >= 100 else f"{hours:.1f} h"
+    return f"{hours * 60:.0f} min" if hours >= 1 / 60 else f"{hours * 3600:.0f} s"
 
 
 def say_interval(seconds: int) -> str:

@@ -37,6 +37,8 @@ _HUES: Mapping[LedgerName, str] = {
 }
 _ORDER = (LedgerName.KEPT, *(n for n in LedgerName if n is not LedgerName.KEPT))
 MAX_LINES = 1000
+LEAST_COLUMNS = 12
+"""A history begins with its first hours, but has so many columns."""
 
 
 class LedgerPart(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,6 +140,8 @@ async def read_history(ask: PageRequest, span: str, unit: str) -> StackedPlot | 
         found[datetime.fromisoformat(row.key[0])] = values, row.goodput
     if not found:
         return None
+    count = min(count, max(LEAST_COLUMNS, 1 + round((last - min(found)) / step)))
+    begin = last - (count - 1) * step
     return stack(begin, step, count, found, [name.value.replace("_", " ") for name in _ORDER])
 
 

@@ -65,7 +65,7 @@ async def test_a_machine_whose_creation_was_never_answered_is_adopted(world: Wor
     assert [state for _, state in await world.open_instances()] == [InstanceState.ASKED]
     world.tick(30)
     summary = await world.cycles.run(await world.store.fleet.get_pool("p"))
-    assert any("adopted m-1" in reason for reason in summary.reasons)
+    assert any("m-1 was found" in reason for reason in summary.reasons)
     await world.cycle()
     await world.cycle()
     assert len(await world.active()) == len(world.provider.alive) == 1

@@ -16,9 +16,10 @@ from holdfast.core.bundles.packs import head_of_pack
 from holdfast.core.data.outputs import LeftOut
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ledger.tally import Tally
-from holdfast.core.records import AttemptRecord, JobRecord, MemberRecord
-from holdfast.core.states import AttemptState, Outcome, TaskState
+from holdfast.core.records import AttemptRecord, EventRecord, JobRecord, MemberRecord
+from holdfast.core.states import AttemptState, JobState, Outcome, TaskState
 from holdfast.core.stragglers.records import SuspectRecord
+from holdfast.web.pages.events import join_alike
 from holdfast.web.pages.hosts import filter_hosts
 from holdfast.web.pages.job import page as job_page
 from holdfast.web.pages.job.gang import (
@@ -30,7 +31,7 @@ from holdfast.web.pages.job.gang import (
     view_member,
 )
 from holdfast.web.pages.job.timeline import draw_timeline
-from holdfast.wire.api import HostView
+from holdfast.wire.api import HostView, JobView, RetryState
 from holdfast.wire.data.outputs import OutputsReport, encode_report
 from tests.unit.controller.conftest import FakeAgent, Served, bearer
 from tests.unit.controller.web.conftest import Browser
@@ -127,6 +128,53 @@ def test_ranks_of_a_large_gang_that_are_alike_share_a_row() -> None:
     assert [(row.ranks, row.count) for row in rows] == [("0-4, 6-7999", 7999), ("5", 1)]
     assert rows[0].hosts == "7,999 hosts"
     assert len(group_ranks(ranks[:9])) == 9
+
+
+def test_ranks_that_are_far_behind_have_a_row_of_their_own() -> None:
+    steps = {29: 400, 61: 404}
+    ranks = [RankState(rank=n, state="running", host="h1", step=steps.get(n, 600 - n % 4)) for n in range(64)]  # fmt: skip
+    rows = group_ranks(ranks)
+    assert [(row.ranks, row.steps) for row in rows] == [
+        ("0-28, 30-60, 62-63", (597, 600)),
+        ("29, 61", (400, 404)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("job", "state", "said"),
+    [
+        ({"infra_charged": 1}, {"sentence": "attempt 2 of 4 (started 3 times), running", "of": 4, "retries_left": 2},
+            "1 of 3 used; 1 end charged to hosts"),
+        ({}, {"sentence": "attempt 1 of 1, running", "of": 1, "retries_left": 0}, "none allowed"),
+        ({"state": JobState.WAITING}, {"sentence": "attempt 1 of 3, next at 12:03:20 UTC", "of": 3, "retries_left": 1},
+            "1 of 2 used; next at 12:03:20 UTC"),
+        ({"attempts": 0}, {"sentence": "not started yet, up to 3 attempts", "of": 3, "retries_left": 2},
+            "not started yet, up to 3 attempts"),
+    ],
+)  # fmt: skip
+def test_retries_are_told_without_a_second_number_for_the_attempt(
+    job: dict[str, Any], state: dict[str, Any], said: str
+) -> None:
+    view = JobView(
+        **(msgspec.structs.asdict(make_job()) | job), retry_state=RetryState(attempt=1, **state)
+    )
+    assert job_page.say_retries(view) == said
+
+
+def test_events_that_say_the_same_of_many_ranks_are_one_row() -> None:
+    def event(second: float, rank: int | None, message: str = "no beat for 12 s") -> EventRecord:
+        return EventRecord(id=f"e{second}", at=at(second), kind="task.tripped", job_id="j", attempt=2, rank=rank, message=message)  # fmt: skip
+
+    rows = join_alike(
+        [event(104, 3), event(103, None, "drains"), event(102, 0), event(101, 1), event(8, 1)]
+    )
+    assert [(row.newest.id, row.place) for row in rows] == [
+        ("e104", "attempt 2, ranks 0-1, 3"),
+        ("e103", "attempt 2"),
+        ("e8", "attempt 2, rank 1"),
+    ]
+    again = join_alike([event(5, None), event(4, None), event(3, None)])
+    assert [row.place for row in again] == ["attempt 2, 3 times"]
 
 
 def test_the_grid_of_eight_thousand_is_small_and_the_same_while_nothing_changes() -> None:

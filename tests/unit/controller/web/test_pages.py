@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from holdfast.core.fleet.actions import CycleActions, CycleSummary
+from holdfast.errors import Unavailable
 from holdfast.web.page import make_request
 from holdfast.web.pages import find, jobs, now
 from holdfast.web.pages.job import output
 from holdfast.web.pages.operate.pools import join_alike
+from holdfast.web.reader import ApiReader
 from holdfast.web.words import write_told
 from tests.unit.controller.conftest import FakeAgent, Served
 from tests.unit.controller.web.conftest import Browser
@@ -108,7 +110,34 @@ async def test_what_is_not_there_is_said(browser: Browser) -> None:
     for path in ("/jobs/06ch2v8wq1m4kz7d9x3t", "/hosts/none", "/jobs/06ch2v8wq1m4kz7d9x3t?tab=x"):
         answer = await browser.send("GET", path)
         assert answer.status_code == 404
-        assert "cannot be shown" in answer.text
+        assert "<h1>Not found</h1>" in answer.text
+        assert 'action="/find"' in answer.text, "what was meant may be looked for"
+
+
+async def test_an_address_of_nothing_is_a_page_for_a_person_and_a_problem_for_a_program(
+    browser: Browser,
+) -> None:
+    visit = {"Sec-Fetch-Dest": "document"}
+    page = await browser.send("GET", "/job", headers=visit)
+    assert (page.status_code, page.headers["content-type"]) == (404, "text/html; charset=utf-8")
+    assert "there is no page /job" in page.text
+    for path, headers in (("/job", {}), ("/v1/job", visit)):
+        answer = await browser.send("GET", path, headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (404, "unknown_path")
+    assert (await browser.send("GET", "/healthz", headers=visit)).text.startswith("{")
+
+
+async def test_a_cluster_that_does_not_answer_has_a_page_that_looks_again(
+    served: Served, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: Any) -> None:
+        raise Unavailable("the database does not answer")
+
+    monkeypatch.setattr(ApiReader, "pools", refuse)
+    page = await browser.send("GET", "/pools", headers={"Sec-Fetch-Dest": "document"})
+    assert page.status_code == 503
+    assert "<h1>The cluster does not answer now</h1>" in page.text
+    assert 'http-equiv="refresh"' in page.text
 
 
 async def test_a_filter_finds_and_says_what_it_does_not_know(
@@ -195,6 +224,8 @@ def test_cycles_that_did_the_same_one_after_the_other_are_one_row() -> None:
         (1, told[2], told[2].timestamp),
         (1, told[3], told[3].timestamp),
     ]
+    held = [make(n, f"3 spawns failed; one is tried in {n} s") for n in range(9)]
+    assert [row.count for row in join_alike(held)] == [9], "a time that passes is no other reason"
 
 
 async def test_an_array_has_a_page_and_is_one_row_of_the_list(

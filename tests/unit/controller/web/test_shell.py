@@ -18,7 +18,7 @@ from holdfast import web
 from holdfast.controller.runtime.auth import hash_secret
 from holdfast.core.sessions.rights import CLOSED_LABEL
 from holdfast.store.postgres.sign_ins import BrowserTicket
-from holdfast.web.app import join_module
+from holdfast.web.fixed import join_module
 from holdfast.wire.sessions.frames import PROTOCOL, REFUSAL, REFUSED, STDOUT, frame
 from holdfast.wire.sessions.messages import SessionStatus
 from tests.unit.controller.conftest import FakeAgent, Served

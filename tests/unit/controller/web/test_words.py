@@ -176,6 +176,13 @@ def test_numbers_have_thin_spaces_and_bytes_their_unit() -> None:
     assert words.write_bytes(2 << 30) == "2.0 GiB"
 
 
+def test_what_a_job_wants_names_its_tasks_where_there_are_several() -> None:
+    job = make_job()
+    assert words.write_wants(job) == "1 CPU"
+    gang = msgspec.structs.replace(job, tasks=4, gpus=2)
+    assert words.write_wants(gang) == "4 × 2 GPU"
+
+
 def test_an_age_carries_its_moment() -> None:
     age = words.write_age(NOW - timedelta(minutes=4), NOW)
     assert "4 min ago" in age

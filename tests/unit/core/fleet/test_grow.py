@@ -271,13 +271,13 @@ def test_the_breaker_counts_failures_until_one_serves() -> None:
     assert spawned(closed) == 10
     opened = plan(pool(), (), waits(30), outcomes=failures(1))
     assert spawned(opened) == 0
-    assert "3 spawns failed in a row, the last by spawn_timeout; one is tried" in opened.blocked
+    assert "3 spawns failed in a row, the last by spawn timeout; one is tried" in opened.blocked
     words = (
         msgspec.structs.replace(failures(1)[0], age_seconds=0.5, reason="0/1 nodes are available"),
         *failures(1),
     )
     told = plan(pool(), (), waits(30), outcomes=words).blocked
-    assert "the last by spawn_timeout (0/1 nodes are available); one is tried" in told
+    assert "the last by spawn timeout (0/1 nodes are available); one is tried" in told
     late = failures(PROBE_SECONDS + 1)
     assert spawned(plan(pool(), (), waits(30), outcomes=late)) == 1, "one tries"
     assert spawned(plan(pool(), (starting(0),), waits(30), outcomes=late)) == 0, "it is on its way"

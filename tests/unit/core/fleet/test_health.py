@@ -144,4 +144,4 @@ def test_a_machine_that_its_provider_says_is_gone_frees_its_tasks_at_once() -> N
     found = plan(pool(), (sick,))
     assert [type(a) for a in found.actions] == [FailHost, FreeHost, Spawn]
     assert found.summary.actions.tasks_reset == 3
-    assert found.summary.reasons[0] == "failed host-0 (provider_gone): spot reclaim"
+    assert found.summary.reasons[0] == "host-0 is given up (provider_gone): spot reclaim"

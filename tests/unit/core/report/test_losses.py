@@ -134,9 +134,11 @@ def test_saves_that_cost_much_are_proposed_further_apart() -> None:
 
 
 def test_figures_are_written_for_people() -> None:
-    assert [say_hours(h) for h in (0.25, 0.95, 3.14, 1204.2)] == [
-        "0.25 h",
-        "0.9 h",
+    assert [say_hours(h) for h in (0.011, 0.25, 0.94, 0.96, 3.14, 1204.2)] == [
+        "40 s",
+        "15 min",
+        "56 min",
+        "1.0 h",
         "3.1 h",
         "1,204 h",
     ]

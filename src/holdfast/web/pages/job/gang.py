@@ -15,8 +15,10 @@ from holdfast.core.stragglers.records import SuspectRecord
 from holdfast.web.page import PageRequest, together
 from holdfast.wire.states import find_hue
 
-EACH_RANKS = 256
+EACH_RANKS = 16
 """A gang of at most so many ranks has a row for each in its table."""
+FAR_STEPS, FAR_PART = 5, 0.02
+"""A rank is far behind that lags by more than so many steps and by more than this part of them."""
 MAX_ROWS = 200
 NAMED_RANKS = 6
 BEAT_SECONDS = 5
@@ -111,11 +113,14 @@ def view_member(member: MemberRecord) -> RankState:
 
 
 def group_ranks(ranks: Sequence[RankState]) -> list[RankGroup]:
-    """Return the rows of the table: one for each rank, or in a large gang one for those that are
-    alike."""
+    """Return the rows of the table: one for each rank, or in a larger gang one for those that are
+    alike; those far behind are not like the others."""
     groups: dict[object, list[RankState]] = {}
+    most = max((each.step for each in ranks if each.step is not None), default=0)
+    far = most - max(FAR_STEPS, FAR_PART * most)
     for each in ranks:
-        alike = (each.state, each.exit_code, each.said, each.section)
+        lags = each.step is not None and each.step < far
+        alike = (each.state, each.exit_code, each.said, each.section, lags)
         key = each.rank if len(ranks) <= EACH_RANKS else alike
         groups.setdefault(key, []).append(each)
     return [_join(found) for found in list(groups.values())[:MAX_ROWS]]

@@ -17,6 +17,7 @@ from holdfast.core.states import JobState
 from holdfast.core.stragglers.records import SuspectRecord
 from holdfast.errors import NotFound
 from holdfast.web.page import Page, PageRequest, read_items, together, write_yaml
+from holdfast.web.pages.events import join_alike
 from holdfast.web.pages.job.files import read_files
 from holdfast.web.pages.job.gang import find_slow, group_ranks, read_ranks, say_evidence, say_fall
 from holdfast.web.pages.job.readings import read_readings
@@ -67,6 +68,7 @@ async def show(ask: PageRequest) -> Page:
         "slow": find_slow(suspects, view.attempts),
         "estimate": estimate(view.step, view.total, view.rate, beaten_ago.total_seconds()),
         "still": find_still(view.beat_at, view.moved_at),
+        "retries": say_retries(view),
         "tab": tab,
         "tabs": tabs,
         "rank": ask.query.get("rank", ""),
@@ -104,6 +106,20 @@ async def _read_why(ask: PageRequest, job_id: str) -> Why | None:
     reading.cancel()
     await asyncio.gather(reading, return_exceptions=True)
     return None
+
+
+def say_retries(job: JobView) -> str:
+    """Return how many retries a job has used, what comes next where it waits for that, and which other
+    ends it had, as `1 of 3 used; 1 end charged to hosts`."""
+    state = job.retry_state
+    if state is None or job.attempts == 0:
+        return state.sentence if state else f"up to {job.max_retries}"
+    allowed, after = state.of - 1, state.sentence.partition(", ")[2]
+    said = [f"{allowed - state.retries_left} of {allowed} used" if allowed else "none allowed"]
+    said += [after] if job.state in (JobState.WAITING, JobState.QUEUED) else []
+    for count, whom in ((job.infra_charged, "hosts"), (job.watchdog_charged, "watchdogs")):
+        said += [f"{count} {'end' if count == 1 else 'ends'} charged to {whom}"] if count else []
+    return "; ".join(said)
 
 
 def read_span(ask: PageRequest) -> tuple[datetime, datetime] | None:
@@ -144,7 +160,7 @@ async def _read_tab(
         span = read_span(ask)
         if span is not None:
             events = [event for event in events if span[0] <= event.at <= span[1]]
-        return {"events": events}
+        return {"events": join_alike(events)}
     if tab == "stacks":
         return {"stacks": group_stacks(await reader.forensics(job.id))}
     if tab == "files":

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.core.ledger.values import LedgerName
 from holdfast.core.records import AttemptRecord, JobRecord
-from holdfast.web.words import write_span
+from holdfast.web.words import write_number, write_span
 from holdfast.wire.states import find_hue
 
 WIDTH = 1000
@@ -158,4 +158,7 @@ def _list_facts(attempt: AttemptRecord) -> list[str]:
         said.append(f"charged to {attempt.charged_to}")
     if attempt.exit_code is not None:
         said.append(f"exit code {attempt.exit_code}")
+    if attempt.host and not (attempt.outcome and attempt.host in attempt.reason):
+        said.append(f"on {attempt.host}")
+        said += [] if attempt.step is None else [f"step {write_number(attempt.step)}"]
     return said

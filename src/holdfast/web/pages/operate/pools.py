@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import groupby
@@ -14,6 +15,7 @@ from holdfast.wire.acts import ACTS, ActField
 from holdfast.wire.pools import PoolStatus
 
 SHOWN_CYCLES = 50
+_TIME = re.compile(r"\b[0-9.]+ (?:s|min|h)\b")
 
 
 def list_bounds(pool: PoolStatus) -> list[ActField]:
@@ -51,10 +53,19 @@ class AlikeCycles(msgspec.Struct, frozen=True, kw_only=True):
     since: datetime
 
 
+def drop_times(sentence: str) -> str:
+    """Return a sentence without the lengths of time in it, which differ from cycle to cycle."""
+    return _TIME.sub("", sentence)
+
+
 def join_alike(cycles: Sequence[CycleSummary]) -> list[AlikeCycles]:
     """Return the cycles, newest first, with neighbours joined that did and said the same."""
+
+    def key(each: CycleSummary) -> object:
+        return each.actions, [drop_times(reason) for reason in each.reasons], each.error
+
     rows = []
-    for _, those in groupby(cycles, key=lambda each: (each.actions, each.reasons, each.error)):
+    for _, those in groupby(cycles, key=key):
         newest, *others = those
         oldest = others[-1] if others else newest
         rows.append(AlikeCycles(newest=newest, count=1 + len(others), since=oldest.timestamp))
@@ -70,6 +81,7 @@ async def show_one(ask: PageRequest) -> Page:
         reader.plan_pool(name),
         reader.hosts(),
     )
+    known = {drop_times(sentence) for sentence in (pool.blocked, plan.blocked)}
     values = {
         "pool": pool,
         "bounds": list_bounds,
@@ -77,6 +89,7 @@ async def show_one(ask: PageRequest) -> Page:
         "cycles": join_alike([each for each in cycles if each.reasons or each.error]),
         "quiet": len([each for each in cycles if not each.reasons and not each.error]),
         "plan": plan,
+        "would": [each for each in plan.summary.reasons if drop_times(each) not in known],
         "hosts": [host for host in hosts if host.pool == name],
     }
     return Page(

@@ -23,7 +23,7 @@ async function drawGrid() {
   } catch (error) { /* the mark at the top says that the page is not live */ }
   gridTurn = false;
 }
-const HOST_ROWS = 24, HOST_GUTTER = 120, RANK_GUTTER = 44;
+const HOST_ROWS = 24, READABLE = 22, HOST_GUTTER = 120, RANK_GUTTER = 44;
 // Returns how many ranks each host has, where they stand one after the other and are alike many; else 0.
 function ranksAHost() {
   const each = grid.hosts.lastIndexOf(grid.hosts[0]) + 1;
@@ -31,13 +31,16 @@ function ranksAHost() {
 }
 function paintGrid(canvas) {
   const count = grid.hue.length, width = canvas.clientWidth, scale = devicePixelRatio || 1;
-  const each = ranksAHost(), byHost = each > 1 && grid.names.length <= HOST_ROWS;
-  const size = byHost ? Math.max(5, Math.min(22, Math.floor((width - HOST_GUTTER) / each) - 2))
-    : Math.max(5, Math.min(16, Math.floor(Math.sqrt(width * 420 / count)))), gap = size > 8 ? 2 : 1;
+  // A host is a row, or a few of them where its ranks are more than fit with their numbers.
+  const each = ranksAHost(), held = Math.min(each, 2 ** Math.floor(Math.log2((width - HOST_GUTTER) / (READABLE + 2)))), lines = Math.ceil(each / held);
+  const byHost = each > 1 && grid.names.length * lines <= HOST_ROWS;
+  const size = byHost ? READABLE : Math.max(5, Math.min(16, Math.floor(Math.sqrt(width * 420 / count)))), gap = size > 8 ? 2 : 1;
   const gutter = byHost ? HOST_GUTTER : RANK_GUTTER, fit = Math.max(1, Math.floor((width - gutter) / (size + gap)));
   // Rows are whole hosts, or a round number of ranks, so that a place in the grid can be counted.
-  const block = each > 1 ? each : 8, columns = byHost ? each : fit > block ? fit - fit % block : fit, rows = Math.ceil(count / columns);
-  const left = (rank) => gutter + rank % columns * (size + gap), over = (rank) => Math.floor(rank / columns) * (size + gap);
+  const block = each > 1 ? each : 8, columns = byHost ? held : fit > block ? fit - fit % block : fit;
+  const group = byHost ? each : columns, deep = byHost ? lines : 1, rows = Math.ceil(count / group) * deep;
+  const left = (rank) => gutter + rank % group % columns * (size + gap);
+  const over = (rank) => (Math.floor(rank / group) * deep + Math.floor(rank % group / columns)) * (size + gap);
   canvas.width = width * scale;
   canvas.height = rows * (size + gap) * scale;
   canvas.style.height = rows * (size + gap) + "px";
@@ -56,15 +59,16 @@ function paintGrid(canvas) {
   pen.textBaseline = "middle";
   const write = (text, x, rank, most, colour) => { pen.fillStyle = colour; pen.fillText(text, x, over(rank) + size / 2 + 0.5, most); };
   const dim = getComputedStyle($("grid-note")).color, every = Math.ceil(12 / (size + gap));
-  for (let rank = 0; rank < count; rank += columns * every) write(byHost ? grid.names[grid.hosts[rank]] : rank, 0, rank, gutter - 8, dim);
+  for (let rank = 0; rank < count; rank += byHost ? group : columns * every) write(byHost ? grid.names[grid.hosts[rank]] : rank, 0, rank, gutter - 8, dim);
   pen.textAlign = "center";
   if (size >= 18) for (let rank = 0; rank < count; rank += 1) write(rank, left(rank) + size / 2, rank, size, look.backgroundColor);
   for (const rank of [...slow, grid.first]) {
     if (rank >= 0) ring(left(rank), over(rank), rank === grid.first ? look.color : colourOf("draining"));
   }
   const find = (event) => {
-    const column = Math.floor((event.offsetX - gutter) / (size + gap)), at = column + columns * Math.floor(event.offsetY / (size + gap));
-    return column >= 0 && column < columns && at >= 0 && at < count ? at : -1;
+    const column = Math.floor((event.offsetX - gutter) / (size + gap)), row = Math.floor(event.offsetY / (size + gap));
+    const place = column + columns * (row % deep), at = Math.floor(row / deep) * group + place;
+    return column >= 0 && column < columns && place < group && at >= 0 && at < count ? at : -1;
   };
   const followed = new Set(grid.followed);
   canvas.onmousemove = (event) => {

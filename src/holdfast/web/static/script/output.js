@@ -66,7 +66,7 @@ async function streamOutput() {
       if (kind === "problem") { ended = true; complain(data.detail); }
     });
   } finally { clearInterval(silent); }
-  if (ended) $("log-note").textContent = "The job has ended; this is all.";
+  if (ended) { logBox.dataset.read = "all"; $("log-note").textContent = "The job has ended; this is all."; }
 }
 async function pollOutput() {
   addLines({ html: (await part({})).html, anew: true, count: 0 });

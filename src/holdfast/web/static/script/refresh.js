@@ -89,7 +89,8 @@ function carry(here, part) {
   const opened = [...here.querySelectorAll("details")];
   part.querySelectorAll("details").forEach((each, n) => { if (opened[n]) each.open = opened[n].open; });
 }
-// Rows that are there change in place. New rows are announced, because a list that moves under the pointer is clicked wrongly.
+// Rows that are there change in place. New rows come by themselves into a list that no person points at, is in or has read on
+// in; into another they are announced, because a list that moves under the pointer is clicked wrongly.
 function placeRows(rows) {
   let news = 0;
   for (const row of [...rows.children]) {
@@ -107,11 +108,13 @@ function placeRows(rows) {
   }
   if (news) {
     fresh = rows;
+    if (scrollY < 80 && !$("rows").matches(":hover, :focus-within, :has(:checked, .cursor)")) { showNews(); return; }
     $("show-news").textContent = news + " new";
     $("news").hidden = false;
   }
 }
-if ($("show-news")) $("show-news").onclick = () => {
+if ($("show-news")) $("show-news").onclick = showNews;
+function showNews() {
   if (fresh) $("rows").replaceChildren(...document.importNode(fresh, true).children);
   for (const row of $("rows").rows) labelCells(row, row.closest("table"));
   for (const table of document.querySelectorAll("table")) {
@@ -119,4 +122,4 @@ if ($("show-news")) $("show-news").onclick = () => {
     if (at) sortRows(table, Number(at), down);
   }
   $("news").hidden = true;
-};
+}

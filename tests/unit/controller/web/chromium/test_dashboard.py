@@ -69,6 +69,16 @@ async def test_no_page_takes_more_than_five_requests(person: Person, agent: Fake
     assert {path: urls for path, urls in counts.items() if len(urls) > 5} == {}
 
 
+async def test_new_rows_come_into_a_list_that_is_only_looked_at(person: Person) -> None:
+    await person.served.submit(name="first")
+    page = await person.sign_in()
+    await page.goto(f"{person.base}/jobs")
+    await expect(page.locator("#live")).to_have_text("live", timeout=SECOND)
+    await person.served.submit(name="second")
+    await expect(page.locator("tbody tr")).to_have_count(2, timeout=SECOND)
+    await expect(page.locator("#news")).to_be_hidden()
+
+
 async def test_new_rows_are_announced_and_changes_come_in_place(
     person: Person, agent: FakeAgent
 ) -> None:
@@ -78,6 +88,7 @@ async def test_new_rows_are_announced_and_changes_come_in_place(
     row = page.locator(f"#job-{job['id']}")
     await expect(row.locator(".state")).to_have_text(re.compile("queued|reserved"))
     await expect(page.locator("#live")).to_have_text("live", timeout=SECOND)
+    await row.hover()
     await person.served.submit(name="second")
     await expect(page.locator("#show-news")).to_have_text("1 new", timeout=SECOND)
     assert await page.locator("tbody tr").count() == 1
