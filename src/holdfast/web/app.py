@@ -406,9 +406,8 @@ def _plain(status: int, text: str) -> Response:
 
 
 def _refuse(error: HoldfastError) -> Response:
-    statuses = {Unauthorized: 401, Forbidden: 403, NotFound: 404}
     body = msgspec.json.encode({"code": error.code, "detail": error.message})
-    return Response(body, statuses.get(type(error), 400), None, "application/json")
+    return Response(body, error.status, None, "application/json")
 
 
 def _read_link(body: bytes) -> str:

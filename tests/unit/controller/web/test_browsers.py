@@ -31,6 +31,15 @@ async def test_a_link_signs_one_browser_in_once(served: Served) -> None:
     assert (await second.send("GET", "/jobs")).status_code == 401
 
 
+async def test_a_database_that_is_away_is_no_fault_of_the_browser(served: Served) -> None:
+    """503 and not 400, which would say that the browser asked wrongly."""
+    browser = Browser(served)
+    link = (await served.call("POST", "/v1/sign-ins/links")).json()["url"]
+    await served.store.session.close()
+    answer = await browser.use(link)
+    assert (answer.status_code, answer.json()["code"]) == (503, "unavailable")
+
+
 async def test_a_link_ends_after_ten_minutes(served: Served) -> None:
     at = datetime(2026, 1, 1, tzinfo=UTC)
     token = (await served.store.tokens.list_tokens())[0]
