@@ -184,7 +184,7 @@ def test_refused_ends_are_forgotten(controller: FakeController, host: Host) -> N
         lambda: any(task.state == "ended" for sync in controller.syncs for task in sync.tasks)
     )
     controller.wait(lambda: not controller.syncs[-1].tasks)
-    wait_until(lambda: not list((host.folder / "state" / "tasks").iterdir()))
+    wait_until(lambda: not list((host.folder / "state" / "tasks").glob("[!.]*")))
 
 
 def test_agent_killed_under_a_job(controller: FakeController, host: Host) -> None:
@@ -355,9 +355,9 @@ def test_a_burst_of_failures_with_long_tails_is_reported_in_parts(
     for key in keys:
         assert controller.wait_end(key, 30).exit_code == 1
         controller.wait_logs(key, 30)
-    wait_until(lambda: not list((host.folder / "state" / "tasks").iterdir()))
+    wait_until(lambda: not list((host.folder / "state" / "tasks").glob("[!.]*")))
     works = host.folder / "state" / "work"
-    wait_until(lambda: not list(works.iterdir()))
+    wait_until(lambda: not list(works.glob("[!.]*")))
 
 
 def test_a_job_that_removes_where_all_have_their_folders_breaks_no_later_start(

@@ -91,7 +91,7 @@ def test_a_server_that_the_host_does_not_call_gives_it_too(cluster: Cluster) -> 
 def test_what_the_host_has_no_more_is_counted_with_the_reason(cluster: Cluster) -> None:
     host = cluster.add_host("clean", queues=[cluster.set_queue("clean")])
     job = run_loud(cluster, "clean")
-    for folder in (host.state / "tasks").iterdir():
+    for folder in (host.state / "tasks").glob("[!.]*"):
         shutil.rmtree(folder)
     done = cluster.cli("logs", "--full", job)
     assert done.returncode == 1
