@@ -353,7 +353,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
              answers={200: QueueRecord}),
     # projects and retries
     _get("/v1/projects", projects.list_projects, "Every project that has settings or unfinished jobs.",
-         PageOf(ProjectRecord)),
+         PageOf(ProjectRecord), queries.ProjectsQuery),
     _get("/v1/projects/{name}", projects.get_project, "One project.", ProjectRecord),
     Endpoint("PUT", "/v1/projects/{name}", A, projects.put_project, "Make or change a project.",
              body=api.SettingsPatch, optional_body=True, answers={200: ProjectRecord}),
