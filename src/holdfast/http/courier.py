@@ -32,6 +32,7 @@ CONNECT_SECONDS = 10.0
 _CONNECT_SOON_SECONDS = 2.0  # where there is another address to be tried
 _IDLE_SECONDS, _IDLE_CONNECTIONS = 5.0, 20
 _AWAY = (502, 503, 504)
+_COPIED_BYTES = 1 << 16  # a larger body is sent by itself, because joining it to the head copies it
 
 
 class HttpRequest(msgspec.Struct, frozen=True):
@@ -90,7 +91,10 @@ class HttpExchange:
         """Send a request. Return False if the server hung up, or answered, before it had the whole
         request."""
         if body is None or isinstance(body, bytes):
-            return await self._write(head + (body or b""), seconds)
+            data = body or b""
+            if len(data) < _COPIED_BYTES:
+                return await self._write(head + data, seconds)
+            return await self._write(head, seconds) and await self._write(data, seconds)
         unsent = head
         for piece in body:
             length -= len(piece)

@@ -23,7 +23,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.core.records import TokenRecord
-from holdfast.errors import Forbidden, HoldfastError, NotFound, Unauthorized, ValidationError
+from holdfast.errors import Forbidden, HoldfastError, Unauthorized, ValidationError
 from holdfast.web.browsers import (
     PROOF_HEADER,
     SECURITY_HEADERS,

@@ -117,7 +117,7 @@ async def read_shared(reader: ApiReader) -> frozenset[str]:
     """Return the projects whose work every user may change, where the user's role makes it matter."""
     if reader.token.role != "submit":
         return frozenset()
-    projects = await reader.projects()
+    projects = await reader.projects(waiting=False)
     return frozenset(each.name for each in projects if each.settings.get("shared"))
 
 

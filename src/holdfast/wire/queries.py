@@ -193,6 +193,12 @@ class QueuesQuery(Query, frozen=True, kw_only=True):
     waiting: Flag = "1"
 
 
+class ProjectsQuery(Query, frozen=True, kw_only=True):
+    """waiting: "0" to leave out how many jobs are unfinished, because to count a million takes seconds."""
+
+    waiting: Flag = "1"
+
+
 class HostsQuery(Query, frozen=True, kw_only=True):
     """dead: "1" to list only hosts flagged dead. all: "1" to list terminated ones too. match: a part
     of the name in any case, or the beginning of the id. limit: the most hosts to list; absent: all."""

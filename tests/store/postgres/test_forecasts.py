@@ -97,6 +97,9 @@ async def test_live_queues_and_projects_are_those_of_the_full_lists_without_what
         ("default", 1, 0),
         ("new", 0, 0),
     ]
+    await rig.submit(project="waits")
+    found = await settings.list_live_projects()
+    assert [(each.name, each.unfinished) for each in found] == [("default", 0), ("waits", 0)]
 
 
 async def test_arrivals_are_those_of_higher_priority_that_started_lately(rig: Rig) -> None:

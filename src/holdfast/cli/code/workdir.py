@@ -215,11 +215,11 @@ class ProgressLine:
 
     def tell(self, progress: SendProgress) -> None:
         """Show the progress, a few times a second."""
-        from holdfast.core.words import say_bytes
-
         now = time.monotonic()
         if not self._shows or now - self._told < _TELL_SECONDS:
             return
+        from holdfast.core.words import say_bytes
+
         self._told, self._open = now, True
         rate = progress.read / max(0.001, now - self._began)
         left = (progress.whole - progress.read) / rate if rate else 0.0

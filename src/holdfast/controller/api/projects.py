@@ -9,11 +9,14 @@ from holdfast.controller.http.problems import answer_json
 from holdfast.controller.notices.targets import check_wishes
 from holdfast.errors import NotFound, ValidationError
 from holdfast.wire.api import SettingsPatch
+from holdfast.wire.queries import ProjectsQuery, is_on
 
 
 async def list_projects(call: ApiCall) -> Response:
     """List every project that has settings or unfinished jobs."""
-    return answer_page(await call.store.settings.list_projects())
+    settings = call.store.settings
+    whole = is_on(call.query(ProjectsQuery).waiting)
+    return answer_page(await (settings.list_projects() if whole else settings.list_live_projects()))
 
 
 async def get_project(call: ApiCall) -> Response:

@@ -16,9 +16,9 @@ from holdfast.wire.queries import DepthsQuery, QueuesQuery, is_on
 
 async def list_queues(call: ApiCall) -> Response:
     """List every queue and the counts of its jobs."""
-    settings = call.store.settings
-    whole = is_on(call.query(QueuesQuery).waiting)
-    return answer_page(await (settings.list_queues() if whole else settings.list_live_queues()))
+    if is_on(call.query(QueuesQuery).waiting):
+        return answer_page(await call.controller.queue_counts.list_queues())
+    return answer_page(await call.store.settings.list_live_queues())
 
 
 async def list_depths(call: ApiCall) -> Response:

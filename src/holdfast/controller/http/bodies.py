@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.types import Message, Receive, Scope
+from starlette.types import Receive, Scope
 
 from holdfast.bounds import UNREADABLE
 from holdfast.controller.http.problems import BadSyntax, SlowRequest, explain_bad_value
@@ -40,29 +40,22 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
     declared = header(scope, b"content-length")
     if declared is not None and declared.isdigit() and int(declared) > limit_bytes:
         raise too_large(limit_bytes)
-    loop = asyncio.get_running_loop()
-    until = loop.time() + BODY_SECONDS
     pieces: list[bytes] = []
     size, more = 0, True
-    while more:
-        message = await _receive(receive, until - loop.time())
-        more = message.get("more_body", False)
-        pieces.append(message.get("body", b""))
-        size += len(pieces[-1])
-        if size > limit_bytes:
-            raise too_large(limit_bytes)
-    return b"".join(pieces)
-
-
-async def _receive(receive: Receive, seconds: float) -> Message:
     try:
-        async with asyncio.timeout(seconds):
-            message = await receive()
+        async with asyncio.timeout(BODY_SECONDS):  # one for all pieces, of which there are hundreds
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Gone
+                more = message.get("more_body", False)
+                pieces.append(message.get("body", b""))
+                size += len(pieces[-1])
+                if size > limit_bytes:
+                    raise too_large(limit_bytes)
     except TimeoutError:
         raise SlowRequest(f"the request's body did not arrive within {BODY_SECONDS:g} s") from None
-    if message["type"] == "http.disconnect":
-        raise Gone
-    return message
+    return b"".join(pieces)
 
 
 async def wait_unless_gone(seen: Mapping[Wake, int], seconds: float, receive: Receive) -> bool:

@@ -37,6 +37,7 @@ from holdfast.controller.runtime.remembered import (
     History,
     JobSpecs,
     OfferPrices,
+    QueueCounts,
     SavedJobs,
     Sizes,
 )
@@ -94,6 +95,7 @@ class Controller:
         self.background = Background(self.outages)
         self.settings = SettingsCache(store, dict(environment or {}), clock, self.background)
         self.sizes = Sizes(store, clock, self.background)
+        self.queue_counts = QueueCounts(store, clock)
         self.prices = OfferPrices(clock)
         self.unheard: dict[str, str] = {}  # pool → why its provider could not be asked last
         self.doubted: dict[str, str] = {}  # host that hung up with work → its pool

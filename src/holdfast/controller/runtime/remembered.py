@@ -5,10 +5,13 @@ import math
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 
+import msgspec
+
 from holdfast.controller.runtime.background import Background
 from holdfast.core.forecast.outlook import Outlook
 from holdfast.core.placement.possible import Size
 from holdfast.core.placement.types import Kin
+from holdfast.core.records import QueueRecord
 from holdfast.core.spec import JobSpec
 from holdfast.errors import NotFound
 from holdfast.moves.values import TaskOffer
@@ -16,6 +19,8 @@ from holdfast.store.postgres.store import PostgresStore
 from holdfast.store.postgres.sync.witness import Sought
 from holdfast.wire.forecasts.values import JobForecast
 
+MANY_JOBS = 10_000
+_COUNTS_SECONDS = 2.0
 _SIZES_SECONDS = 2.0
 _OLD_SECONDS = 30.0
 _PRICES_SECONDS = 60.0
@@ -57,6 +62,31 @@ class Sizes:
         self._known = await self._store.hosts.host_sizes()
         self._read_at = self._clock()
         return self._known
+
+
+class QueueCounts:
+    """How many jobs wait in each queue. A count of `MANY_JOBS` or more is remembered for
+    `_COUNTS_SECONDS`, because each reader of it would read an entry of an index for every job."""
+
+    def __init__(self, store: PostgresStore, clock: Callable[[], float]) -> None:
+        self._store, self._clock = store, clock
+        self._known: dict[str, tuple[int, int]] = {}
+        self._until = -math.inf
+
+    async def list_queues(self) -> list[QueueRecord]:
+        """Return every queue, by name, as it is now but for remembered counts."""
+        if self._clock() < self._until:
+            live = await self._store.settings.list_live_queues()
+            return [self._add(queue) for queue in live]
+        found = await self._store.settings.list_queues()
+        if sum(queue.waiting + queue.queued for queue in found) >= MANY_JOBS:
+            self._known = {queue.name: (queue.waiting, queue.queued) for queue in found}
+            self._until = self._clock() + _COUNTS_SECONDS
+        return found
+
+    def _add(self, queue: QueueRecord) -> QueueRecord:
+        waiting, queued = self._known.get(queue.name, (0, 0))
+        return msgspec.structs.replace(queue, waiting=waiting, queued=queued)
 
 
 class OfferPrices:

@@ -151,9 +151,13 @@ class PostgresSettings(OnSession, SettingsStore):
         return await self.session.single(lambda tx: _read_projects(tx, None))
 
     @reads
-    async def list_live_projects(self, tx: Tx, names: Collection[str]) -> list[ProjectRecord]:
-        """Return the projects with settings of their own or with live jobs, and those of `names`. Jobs that
-        wait are not counted, as in `list_live_queues`."""
+    async def list_live_projects(
+        self, tx: Tx, names: Collection[str] | None = None
+    ) -> list[ProjectRecord]:
+        """Return the projects with settings of their own or with live jobs, and those of `names`, else
+        those with queued jobs. Jobs that wait are not counted, as in `list_live_queues`."""
+        if names is None:
+            names = {row["name"] for row in await tx.rows("list_queued_projects")}
         kept, live = await tx.many(
             ("read_projects", None), ("running_of_projects", {"names": None})
         )

@@ -114,7 +114,7 @@ async def send_words(ask: PageRequest) -> Response:
     reader = ask.reader
     queues, projects, hosts, jobs = await together(
         reader.queues(waiting=False),
-        reader.projects(),
+        reader.projects(waiting=False),
         reader.hosts(),
         read_items(reader, JobMethods.jobs(reader, page_size=2 * MAX_OFFERS)),
     )

@@ -135,7 +135,7 @@ async def _read_needs(ask: PageRequest) -> list[NeededAct]:
     reader = ask.reader
     waiting = JobMethods.jobs(reader, states=["waiting"], page_size=MAX_WAITING)
     projects, retries, hooks, held = await together(
-        reader.projects(),
+        reader.projects(waiting=False),
         reader.retries(),
         reader.webhooks() if ask.may("admin") else _nothing(),
         read_items(reader, waiting),

@@ -3,9 +3,11 @@
 from holdfast.core.records import ProjectRecord
 from holdfast.wire.api import RetriesView, SettingsPatch
 from holdfast.wire.operations.operation import Operation, PageOf, Role, reads
+from holdfast.wire.queries import ProjectsQuery
 
 LIST_PROJECTS = reads(
-    "/v1/projects", "Every project that has settings or unfinished jobs.", PageOf(ProjectRecord)
+    "/v1/projects", "Every project that has settings or unfinished jobs.", PageOf(ProjectRecord),
+    ProjectsQuery
 )  # fmt: skip
 GET_PROJECT = reads("/v1/projects/{name}", "One project.", ProjectRecord)
 PUT_PROJECT = Operation(

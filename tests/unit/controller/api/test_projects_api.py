@@ -186,3 +186,12 @@ async def test_a_budget_of_nothing_holds_at_once_and_why_says_so(served: Served)
     async with within(10):
         while "budget" in await lines_of(served, job["id"]):
             await asyncio.sleep(0.02)
+
+
+async def test_projects_are_listed_without_a_count_of_the_jobs_that_wait(served: Served) -> None:
+    await served.call("PUT", "/v1/projects/vision", json={"set": {}, "unset": []})
+    await served.submit(queue="cpu", project="vision")
+    await served.call("DELETE", "/v1/projects/vision")
+    for query, unfinished in (("", 1), ("?waiting=0", 0)):
+        items = (await served.call("GET", f"/v1/projects{query}")).json()["items"]
+        assert {each["name"]: each["unfinished"] for each in items}["vision"] == unfinished

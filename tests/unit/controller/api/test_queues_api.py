@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 
 import psycopg
+import pytest
 
+from holdfast.controller.runtime import remembered
 from tests.unit.controller.conftest import Served
 from tests.waits import within
 
@@ -43,3 +45,25 @@ async def test_queues_are_listed_without_a_count_of_the_jobs_that_wait(served: S
     for query, queued in (("", 1), ("?waiting=0", 0)):
         items = (await served.call("GET", f"/v1/queues{query}")).json()["items"]
         assert {each["name"]: each["queued"] for each in items}["cpu"] == queued
+
+
+async def test_a_large_count_is_remembered_for_a_moment_and_a_pause_is_seen_at_once(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(remembered, "MANY_JOBS", 2)
+    served.controller.queue_counts = remembered.QueueCounts(served.store, lambda: now[0])
+
+    async def look() -> tuple[int, bool]:
+        items = (await served.call("GET", "/v1/queues")).json()["items"]
+        (cpu,) = [each for each in items if each["name"] == "cpu"]
+        return cpu["queued"], cpu["paused_at"] is not None
+
+    seen = []
+    for paused in (False, False, True):
+        await served.submit(queue="cpu")
+        if paused:
+            await served.call("POST", "/v1/queues/cpu/pause", json={})
+        seen.append(await look())
+    now[0] += 2.1
+    assert [*seen, await look()] == [(1, False), (2, False), (2, True), (3, True)]

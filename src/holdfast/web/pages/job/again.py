@@ -68,7 +68,9 @@ def list_fields(spec: JobSpec, title: str, queue: str) -> list[ActField]:
 async def show(ask: PageRequest) -> Page:
     """Make the page. Raises NotFound."""
     job, queues, projects = await together(
-        ask.reader.job(ask.params["job"]), ask.reader.queues(waiting=False), ask.reader.projects()
+        ask.reader.job(ask.params["job"]),
+        ask.reader.queues(waiting=False),
+        ask.reader.projects(waiting=False),
     )
     fields = list_fields(job.spec, job.name, job.queue)
     changed = {each.name.partition(".")[0] for each in fields}
