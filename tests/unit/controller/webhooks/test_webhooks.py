@@ -53,15 +53,19 @@ class Leader:
         self.controller = Controller(store)
         self.loop = WebhooksLoop(self.controller, policy=QUICK)
         self.task: asyncio.Task[None] | None = None
+        self.looking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
+        self.looking = asyncio.create_task(self.controller.looks.run())
         self.task = asyncio.create_task(keep_running(self.controller, self.loop))
 
     async def stop(self) -> None:
         """As when leadership is lost. Nothing of the loop is left."""
         assert self.task is not None
+        assert self.looking is not None
+        self.looking.cancel()
         self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
+        await asyncio.gather(self.task, self.looking, return_exceptions=True)
 
     async def set(self, **settings: Any) -> None:
         await self.store.settings.write_cluster_settings(settings)
