@@ -5,7 +5,7 @@ UV     := .uv/bin/uv
 RUN    := .venv/bin
 UVENV  := UV_PROJECT_ENVIRONMENT=$(CURDIR)/.venv
 
-.PHONY: help test-bare programs browser kept pictures slow-ranks code-large demo demo-fleet demo-pipeline test heavy ddp stops gpu integrations slurm kubernetes s3 tools lint types imports bench bench-keep bench-peers curves profile soak clean env anew
+.PHONY: help test-bare programs browser kept pictures slow-ranks code-large demo demo-fleet demo-pipeline test heavy ddp stops gpu integrations slurm kubernetes s3 tools lint types imports bench bench-keep bench-peers costs curves profile soak clean env anew
 
 help:           ## what there is
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -164,6 +164,9 @@ curves: env     ## what Holdfast costs as its load grows, as the pictures of the
 	@mkdir -p bench/results
 	@$(RUN)/python -m bench.curves >bench/results/curves.json
 	@.venv-peers/bin/python bench/draw_curves.py docs/reference/curves <bench/results/curves.json
+
+costs: env     ## docs/reference/costs.md: statements, commits, requests, forks and files of each act, counted anew
+	@$(RUN)/python -m bench.counts --write
 
 # Every Python process of the benchmark is in the picture, each under its own name; PostgreSQL is not.
 CASE ?= noop

@@ -47,6 +47,12 @@ def _parent_of(pid: int) -> int | None:
     return int(fields[1]) if fields else None
 
 
+def read_state(pid: int) -> str:
+    """The letter of the state of a process, as R for one that runs or would; Z when it is gone."""
+    fields = _stat_fields(pid)
+    return fields[0] if fields else "Z"
+
+
 def read_cpu_seconds(pid: int) -> float:
     """User and system time of the process, its threads and its reaped children; 0 when it is
     gone."""

@@ -86,6 +86,11 @@ class Scratch:
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
 
+    @property
+    def processes(self) -> list[subprocess.Popen[bytes]]:
+        """The processes that were started here and not ended yet."""
+        return [process for process, _ in self._started]
+
     def start(
         self,
         command: Sequence[str],
