@@ -86,6 +86,24 @@ def test_an_order_on_its_way_is_named_to_the_store_until_a_later_report_comes() 
     assert last.shorten(_sync(incarnation="second"), 0).told == ()
 
 
+def test_a_start_on_record_is_told_again_only_in_the_next_turn() -> None:
+    last = LastAnswers()
+    both = HostSync(host_id="host", incarnation="first", live=(ONE, TWO), started=(ONE, TWO))
+    renewed = HostSynced(host_id="host", status="ok", renewed=((ONE, 300.0),))  # TWO is lost
+    assert last.shorten(both, 0).started == (ONE, TWO)
+    last.note(both, renewed)
+    asked = last.shorten(both, 0)
+    assert (asked.started, asked.live) == ((TWO,), (ONE, TWO))
+    woken = HostSync(host_id="host", incarnation="first", live=(ONE,))
+    last.note(woken, renewed)
+    assert last.shorten(both, 0).started == (TWO,)
+    last.turn += 1
+    assert last.shorten(both, 0).started == (ONE, TWO)
+    last.turn -= 1
+    last.note(both, HostSynced(host_id="host", status="ok"))
+    assert last.shorten(both, 0).started == (ONE, TWO)
+
+
 def test_a_bounded_number_of_hosts_is_kept() -> None:
     last = LastAnswers()
     for number in range(last_answers.MAX_HOSTS + 1):

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.controller.runtime.hosts.doubts import Doubts
 from holdfast.controller.runtime.hosts.group_commit import GroupCommit
-from holdfast.controller.runtime.hosts.last_answers import LastAnswers
+from holdfast.controller.runtime.hosts.last_answers import START_SECONDS, LastAnswers
 from holdfast.controller.runtime.metrics import Metrics
 from holdfast.controller.runtime.outages import Outages
 from holdfast.controller.runtime.settings import SettingsCache
@@ -60,6 +60,7 @@ class SyncBatcher:
     async def _send(self, waiting: Sequence[_WaitingSync]) -> Sequence[HostSynced]:
         began = time.perf_counter()
         current, last = await self._settings.current(), self._last
+        last.turn = int(began // START_SECONDS)
         syncs = [last.shorten(one.sync, one.came) for one in waiting]
         found = await self._store.leases.sync_hosts(
             syncs, rules=current.rules, terms=current.take_terms
