@@ -108,7 +108,7 @@ function placeRows(rows) {
   }
   if (news) {
     fresh = rows;
-    if (scrollY < 80 && !$("rows").matches(":hover, :focus-within, :has(:checked, .cursor)")) { showNews(); return; }
+    if ($("news").hidden && scrollY < 80 && !$("rows").matches(":hover, :focus-within, :has(:checked, .cursor)")) { showNews(); return; }
     $("show-news").textContent = news + " new";
     $("news").hidden = false;
   }
