@@ -157,7 +157,7 @@ ACTS = (
         MANY,
     ),
     Act("a gang of 8, ended", (Part(steps.end_gang, before=steps.start_gang),), MANY),
-    Act("a batch of 100 calls", (Part(steps.map_calls, before=steps.map_calls),), {"calls": 1}),
+    Act("a batch of 100 calls", (Part(steps.map_calls, before=steps.warm_calls),), {"calls": 1}),
     Act("a page", (Part(steps.open_page),), TWO),
     Act("an exec", (Part(steps.run_exec, before=steps.hold_job, after=steps.let_job_go),), TWO),
 )

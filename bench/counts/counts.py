@@ -68,11 +68,14 @@ def pick_worst(found: Sequence[Counts]) -> Counts:
 
 
 def tell_rises(allowed: Counts, found: Counts) -> Iterator[str]:
-    """Say of each count, and of each statement by its name, where it is higher than allowed."""
+    """Say of each count where it is higher than allowed, and which statements are new, or more
+    where there are more statements than allowed: one may stand for another."""
     for key, value in found.columns.items():
         limit = allowed.columns.get(key, 0.0)
         if value > limit * ROUGH.get(key, 1.0):
             yield f"{COLUMNS[key]}: {value:g} in place of {limit:g}"
+    more = found.columns["statements"] > allowed.columns.get("statements", 0.0)
     for key, value in found.names.items():
-        if value > allowed.names.get(key, 0.0):
-            yield f"statement {key}: {value:g} in place of {allowed.names.get(key, 0.0):g}"
+        limit = allowed.names.get(key, 0.0)
+        if value > limit and (more or not limit):
+            yield f"statement {key}: {value:g} in place of {limit:g}"

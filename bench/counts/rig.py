@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import Request, urlopen
@@ -104,12 +104,15 @@ class Rig:
         self.hosts: list[str] = []
         self.kept: dict[str, Any] = {}
         """What the steps of an act give to each other."""
+        self.ends = ExitStack()
+        """What is closed with the rig."""
         change = {"set": STILL_CONFIG, "unset": []}
         self.place.connection.call("PATCH", "/v1/config", change)
         self.place.make_queue("nowhere")
 
     def close(self) -> None:
         """End PostgreSQL; the scratch folder ends the others."""
+        self.ends.close()
         self.client.close()
         self._own.close()
         self.relay.close()
@@ -121,6 +124,7 @@ class Rig:
         relayed = f"http://127.0.0.1:{self.relay.port}"
         words = ["server", "--port", str(port), "--token-file", str(token_file)]
         words += ["--advertise", relayed]  # hosts learn where controllers are
+        words += ["--dashboard-url", f"http://holdfast.localhost:{self.relay.port}"]
         environment = clean_environment(HOLDFAST_DSN=dsn, **{ORDER_FILE: str(self._orders)})
         process = self._scratch.start(
             [sys.executable, *self._program, *words],
@@ -157,7 +161,7 @@ class Rig:
         token.write_text(self.client.create_token("join").secret)
         words = ["agent", "--join", self.place.url, "--token-file", str(token), "--name", name]
         words += ["--slots", str(slots), "--gpus", "0", "--state", str(self.folder / name)]
-        words += ["--queues", name]
+        words += ["--queues", "cpu" if name == "calls" else name]
         if name == "calls":
             (self.folder / "countedcalls.py").write_text(APP)
             words += ["--app", "countedcalls", "--app-path", str(self.folder)]

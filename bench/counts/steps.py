@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import select
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +18,8 @@ from bench.agents import Agent
 from bench.cases.pages import Browser, _Connection
 from bench.counts.rig import Rig, crowding
 from bench.http import Connection
+from bench.processes import end_process
+from bench.scale import wait_until
 from bench.system import holdfast_command
 from holdfast.wire.agent import SyncRequest, decode_sync_answer, encode
 
@@ -60,6 +64,9 @@ def join_hosts(rig: Rig) -> None:
 
     rig.kept["loop"], rig.kept["hosts"] = asyncio.new_event_loop(), agents
     rig.kept["loop"].run_until_complete(join())
+    rig.ends.callback(rig.kept["loop"].close)
+    for agent in agents:
+        rig.ends.callback(agent.close)
 
 
 async def _sync(agent: Agent) -> None:
@@ -179,18 +186,38 @@ def end_gang(rig: Rig) -> None:
 # ---- calls, pages, sessions
 
 
+def warm_calls(rig: Rig) -> None:
+    """Have 100 calls done while time goes on, because a loop's look starts their executor."""
+    _ask_calls(rig)
+    wait_until(
+        lambda: _heard(rig, 0.5) or not rig.pass_time(2.0, 0.9, 28.0),
+        "the first 100 calls to be done",
+        60 * crowding(),
+    )
+
+
 def map_calls(rig: Rig) -> None:
     """Have 100 calls done by an executor that is there."""
-    client = rig.kept.get("calls")
-    if client is None:
-        client = rig.kept["calls"] = _start_client(rig)
-    client.stdin.write("go\n")
-    client.stdin.flush()
-    assert client.stdout.readline() == "done\n"
+    _ask_calls(rig)
+    wait_until(lambda: _heard(rig, 0.5), "100 calls to be done", 60 * crowding())
+
+
+def _ask_calls(rig: Rig) -> None:
+    if "calls" not in rig.kept:
+        rig.kept["calls"] = _start_client(rig)
+    stdin = rig.kept["calls"].stdin
+    stdin.write("go\n")
+    stdin.flush()
+
+
+def _heard(rig: Rig, seconds: float) -> bool:
+    """Return whether the calls are done, within so many seconds."""
+    stdout = rig.kept["calls"].stdout
+    return bool(select.select([stdout], [], [], seconds)[0]) and stdout.readline() == "done\n"
 
 
 def _start_client(rig: Rig) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+    client = subprocess.Popen(
         [sys.executable, "-c", _CLIENT],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -198,6 +225,8 @@ def _start_client(rig: Rig) -> subprocess.Popen[str]:
         cwd=rig.folder,
         env=rig.place.environ() | {"PYTHONPATH": str(rig.folder)},
     )
+    rig.ends.callback(end_process, client, signal.SIGTERM, 10.0)
+    return client
 
 
 def open_page(rig: Rig) -> None:

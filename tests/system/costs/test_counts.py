@@ -20,7 +20,11 @@ from tests.system.costs.broken import MORE
 pytestmark = pytest.mark.slow
 TRIES = 5
 # A query of each, beside which one more statement is run.
-BROKEN = {"a plain job, 2 slots": "touch_hosts", "an idle second, one host": "find_due_schedules"}
+BROKEN = {
+    "a sync that says nothing new": "touch_hosts",
+    "a submission of 1": "insert_jobs",
+    "an idle second, one host": "find_due_schedules",
+}
 
 
 @pytest.fixture(scope="module")
