@@ -454,6 +454,7 @@ async def test_a_change_of_leader_waits_for_the_old_ones_commit(rig: Rig, dsn: s
 
 
 async def test_hints_cross_processes_and_survive_a_lost_connection(rig: Rig, dsn: str) -> None:
+    """HINT-1: two replicas that listen know of each other."""
     other = PostgresStore(dsn)
     await other.open()
     hints, given = other.leadership.hints(), set[str]()

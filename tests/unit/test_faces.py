@@ -11,7 +11,7 @@ from pathlib import Path
 
 import holdfast
 from holdfast.wire import operations
-from holdfast.wire.acts import ACTS
+from holdfast.wire.operations.acts import ACTS
 from holdfast.wire.operations.operation import Operation, Role
 
 SOURCE = Path(holdfast.__file__).parent
@@ -41,7 +41,6 @@ GAPS = {
     "jobs.LIST_SUSPECTS": ({CLI}, "`show` and `why` say them"),
     "jobs.LIST_FORECASTS": ({PAGE}, "a waiting job's page says its own"),
     "jobs.GET_LOGS": ({PAGE}, "the pages' script reads the stream itself"),
-    "jobs.LIST_ERRORS": ({PAGE}, "the pages' search finds them"),
     "jobs.GET_CHECKPOINT": ({SDK, CLI, PAGE}, BYTES),
     "jobs.PUT_CHECKPOINT": ({PAGE}, FILES),
     "jobs.DELETE_CHECKPOINTS": ({PAGE}, "a slip there would cost days of work"),
@@ -82,12 +81,12 @@ GAPS = {
 
 
 def list_operations() -> dict[str, Operation]:
-    """The operations that users call, by room and name."""
-    rooms = [name for _, name, _ in pkgutil.iter_modules(operations.__path__)]
+    """The operations that users call, by module and name."""
+    modules = pkgutil.walk_packages(operations.__path__, f"{operations.__name__}.")
     return {
-        f"{room}.{name}": found
-        for room in rooms
-        for name, found in vars(importlib.import_module(f"{operations.__name__}.{room}")).items()
+        f"{module.rpartition('.')[2]}.{name}": found
+        for _, module, _ in modules
+        for name, found in vars(importlib.import_module(module)).items()
         if isinstance(found, Operation) and found.role in USERS
     }
 

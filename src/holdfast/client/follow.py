@@ -30,10 +30,10 @@ from holdfast.wire.logs.lines import LogLine
 
 if TYPE_CHECKING:
     from holdfast.wire import api as wire
-    from holdfast.wire.operations import jobs as on_jobs
+    from holdfast.wire.operations.work import jobs as on_jobs
 else:
     wire = LateModule("holdfast.wire.api")
-    on_jobs = LateModule("holdfast.wire.operations.jobs")
+    on_jobs = LateModule("holdfast.wire.operations.work.jobs")
 
 T = TypeVar("T")
 Taken = TypeVar("Taken", covariant=True)

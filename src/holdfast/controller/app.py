@@ -33,8 +33,8 @@ from holdfast.controller.sessions.relay import check_relayed
 from holdfast.core.records import JobTokenRecord
 from holdfast.errors import HoldfastError, NotFound, Unavailable
 from holdfast.store.port.clock import ACTS_FOR
-from holdfast.wire.operations.jobs import JOB
 from holdfast.wire.operations.operation import Role
+from holdfast.wire.operations.work.jobs import JOB
 
 log = logging.getLogger("holdfast.controller")
 LOOPBACK = ("127.0.0.1", "::1")

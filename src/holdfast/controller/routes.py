@@ -42,27 +42,27 @@ from holdfast.controller.sync import caches as host_caches
 from holdfast.controller.sync import controllers, route
 from holdfast.controller.sync import health as host_health
 from holdfast.controller.workflows import workflows
-from holdfast.wire.operations import agents as on_agents
-from holdfast.wire.operations import arrays as on_arrays
-from holdfast.wire.operations import bundles as on_bundles
-from holdfast.wire.operations import calls as on_calls
-from holdfast.wire.operations import events as on_events
-from holdfast.wire.operations import graphql as on_graphql
-from holdfast.wire.operations import hosts as on_hosts
-from holdfast.wire.operations import jobs as on_jobs
-from holdfast.wire.operations import notices as on_notices
-from holdfast.wire.operations import outputs as on_outputs
-from holdfast.wire.operations import pools as on_pools
-from holdfast.wire.operations import projects as on_projects
-from holdfast.wire.operations import queues as on_queues
-from holdfast.wire.operations import reports as on_reports
-from holdfast.wire.operations import schedules as on_schedules
-from holdfast.wire.operations import server as on_server
-from holdfast.wire.operations import sessions as on_sessions
-from holdfast.wire.operations import settings as on_settings
-from holdfast.wire.operations import tokens as on_tokens
-from holdfast.wire.operations import webhooks as on_webhooks
-from holdfast.wire.operations import workflows as on_workflows
+from holdfast.wire.operations.cluster import events as on_events
+from holdfast.wire.operations.cluster import graphql as on_graphql
+from holdfast.wire.operations.cluster import notices as on_notices
+from holdfast.wire.operations.cluster import projects as on_projects
+from holdfast.wire.operations.cluster import queues as on_queues
+from holdfast.wire.operations.cluster import reports as on_reports
+from holdfast.wire.operations.cluster import server as on_server
+from holdfast.wire.operations.cluster import settings as on_settings
+from holdfast.wire.operations.cluster import tokens as on_tokens
+from holdfast.wire.operations.cluster import webhooks as on_webhooks
+from holdfast.wire.operations.fleet import agents as on_agents
+from holdfast.wire.operations.fleet import hosts as on_hosts
+from holdfast.wire.operations.fleet import pools as on_pools
+from holdfast.wire.operations.work import arrays as on_arrays
+from holdfast.wire.operations.work import bundles as on_bundles
+from holdfast.wire.operations.work import calls as on_calls
+from holdfast.wire.operations.work import jobs as on_jobs
+from holdfast.wire.operations.work import outputs as on_outputs
+from holdfast.wire.operations.work import schedules as on_schedules
+from holdfast.wire.operations.work import sessions as on_sessions
+from holdfast.wire.operations.work import workflows as on_workflows
 
 
 @functools.cache

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from holdfast.core.schedules import ScheduleSpec
+from holdfast.core.arrays.schedules import ScheduleSpec
 from holdfast.errors import NotFound
 from holdfast.moves.rows import NewEvent
 from holdfast.moves.values import ScheduledRun

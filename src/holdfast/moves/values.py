@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.core.arrays.arrays import Member
 from holdfast.core.arrays.records import ArrayRecord, ScheduleRecord
+from holdfast.core.arrays.schedules import Outcome, ScheduleSpec
 from holdfast.core.causes import Cause
 from holdfast.core.facts import TaskFacts
 from holdfast.core.host_faults import Hindrance
@@ -15,7 +16,6 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.ledger.tally import Tally
 from holdfast.core.placement.plan import Candidate, Capacity, QuotaLeft, Share
 from holdfast.core.records import JobRecord, TaskRecord
-from holdfast.core.schedules import Outcome, ScheduleSpec
 from holdfast.core.settings.resolve import Value
 from holdfast.core.spec import JobSpec
 

@@ -1,4 +1,4 @@
-"""The acts that pages offer, written for the pages' script (`wire.acts`)."""
+"""The acts that pages offer, written for the pages' script (`wire.operations.acts`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from holdfast.wire.acts import ACTS, ActField
+from holdfast.wire.operations.acts import ACTS, ActField
 
 
 def write_act(

@@ -394,7 +394,7 @@ def _page(body: bytes, status: int) -> Response:
 
 
 def _draw_alone(status: int, message: str) -> Response:
-    """Return the page of an error where nobody is known to be signed in."""
+    """Return the page of an error for a browser that may not be signed in."""
     named = errors.name_error(status)
     return _page(
         draw_plain("alone.html", version=fixed_version(), message=message, **named), status

@@ -19,7 +19,7 @@ from holdfast.core.words import say_bytes
 from holdfast.web import acts, words
 from holdfast.web.ansi import write_plain
 from holdfast.web.reader import ApiReader
-from holdfast.wire.acts import ACTS
+from holdfast.wire.operations.acts import ACTS
 from holdfast.wire.states import find_hue
 
 if TYPE_CHECKING:

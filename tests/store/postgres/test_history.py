@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from holdfast.core.arrays.arrays import Member
+from holdfast.core.arrays.schedules import ScheduleSpec
 from holdfast.core.calls.values import FunctionSpec
-from holdfast.core.schedules import ScheduleSpec
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState
 from holdfast.core.workflows.advance import NodeEnd

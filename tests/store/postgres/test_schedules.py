@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.arrays.records import ScheduleRecord
-from holdfast.core.schedules import ScheduleSpec, make_key
+from holdfast.core.arrays.schedules import ScheduleSpec, make_key
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState
 from holdfast.errors import NotFound, ValidationError

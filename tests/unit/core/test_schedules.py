@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.schedules import (
+from holdfast.core.arrays.schedules import (
     LATE_SECONDS,
     MAX_CAUGHT_UP,
     ScheduleSpec,

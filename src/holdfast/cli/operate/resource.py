@@ -53,7 +53,7 @@ class Resource(click.Group):
         self, name: str, says: Callable[[Any], str], *, act: str = "", asks: bool = False
     ) -> Callable[[Ask], Ask]:
         """Add a command on one thing, which prints what its function returns. act: the name of what it
-        does (`wire.acts`), whose consequence a person is told. asks: a person at a terminal is asked
+        does (`wire.operations.acts`), whose consequence a person is told. asks: a person at a terminal is asked
         first, because the act ends or holds work."""
 
         def add(function: Ask) -> Ask:
@@ -95,7 +95,7 @@ class Resource(click.Group):
 def _tell(name: str, subject: str, asks: bool) -> str:
     """Return the consequence of an act, which is said once it is done; "" where a person was asked
     with it. Raises click.Abort where the person says no."""
-    from holdfast.wire.acts import ACTS
+    from holdfast.wire.operations.acts import ACTS
 
     act = ACTS[name]
     if not (asks and sys.stdin.isatty() and sys.stderr.isatty()):

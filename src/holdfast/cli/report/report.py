@@ -118,7 +118,7 @@ def _show(face: Face, found: HoursReport, *, as_csv: bool, page: str | None) -> 
         print_line(write_csv(found).rstrip("\n"))
     elif page is not None:
         from holdfast.cli.report.page import draw_page
-        from holdfast.core.schedules import read_zone
+        from holdfast.core.arrays.schedules import read_zone
 
         _write_page(page, draw_page(found, datetime.now(read_zone(found.zone))))
     else:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 
+from holdfast.core.arrays.schedules import read_zone
 from holdfast.core.ledger.values import LedgerName
 from holdfast.core.report.rows import HoursReport, ReportRow
-from holdfast.core.schedules import read_zone
 
 NAMES: Mapping[str, str] = {
     "kept": "kept: steps that count",

@@ -25,13 +25,13 @@ from holdfast.errors import NotFound
 
 if TYPE_CHECKING:
     from holdfast.client import Client
-    from holdfast.wire.operations import arrays as on_arrays
-    from holdfast.wire.operations import jobs as on_jobs
-    from holdfast.wire.operations import workflows as on_workflows
+    from holdfast.wire.operations.work import arrays as on_arrays
+    from holdfast.wire.operations.work import jobs as on_jobs
+    from holdfast.wire.operations.work import workflows as on_workflows
 else:
-    on_arrays = LateModule("holdfast.wire.operations.arrays")
-    on_jobs = LateModule("holdfast.wire.operations.jobs")
-    on_workflows = LateModule("holdfast.wire.operations.workflows")
+    on_arrays = LateModule("holdfast.wire.operations.work.arrays")
+    on_jobs = LateModule("holdfast.wire.operations.work.jobs")
+    on_workflows = LateModule("holdfast.wire.operations.work.workflows")
 
 
 def choose_exit_code(works: Sequence[Work], *, first: bool) -> int:

@@ -17,9 +17,9 @@ from holdfast.errors import HoldfastError, ValidationError
 from holdfast.laying.lay import Layer, check_piece
 
 if TYPE_CHECKING:
-    from holdfast.wire.operations import bundles as on_bundles
+    from holdfast.wire.operations.work import bundles as on_bundles
 else:
-    on_bundles = LateModule("holdfast.wire.operations.bundles")
+    on_bundles = LateModule("holdfast.wire.operations.work.bundles")
 
 
 class JobCode(msgspec.Struct, frozen=True):

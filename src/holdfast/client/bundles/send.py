@@ -38,14 +38,14 @@ from holdfast.core.bundles.manifest import (
 )
 from holdfast.core.bundles.packs import PACK_BYTES, head_of_pack
 from holdfast.errors import Conflict, HoldfastError, NotFound, ValidationError
-from holdfast.wire.bundles import BundleView, MissingRequest
+from holdfast.wire.data.bundles import BundleView, MissingRequest
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
-    from holdfast.wire.operations import bundles as on_bundles
+    from holdfast.wire.operations.work import bundles as on_bundles
 else:
-    on_bundles = LateModule("holdfast.wire.operations.bundles")
+    on_bundles = LateModule("holdfast.wire.operations.work.bundles")
 
 AT_ONCE = 4
 MAX_PARTS = 2048

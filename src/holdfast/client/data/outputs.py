@@ -20,9 +20,9 @@ from holdfast.core.bundles.packs import BundlePlan, decode_plan
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.wire.operations import outputs as on_outputs
+    from holdfast.wire.operations.work import outputs as on_outputs
 else:
-    on_outputs = LateModule("holdfast.wire.operations.outputs")
+    on_outputs = LateModule("holdfast.wire.operations.work.outputs")
 
 _KEPT_PACKS = 4
 

@@ -12,10 +12,10 @@ from holdfast.errors import Conflict, HoldfastError, NotFound, Unavailable
 
 if TYPE_CHECKING:
     from holdfast.client.sessions.session import TaskSession
-    from holdfast.wire.operations import jobs as on_jobs
+    from holdfast.wire.operations.work import jobs as on_jobs
     from holdfast.wire.sessions.messages import Kind
 else:
-    on_jobs = LateModule("holdfast.wire.operations.jobs")
+    on_jobs = LateModule("holdfast.wire.operations.work.jobs")
 
 _MOST_SAID = 2000
 T = TypeVar("T")

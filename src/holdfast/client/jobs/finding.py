@@ -16,11 +16,11 @@ from holdfast.core.records import JobRecord
 from holdfast.errors import NotFound, ValidationError
 
 if TYPE_CHECKING:
-    from holdfast.wire.operations import arrays as on_arrays
-    from holdfast.wire.operations import jobs as on_jobs
+    from holdfast.wire.operations.work import arrays as on_arrays
+    from holdfast.wire.operations.work import jobs as on_jobs
 else:
-    on_arrays = LateModule("holdfast.wire.operations.arrays")
-    on_jobs = LateModule("holdfast.wire.operations.jobs")
+    on_arrays = LateModule("holdfast.wire.operations.work.arrays")
+    on_jobs = LateModule("holdfast.wire.operations.work.jobs")
 
 T = TypeVar("T")
 MAX_CANDIDATES = 10

@@ -15,10 +15,10 @@ from holdfast.errors import JobFailed
 if TYPE_CHECKING:
     from holdfast.core.workflows.values import RunState
     from holdfast.wire import api as wire
-    from holdfast.wire.operations import jobs as on_jobs
+    from holdfast.wire.operations.work import jobs as on_jobs
 else:
     wire = LateModule("holdfast.wire.api")
-    on_jobs = LateModule("holdfast.wire.operations.jobs")
+    on_jobs = LateModule("holdfast.wire.operations.work.jobs")
 
 _FIRST_PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 1.0

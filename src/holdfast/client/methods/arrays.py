@@ -13,9 +13,9 @@ from holdfast.core.arrays.records import ArrayRecord
 from holdfast.core.spec import JobSpec
 
 if TYPE_CHECKING:
-    from holdfast.wire.operations import arrays as on_arrays
+    from holdfast.wire.operations.work import arrays as on_arrays
 else:
-    on_arrays = LateModule("holdfast.wire.operations.arrays")
+    on_arrays = LateModule("holdfast.wire.operations.work.arrays")
 
 
 class ArrayMethods:

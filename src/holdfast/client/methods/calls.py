@@ -29,9 +29,9 @@ from holdfast.core.ids import ENTROPY_BITS, make_id
 if TYPE_CHECKING:
     from holdfast.core.calls.values import FunctionSpec
     from holdfast.wire import calls as wire
-    from holdfast.wire.operations import calls as on_calls
+    from holdfast.wire.operations.work import calls as on_calls
 else:
-    on_calls = LateModule("holdfast.wire.operations.calls")
+    on_calls = LateModule("holdfast.wire.operations.work.calls")
     wire = LateModule("holdfast.wire.calls")
 CHUNK_CALLS, CHUNK_BYTES = 10_000, 4 * 1024 * 1024
 RESULTS_WAIT_SECONDS = 20

@@ -10,9 +10,9 @@ from holdfast.client.scripts import FetchFile, Script, SendFile, gives_list, giv
 from holdfast.core.records import CheckpointRecord
 
 if TYPE_CHECKING:
-    from holdfast.wire.operations import jobs as on_jobs
+    from holdfast.wire.operations.work import jobs as on_jobs
 else:
-    on_jobs = LateModule("holdfast.wire.operations.jobs")
+    on_jobs = LateModule("holdfast.wire.operations.work.jobs")
 
 
 class CheckpointMethods:

@@ -45,11 +45,11 @@ if TYPE_CHECKING:
     from holdfast.wire import api as wire
     from holdfast.wire.forecasts import values as forecast_wire
     from holdfast.wire.logs import search as log_wire
-    from holdfast.wire.operations import events as on_events
-    from holdfast.wire.operations import jobs as on_jobs
+    from holdfast.wire.operations.cluster import events as on_events
+    from holdfast.wire.operations.work import jobs as on_jobs
 else:
-    on_events = LateModule("holdfast.wire.operations.events")
-    on_jobs = LateModule("holdfast.wire.operations.jobs")
+    on_events = LateModule("holdfast.wire.operations.cluster.events")
+    on_jobs = LateModule("holdfast.wire.operations.work.jobs")
     wire = LateModule("holdfast.wire.api")
     forecast_wire = LateModule("holdfast.wire.forecasts.values")
 

@@ -18,21 +18,21 @@ from holdfast.wire.sessions.messages import SessionRecord, SessionRight
 
 if TYPE_CHECKING:
     from holdfast.wire import api as wire
-    from holdfast.wire.operations import hosts as on_hosts
-    from holdfast.wire.operations import projects as on_projects
-    from holdfast.wire.operations import queues as on_queues
-    from holdfast.wire.operations import reports as on_reports
-    from holdfast.wire.operations import sessions as on_sessions
-    from holdfast.wire.operations import settings as on_settings
-    from holdfast.wire.operations import tokens as on_tokens
+    from holdfast.wire.operations.cluster import projects as on_projects
+    from holdfast.wire.operations.cluster import queues as on_queues
+    from holdfast.wire.operations.cluster import reports as on_reports
+    from holdfast.wire.operations.cluster import settings as on_settings
+    from holdfast.wire.operations.cluster import tokens as on_tokens
+    from holdfast.wire.operations.fleet import hosts as on_hosts
+    from holdfast.wire.operations.work import sessions as on_sessions
 else:
-    on_hosts = LateModule("holdfast.wire.operations.hosts")
-    on_projects = LateModule("holdfast.wire.operations.projects")
-    on_queues = LateModule("holdfast.wire.operations.queues")
-    on_reports = LateModule("holdfast.wire.operations.reports")
-    on_sessions = LateModule("holdfast.wire.operations.sessions")
-    on_settings = LateModule("holdfast.wire.operations.settings")
-    on_tokens = LateModule("holdfast.wire.operations.tokens")
+    on_hosts = LateModule("holdfast.wire.operations.fleet.hosts")
+    on_projects = LateModule("holdfast.wire.operations.cluster.projects")
+    on_queues = LateModule("holdfast.wire.operations.cluster.queues")
+    on_reports = LateModule("holdfast.wire.operations.cluster.reports")
+    on_sessions = LateModule("holdfast.wire.operations.work.sessions")
+    on_settings = LateModule("holdfast.wire.operations.cluster.settings")
+    on_tokens = LateModule("holdfast.wire.operations.cluster.tokens")
     wire = LateModule("holdfast.wire.api")
 
 

@@ -14,9 +14,9 @@ from holdfast.core.data.outputs import OutputFile, OutputsRecord
 
 if TYPE_CHECKING:
     from holdfast.client.data import outputs as fetching
-    from holdfast.wire.operations import outputs as on_outputs
+    from holdfast.wire.operations.work import outputs as on_outputs
 else:
-    on_outputs = LateModule("holdfast.wire.operations.outputs")
+    on_outputs = LateModule("holdfast.wire.operations.work.outputs")
     fetching = LateModule("holdfast.client.data.outputs")
 
 _PAUSES_SECONDS = (0.05, 2.0)

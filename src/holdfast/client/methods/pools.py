@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from holdfast.core import records
     from holdfast.core.fleet import actions
     from holdfast.wire import pools as wire
-    from holdfast.wire.operations import pools as on_pools
+    from holdfast.wire.operations.fleet import pools as on_pools
 else:
-    on_pools = LateModule("holdfast.wire.operations.pools")
+    on_pools = LateModule("holdfast.wire.operations.fleet.pools")
     actions = LateModule("holdfast.core.fleet.actions")
     records = LateModule("holdfast.core.records")
     wire = LateModule("holdfast.wire.pools")

@@ -13,9 +13,9 @@ from holdfast.client.scripts import gives_list, gives_one
 if TYPE_CHECKING:
     from holdfast.core.report import idle, money, rows
     from holdfast.wire import api
-    from holdfast.wire.operations import reports as on_reports
+    from holdfast.wire.operations.cluster import reports as on_reports
 else:
-    on_reports = LateModule("holdfast.wire.operations.reports")
+    on_reports = LateModule("holdfast.wire.operations.cluster.reports")
     idle, rows = LateModule("holdfast.core.report.idle"), LateModule("holdfast.core.report.rows")
     money, api = LateModule("holdfast.core.report.money"), LateModule("holdfast.wire.api")
 

@@ -15,9 +15,9 @@ from holdfast.core.spec import JobSpec
 from holdfast.wire.schedules import ScheduleTimes
 
 if TYPE_CHECKING:
-    from holdfast.wire.operations import schedules as on_schedules
+    from holdfast.wire.operations.work import schedules as on_schedules
 else:
-    on_schedules = LateModule("holdfast.wire.operations.schedules")
+    on_schedules = LateModule("holdfast.wire.operations.work.schedules")
 
 
 class ScheduleMethods:

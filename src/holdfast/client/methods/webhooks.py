@@ -14,11 +14,11 @@ from holdfast.client.scripts import Script, gives_each, gives_list, gives_one, r
 if TYPE_CHECKING:
     from holdfast.core.webhooks import values
     from holdfast.wire import webhooks as wire
-    from holdfast.wire.operations import notices as on_notices
-    from holdfast.wire.operations import webhooks as on_webhooks
+    from holdfast.wire.operations.cluster import notices as on_notices
+    from holdfast.wire.operations.cluster import webhooks as on_webhooks
 else:
-    on_notices = LateModule("holdfast.wire.operations.notices")
-    on_webhooks = LateModule("holdfast.wire.operations.webhooks")
+    on_notices = LateModule("holdfast.wire.operations.cluster.notices")
+    on_webhooks = LateModule("holdfast.wire.operations.cluster.webhooks")
     values = LateModule("holdfast.core.webhooks.values")
     wire = LateModule("holdfast.wire.webhooks")
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from holdfast.core.workflows import check, records
     from holdfast.core.workflows.values import WorkflowSpec
     from holdfast.wire import workflows as wire
-    from holdfast.wire.operations import workflows as on_workflows
+    from holdfast.wire.operations.work import workflows as on_workflows
 else:
-    on_workflows = LateModule("holdfast.wire.operations.workflows")
+    on_workflows = LateModule("holdfast.wire.operations.work.workflows")
     check = LateModule("holdfast.core.workflows.check")
     records = LateModule("holdfast.core.workflows.records")
     wire = LateModule("holdfast.wire.workflows")

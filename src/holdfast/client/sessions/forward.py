@@ -43,11 +43,11 @@ from holdfast.wire.sessions.frames import (
 from holdfast.wire.sessions.messages import SessionRequest, SessionStatus
 
 if TYPE_CHECKING:
-    from holdfast.wire.operations import jobs as on_jobs
-    from holdfast.wire.operations import sessions as on_sessions
+    from holdfast.wire.operations.work import jobs as on_jobs
+    from holdfast.wire.operations.work import sessions as on_sessions
 else:
-    on_jobs = LateModule("holdfast.wire.operations.jobs")
-    on_sessions = LateModule("holdfast.wire.operations.sessions")
+    on_jobs = LateModule("holdfast.wire.operations.work.jobs")
+    on_sessions = LateModule("holdfast.wire.operations.work.sessions")
 
 NEXT_SECONDS = 60.0
 """How long a connection waits for the job's next attempt, or for the controller."""

@@ -51,9 +51,9 @@ from holdfast.wire.sessions.messages import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.wire.operations import sessions as on_sessions
+    from holdfast.wire.operations.work import sessions as on_sessions
 else:
-    on_sessions = LateModule("holdfast.wire.operations.sessions")
+    on_sessions = LateModule("holdfast.wire.operations.work.sessions")
 
 _ACK_BYTES = 64 << 10
 _AGAIN_SECONDS = (0.1, 2.0)

@@ -23,7 +23,7 @@ from holdfast.moves.values import ArrayFilter, NewArray
 from holdfast.store.postgres.store import PostgresStore
 from holdfast.wire.api import CancelRequest
 from holdfast.wire.arrays import ArrayRequest
-from holdfast.wire.queries import ArraysQuery
+from holdfast.wire.operations.queries import ArraysQuery
 
 CANCEL_ROUNDS = 20  # of 500 members each; the leader's loop does the rest
 _MEMBER = re.compile(r"([0-9a-z]{20})\[(\d{1,10})\]")

@@ -13,7 +13,7 @@ from holdfast.core.records import EventRecord
 from holdfast.errors import ValidationError
 from holdfast.moves.events import parse_event_id
 from holdfast.store.postgres.store import PostgresStore
-from holdfast.wire.queries import EventsQuery
+from holdfast.wire.operations.queries import EventsQuery
 
 POLL_SECONDS = 1.0
 MAX_TAIL = 1000

@@ -13,7 +13,7 @@ from holdfast.core.readings.records import HostTelemetryView
 from holdfast.core.records import HostRecord
 from holdfast.errors import NotFound, ValidationError
 from holdfast.wire.api import HostActionRequest, HostView
-from holdfast.wire.queries import HostsQuery, TelemetryQuery, is_on
+from holdfast.wire.operations.queries import HostsQuery, TelemetryQuery, is_on
 
 ACTIONS = ("drain", "undrain", "quarantine", "release", "terminate", "revoke")
 

@@ -48,7 +48,7 @@ from holdfast.wire.api import (
     JobView,
     SubmittedJob,
 )
-from holdfast.wire.queries import AttemptQuery, JobsQuery, is_on
+from holdfast.wire.operations.queries import AttemptQuery, JobsQuery, is_on
 
 DEFAULT_PROJECT = "default"
 MAX_NAMED = 10

@@ -29,7 +29,7 @@ from holdfast.core.records import JobRecord, LogChunk, LogStreamRecord
 from holdfast.errors import ValidationError
 from holdfast.store.postgres.logs.search import LogSpan
 from holdfast.wire.logs.lines import LogLine
-from holdfast.wire.queries import AttemptQuery, LogsQuery, is_on
+from holdfast.wire.operations.queries import AttemptQuery, LogsQuery, is_on
 
 PAGE_BYTES = 256 * 1024
 POLL_SECONDS = 1.0

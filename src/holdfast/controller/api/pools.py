@@ -20,9 +20,9 @@ from holdfast.core.fleet.records import PoolMoney, PoolRecord
 from holdfast.core.states import HostState
 from holdfast.errors import Conflict, NotFound, ValidationError
 from holdfast.providers.locate import check_config
-from holdfast.wire.operations.pools import CyclesQuery, DeleteQuery
+from holdfast.wire.operations.fleet.pools import CyclesQuery, DeleteQuery
+from holdfast.wire.operations.queries import is_on
 from holdfast.wire.pools import PoolPause, PoolStatus, ScaleRequest
-from holdfast.wire.queries import is_on
 
 MAX_SAID = 5
 

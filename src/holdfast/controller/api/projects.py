@@ -9,7 +9,7 @@ from holdfast.controller.http.problems import answer_json
 from holdfast.controller.notices.targets import check_wishes
 from holdfast.errors import NotFound, ValidationError
 from holdfast.wire.api import SettingsPatch
-from holdfast.wire.queries import ProjectsQuery, is_on
+from holdfast.wire.operations.queries import ProjectsQuery, is_on
 
 
 async def list_projects(call: ApiCall) -> Response:

@@ -11,7 +11,7 @@ from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
 from holdfast.errors import NotFound
 from holdfast.wire.api import PauseRequest, SettingsPatch
-from holdfast.wire.queries import DepthsQuery, QueuesQuery, is_on
+from holdfast.wire.operations.queries import DepthsQuery, QueuesQuery, is_on
 
 
 async def list_queues(call: ApiCall) -> Response:

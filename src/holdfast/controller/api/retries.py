@@ -26,7 +26,7 @@ from holdfast.wire.api import (
     RetryManyRequest,
     RetryRequest,
 )
-from holdfast.wire.queries import AttemptsQuery, is_on
+from holdfast.wire.operations.queries import AttemptsQuery, is_on
 
 
 async def get_policy(call: ApiCall) -> Response:

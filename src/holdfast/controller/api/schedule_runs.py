@@ -8,8 +8,8 @@ import msgspec
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.controller.runtime.context import Controller
 from holdfast.core.arrays.records import ScheduleRecord
+from holdfast.core.arrays.schedules import PlannedRun, make_key
 from holdfast.core.run_seed import SEED_BYTES, mint_secrets
-from holdfast.core.schedules import PlannedRun, make_key
 from holdfast.moves.values import DueSchedule, NewJob, ScheduledRun, ScheduledRuns
 
 

@@ -13,11 +13,11 @@ from holdfast.controller.http.owners import name_caller
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.auth import make_new_id
+from holdfast.core.arrays.schedules import ScheduleSpec, check_schedule, list_times, next_after
 from holdfast.core.bundles.code import CodeRef
-from holdfast.core.schedules import ScheduleSpec, check_schedule, list_times, next_after
 from holdfast.errors import ValidationError
 from holdfast.moves.values import NewSchedule
-from holdfast.wire.queries import NextQuery, RunsOfScheduleQuery, SchedulesQuery
+from holdfast.wire.operations.queries import NextQuery, RunsOfScheduleQuery, SchedulesQuery
 from holdfast.wire.schedules import SchedulePause, ScheduleTimes
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")

@@ -12,7 +12,7 @@ from holdfast.core.records import EventRecord
 from holdfast.core.webhooks.values import Payload, WebhookRecord
 from holdfast.errors import NotFound
 from holdfast.store.postgres.webhooks import NewWebhook, WebhookChange
-from holdfast.wire.operations.webhooks import DeliveriesQuery
+from holdfast.wire.operations.cluster.webhooks import DeliveriesQuery
 from holdfast.wire.webhooks import (
     DeliveryView,
     Redelivered,

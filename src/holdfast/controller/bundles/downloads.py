@@ -11,7 +11,7 @@ from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.runtime.bundles.kept import PACKS, PLANS
 from holdfast.core.ids import TaskKey
 from holdfast.errors import NotFound
-from holdfast.wire.operations.agents import AgentBundleQuery
+from holdfast.wire.operations.fleet.agents import AgentBundleQuery
 
 _BYTES = "application/octet-stream"
 

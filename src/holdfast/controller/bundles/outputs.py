@@ -31,10 +31,10 @@ from holdfast.core.ids import TaskKey
 from holdfast.core.states import OutputsEvent, OutputsState
 from holdfast.errors import Conflict, NotFound
 from holdfast.store.postgres.bundles.outputs import NewOutputs, OutputsTask
-from holdfast.wire.bundles import MissingAnswer
+from holdfast.wire.data.bundles import MissingAnswer
 from holdfast.wire.data.outputs import OutputsMissing, OutputsReport, OutputsStored
-from holdfast.wire.operations.agents import AgentOutputsQuery
-from holdfast.wire.operations.outputs import OutputsQuery
+from holdfast.wire.operations.fleet.agents import AgentOutputsQuery
+from holdfast.wire.operations.work.outputs import OutputsQuery
 
 _REPORT = msgspec.msgpack.Decoder(OutputsReport)
 _FRAME_BYTES = 4 << 20  # what a report takes beside its manifest

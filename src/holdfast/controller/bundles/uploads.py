@@ -23,8 +23,8 @@ from holdfast.core.bundles.manifest import (
 from holdfast.core.bundles.packs import MAX_PACK_BYTES, BundlePlan, encode_plan, read_pack
 from holdfast.core.records import JobTokenRecord
 from holdfast.errors import Conflict, Forbidden, NotFound, TooLarge
-from holdfast.wire.bundles import BundleView, MissingAnswer, MissingRequest
-from holdfast.wire.operations.bundles import ProjectQuery
+from holdfast.wire.data.bundles import BundleView, MissingAnswer, MissingRequest
+from holdfast.wire.operations.work.bundles import ProjectQuery
 
 _SHOWN = 5
 _MEGA = 1 << 20

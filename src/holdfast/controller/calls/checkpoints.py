@@ -19,7 +19,7 @@ from holdfast.core.ids import TaskKey
 from holdfast.errors import NotFound
 from holdfast.moves.calls.checkpoints import CallHolder, name_blob
 from holdfast.moves.checkpoints import NewCheckpoint
-from holdfast.wire.operations.agents import CallCheckpointQuery
+from holdfast.wire.operations.fleet.agents import CallCheckpointQuery
 
 log = logging.getLogger("holdfast.controller")
 

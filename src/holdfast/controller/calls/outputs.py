@@ -21,8 +21,8 @@ from holdfast.controller.runtime.context import Controller
 from holdfast.core.calls.marks import cut_output, find_marks
 from holdfast.store.postgres.calls.values import CallOutput, CallStanding
 from holdfast.wire.calls import CallLogLine
-from holdfast.wire.operations.calls import CallLogsQuery
-from holdfast.wire.queries import is_on
+from holdfast.wire.operations.queries import is_on
+from holdfast.wire.operations.work.calls import CallLogsQuery
 
 PAGE_BYTES = 256 * 1024
 POLL_SECONDS = 1.0

@@ -40,7 +40,7 @@ from holdfast.wire.calls import (
     MoreCalls,
     NewCallSet,
 )
-from holdfast.wire.operations.calls import ResultsQuery, SetsQuery
+from holdfast.wire.operations.work.calls import ResultsQuery, SetsQuery
 
 MAX_WAIT_SECONDS = 25
 MAX_INDICES = 10_000

@@ -25,7 +25,7 @@ from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.context import Controller
 from holdfast.errors import HoldfastError, Unavailable, ValidationError
-from holdfast.wire.operations.graphql import GraphqlRequest
+from holdfast.wire.operations.cluster.graphql import GraphqlRequest
 
 if TYPE_CHECKING:
     from graphql import GraphQLError

@@ -18,7 +18,7 @@ from holdfast.core.records import HostRecord, ProjectRecord, QueueRecord
 from holdfast.core.spec import Name
 from holdfast.core.states import JobState
 from holdfast.errors import NotFound, ValidationError
-from holdfast.wire.queries import EventsQuery, JobsQuery
+from holdfast.wire.operations.queries import EventsQuery, JobsQuery
 
 T = TypeVar("T")
 Q = TypeVar("Q", JobsQuery, EventsQuery)

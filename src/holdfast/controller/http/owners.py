@@ -18,7 +18,7 @@ from holdfast.core.records import JobRecord
 from holdfast.core.workflows.records import RunRecord
 from holdfast.errors import Forbidden, NotFound
 from holdfast.wire.calls import CallSetView
-from holdfast.wire.queries import ME
+from holdfast.wire.operations.queries import ME
 
 if TYPE_CHECKING:
     from holdfast.controller.http.endpoints import ApiCall

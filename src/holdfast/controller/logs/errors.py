@@ -18,7 +18,7 @@ from holdfast.core.logs.likeness import (
 )
 from holdfast.core.logs.scan import LogPiece
 from holdfast.store.postgres.logs.search import LogSpan
-from holdfast.wire.queries import AttemptQuery
+from holdfast.wire.operations.queries import AttemptQuery
 
 TAIL_BYTES = 32 * 1024
 """As many bytes of each stream are looked at, its last ones."""

@@ -22,7 +22,7 @@ from holdfast.core.logs.scan import FoundLine
 from holdfast.core.records import LogStreamRecord
 from holdfast.errors import NotFound
 from holdfast.wire.logs.search import LogFound, LogSearchEnd
-from holdfast.wire.queries import LogSearchQuery, is_on
+from holdfast.wire.operations.queries import LogSearchQuery, is_on
 
 JOBS_AT_ONCE = 200
 BATCH_BYTES = 32 << 20

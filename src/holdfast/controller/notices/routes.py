@@ -14,7 +14,7 @@ from holdfast.core.webhooks.notice_urls import name_service
 from holdfast.core.webhooks.notices import Notice
 from holdfast.core.webhooks.values import WebhookRecord
 from holdfast.errors import Forbidden, ValidationError
-from holdfast.wire.operations.notices import TargetQuery
+from holdfast.wire.operations.cluster.notices import TargetQuery
 from holdfast.wire.webhooks import NoticeTarget, TargetRequest, TestResult
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -9,12 +9,12 @@ from holdfast.controller.http.owners import name_caller
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.report.sums import find_effect, find_idle_policy, read_prices, read_report
+from holdfast.core.arrays.schedules import read_zone
 from holdfast.core.report.idle import IdleJob, find_drain
 from holdfast.core.report.money import HostPrice
-from holdfast.core.schedules import read_zone
 from holdfast.errors import ValidationError
 from holdfast.wire.api import PriceRequest
-from holdfast.wire.operations.reports import IdleQuery, ReportQuery
+from holdfast.wire.operations.cluster.reports import IdleQuery, ReportQuery
 
 LEAST_IDLE_SECONDS = 300.0
 """A job is listed once its GPUs were idle for so long, or once people were told, whichever is first."""

@@ -9,7 +9,7 @@ from holdfast.controller.http.pages import answer_page
 from holdfast.controller.sessions.open import end_session
 from holdfast.controller.sessions.relay import RELAYED_HOST, TICKET, RelayedDial, pass_on_dial
 from holdfast.errors import Forbidden, NotFound
-from holdfast.wire.operations.sessions import SessionsQuery
+from holdfast.wire.operations.work.sessions import SessionsQuery
 from holdfast.wire.sessions.frames import PROTOCOL
 from holdfast.wire.sessions.messages import SessionEnd
 

@@ -34,7 +34,7 @@ from holdfast.core.workflows.records import RunRecord
 from holdfast.core.workflows.values import NodeSpec, WorkflowSpec
 from holdfast.errors import ValidationError
 from holdfast.moves.workflows import NewRun
-from holdfast.wire.operations.workflows import NodesQuery, RunsQuery
+from holdfast.wire.operations.work.workflows import NodesQuery, RunsQuery
 from holdfast.wire.workflows import (
     MAX_WORKFLOW_BYTES,
     AnswerRequest,

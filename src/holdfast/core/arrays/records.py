@@ -2,8 +2,8 @@
 
 from datetime import datetime
 
+from holdfast.core.arrays.schedules import Outcome, ScheduleSpec
 from holdfast.core.records import Record
-from holdfast.core.schedules import Outcome, ScheduleSpec
 from holdfast.core.spec import JobSpec
 from holdfast.core.states import JobState
 

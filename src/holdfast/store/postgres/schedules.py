@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.arrays.records import ScheduleRecord, ScheduleRunRecord
-from holdfast.core.schedules import ScheduleSpec
+from holdfast.core.arrays.schedules import ScheduleSpec
 from holdfast.core.settings.resolve import Value
 from holdfast.moves.jobs import requests
 from holdfast.moves.schedules import hide_secrets, no_schedule, run_event, schedule_event

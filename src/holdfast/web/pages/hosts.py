@@ -19,8 +19,8 @@ from holdfast.errors import ValidationError
 from holdfast.web.acts import list_takes, write_bulk, write_takes
 from holdfast.web.page import Page, PageRequest, read_items, together
 from holdfast.web.words import draw_line
-from holdfast.wire.acts import ACTS
 from holdfast.wire.api import HostView
+from holdfast.wire.operations.acts import ACTS
 from holdfast.wire.states import tell_state
 
 SHOWN_SECONDS = 6 * 3600

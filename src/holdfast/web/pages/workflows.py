@@ -10,7 +10,7 @@ from holdfast.client.methods.workflows import WorkflowMethods
 from holdfast.core.workflows.records import NodeRecord
 from holdfast.core.workflows.values import NodeKind
 from holdfast.web.page import Page, PageRequest, read_items, together, write_yaml
-from holdfast.wire.acts import ActField
+from holdfast.wire.operations.acts import ActField
 from holdfast.wire.workflows import NodeView
 
 PAGE_RUNS = 50

@@ -19,7 +19,7 @@ from holdfast.client.rest import RestCall
 from holdfast.core.bundles.manifest import Entry, decode_manifest, list_digests
 from holdfast.core.bundles.packs import read_pack
 from holdfast.errors import Conflict, NotFound, ValidationError
-from holdfast.wire.bundles import BundleView, MissingAnswer, MissingRequest
+from holdfast.wire.data.bundles import BundleView, MissingAnswer, MissingRequest
 
 
 class Store:

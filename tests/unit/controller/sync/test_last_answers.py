@@ -87,6 +87,7 @@ def test_an_order_on_its_way_is_named_to_the_store_until_a_later_report_comes() 
 
 
 def test_a_start_on_record_is_told_again_only_in_the_next_turn() -> None:
+    """REPEAT-3."""
     last = LastAnswers()
     both = HostSync(host_id="host", incarnation="first", live=(ONE, TWO), started=(ONE, TWO))
     renewed = HostSynced(host_id="host", status="ok", renewed=((ONE, 300.0),))  # TWO is lost

@@ -15,7 +15,7 @@ from holdfast.errors import Unavailable
 from holdfast.store.postgres.jobs.sessions import Visitor
 from holdfast.web.app import _PAGES
 from holdfast.web.pages.job.page import TABS
-from holdfast.wire.acts import ACTS
+from holdfast.wire.operations.acts import ACTS
 from holdfast.wire.sessions.messages import SessionOrder, SessionRequest
 from tests.unit.controller.conftest import FakeAgent, Served
 from tests.unit.controller.fleet.world import ScriptedProvider

@@ -16,8 +16,8 @@ import pytest
 from holdfast.controller.routes import ENDPOINTS
 from holdfast.core.facts import TaskFacts
 from holdfast.web import acts
-from holdfast.wire.acts import ACTS
 from holdfast.wire.agent import TaskReport
+from holdfast.wire.operations.acts import ACTS
 from tests.unit.controller.conftest import FakeAgent, Served
 from tests.unit.controller.web.conftest import Browser
 from tests.unit.controller.web.effects import RUN, SET, prepare

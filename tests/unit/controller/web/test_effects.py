@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.wire.acts import ACTS
+from holdfast.wire.operations.acts import ACTS
 from tests.unit.controller.conftest import FakeAgent, Served
 from tests.unit.controller.web.conftest import Browser, sign_in_with
 from tests.unit.controller.web.effects import (

@@ -18,8 +18,8 @@ from holdfast.core.spec import JobSpec
 from holdfast.errors import NotFound, ValidationError
 from holdfast.moves.checkpoints import check_by_hand
 from holdfast.wire import agent as wire
-from holdfast.wire.operations.agents import AgentCheckpointQuery
-from holdfast.wire.operations.jobs import CheckpointQuery, WhichCheckpointsQuery
+from holdfast.wire.operations.fleet.agents import AgentCheckpointQuery
+from holdfast.wire.operations.work.jobs import CheckpointQuery, WhichCheckpointsQuery
 
 log = logging.getLogger("holdfast.controller")
 

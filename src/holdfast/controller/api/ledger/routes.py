@@ -6,10 +6,10 @@ from starlette.responses import Response
 
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
+from holdfast.core.arrays.schedules import read_zone
 from holdfast.core.ledger.values import LedgerView
-from holdfast.core.schedules import read_zone
 from holdfast.errors import ValidationError
-from holdfast.wire.queries import LedgerQuery
+from holdfast.wire.operations.queries import LedgerQuery
 
 DEFAULT_DAYS = 1.0
 

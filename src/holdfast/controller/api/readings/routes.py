@@ -7,7 +7,7 @@ from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.problems import answer_json
 from holdfast.core.readings.points import MAX_RANKS, choose_point_seconds
 from holdfast.core.readings.records import JobTelemetryView
-from holdfast.wire.queries import RanksTelemetryQuery
+from holdfast.wire.operations.queries import RanksTelemetryQuery
 
 
 async def get_job_telemetry(call: ApiCall) -> Response:

@@ -6,7 +6,7 @@ from holdfast.controller.api.settings.patch import read_settings_patch
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.errors import NotFound
-from holdfast.wire.queries import ConfigQuery
+from holdfast.wire.operations.queries import ConfigQuery
 
 
 async def get_config(call: ApiCall) -> Response:

@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.core.spec import JobSpec
 from holdfast.web.page import Page, PageRequest, together
-from holdfast.wire.acts import ActField
+from holdfast.wire.operations.acts import ActField
 
 _OF_ONE_RUN = ("idempotency_key", "parent", "start_at", "after", "terminal", "attended", "secrets")
 """Fields that belong to the one submission. A terminal needs a person at `holdfast attach`."""

@@ -15,7 +15,7 @@ from holdfast.core.bundles.packs import BundlePlan, decode_plan
 from holdfast.core.data.outputs import OutputFile, OutputsRecord
 from holdfast.errors import HoldfastError, NotFound, ValidationError
 from holdfast.web.page import PageRequest, together
-from holdfast.wire.operations import outputs as on_outputs
+from holdfast.wire.operations.work import outputs as on_outputs
 
 SHOWN_OUTPUTS = 50
 LISTED_OUTPUTS = 4

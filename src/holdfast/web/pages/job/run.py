@@ -21,8 +21,8 @@ from holdfast.web.pages.hosts import list_acts
 from holdfast.web.pages.job.gang import NAMED_RANKS, find_shown
 from holdfast.web.pages.job.output import read_last_lines
 from holdfast.web.words import write_span
-from holdfast.wire.acts import ACTS
 from holdfast.wire.api import HostView, JobView
+from holdfast.wire.operations.acts import ACTS
 
 SHOWN_MEMBERS = 200
 SHOWN_EVENTS = 200

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.core.fleet.actions import CycleSummary
 from holdfast.web.page import Page, PageRequest, together
-from holdfast.wire.acts import ACTS, ActField
+from holdfast.wire.operations.acts import ACTS, ActField
 from holdfast.wire.pools import PoolStatus
 
 SHOWN_CYCLES = 50

@@ -14,7 +14,7 @@ from holdfast.core.records import EventRecord, TokenRecord
 from holdfast.core.settings.resolve import SETTINGS, Effective, Value
 from holdfast.web.page import Page, PageRequest, read_items, together
 from holdfast.web.words import write_setting
-from holdfast.wire.acts import ActField
+from holdfast.wire.operations.acts import ActField
 
 SHOWN_DELIVERIES = 100
 SHOWN_CHANGES = 500

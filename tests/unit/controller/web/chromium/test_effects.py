@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from holdfast.wire.acts import ACTS
+from holdfast.wire.operations.acts import ACTS
 from tests.unit.controller.conftest import FakeAgent
 from tests.unit.controller.web.chromium.person import SECOND, Person, expect
 from tests.unit.controller.web.effects import (

@@ -7,8 +7,8 @@ from msgspec import Meta
 from holdfast.core.fleet.actions import CycleSummary, PoolPlan
 from holdfast.core.records import OrchestratorStatus, WorkerHealth, WorkerPerformance
 from holdfast.wire.operations.operation import Operation, PageOf, Query, Role, reads
+from holdfast.wire.operations.queries import Flag
 from holdfast.wire.pools import PoolPause, PoolStatus, ScaleRequest
-from holdfast.wire.queries import Flag
 
 POOL = "/v1/pools/{name}"
 

@@ -8,7 +8,7 @@ from holdfast.core.spec import Name
 from holdfast.core.workflows.records import NodeRecord, RunRecord
 from holdfast.core.workflows.values import NodeState, RunState
 from holdfast.wire.operations.operation import Operation, PageOf, Query, Role, reads
-from holdfast.wire.queries import Owner, Text
+from holdfast.wire.operations.queries import Owner, Text
 from holdfast.wire.workflows import (
     AnswerRequest,
     CancelRun,

@@ -3,7 +3,7 @@
 from holdfast.core.records import ProjectRecord
 from holdfast.wire.api import RetriesView, SettingsPatch
 from holdfast.wire.operations.operation import Operation, PageOf, Role, reads
-from holdfast.wire.queries import ProjectsQuery
+from holdfast.wire.operations.queries import ProjectsQuery
 
 LIST_PROJECTS = reads(
     "/v1/projects", "Every project that has settings or unfinished jobs.", PageOf(ProjectRecord),

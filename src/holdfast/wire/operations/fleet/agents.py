@@ -15,13 +15,13 @@ from holdfast.wire.agent import (
     SyncAnswer,
     SyncRequest,
 )
-from holdfast.wire.bundles import MissingAnswer
+from holdfast.wire.data.bundles import MissingAnswer
 from holdfast.wire.data.caches import CachesReport
 from holdfast.wire.data.outputs import OutputsMissing, OutputsStored
 from holdfast.wire.health import HealthAnswer, HealthRequest
 from holdfast.wire.logs.uploads import LogsAnswer
 from holdfast.wire.operations.operation import Operation, Query, Role
-from holdfast.wire.queries import JobId, Number, Rank, Step
+from holdfast.wire.operations.queries import JobId, Number, Rank, Step
 
 _BYTES = ("application/octet-stream",)
 

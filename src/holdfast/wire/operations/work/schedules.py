@@ -1,11 +1,11 @@
 """The operations on schedules."""
 
 from holdfast.core.arrays.records import ScheduleRecord, ScheduleRunRecord
+from holdfast.core.arrays.schedules import ScheduleSpec
 from holdfast.core.bundles.code import CodeRef
 from holdfast.core.records import JobRecord
-from holdfast.core.schedules import ScheduleSpec
 from holdfast.wire.operations.operation import Operation, PageOf, Role, reads
-from holdfast.wire.queries import NextQuery, RunsOfScheduleQuery, SchedulesQuery
+from holdfast.wire.operations.queries import NextQuery, RunsOfScheduleQuery, SchedulesQuery
 from holdfast.wire.schedules import SchedulePause, ScheduleTimes
 
 SCHEDULE = "/v1/schedules/{name}"

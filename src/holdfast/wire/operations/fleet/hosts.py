@@ -4,7 +4,7 @@ from holdfast.core.readings.records import HostTelemetryView
 from holdfast.core.records import HostCheckRecord
 from holdfast.wire.api import HostActionRequest, HostView
 from holdfast.wire.operations.operation import Operation, PageOf, Role, reads
-from holdfast.wire.queries import HostsQuery, TelemetryQuery
+from holdfast.wire.operations.queries import HostsQuery, TelemetryQuery
 
 LIST_HOSTS = reads("/v1/hosts", "Every host.", PageOf(HostView), HostsQuery)
 GET_HOST = reads("/v1/hosts/{host}", "One host, by id or name.", HostView)

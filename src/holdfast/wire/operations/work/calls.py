@@ -16,7 +16,7 @@ from holdfast.wire.calls import (
     NewCallSet,
 )
 from holdfast.wire.operations.operation import Operation, PageOf, Query, Role, reads
-from holdfast.wire.queries import Attempt, Flag, Limit, Owner, Text
+from holdfast.wire.operations.queries import Attempt, Flag, Limit, Owner, Text
 
 SET = "/v1/call-sets/{id}"
 _BYTES = ("application/octet-stream",)

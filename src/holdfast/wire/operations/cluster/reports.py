@@ -10,7 +10,7 @@ from holdfast.core.report.money import PriceEffect
 from holdfast.core.report.rows import HoursReport
 from holdfast.wire.api import PriceRequest
 from holdfast.wire.operations.operation import Operation, PageOf, Query, Role, reads
-from holdfast.wire.queries import LedgerQuery, Limit, Moment, Owner, Text
+from holdfast.wire.operations.queries import LedgerQuery, Limit, Moment, Owner, Text
 
 
 class IdleQuery(Query, frozen=True, kw_only=True):

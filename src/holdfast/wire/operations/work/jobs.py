@@ -34,7 +34,7 @@ from holdfast.wire.api import (
 )
 from holdfast.wire.forecasts.values import JobForecast
 from holdfast.wire.operations.operation import Operation, PageOf, Query, Role, reads
-from holdfast.wire.queries import (
+from holdfast.wire.operations.queries import (
     AttemptQuery,
     AttemptsQuery,
     JobsQuery,

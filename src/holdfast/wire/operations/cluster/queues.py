@@ -4,7 +4,7 @@ from holdfast.core.records import QueueRecord
 from holdfast.core.report.depths import QueueDepth
 from holdfast.wire.api import PauseRequest, SettingsPatch
 from holdfast.wire.operations.operation import Operation, PageOf, Role, reads
-from holdfast.wire.queries import DepthsQuery, QueuesQuery
+from holdfast.wire.operations.queries import DepthsQuery, QueuesQuery
 
 LIST_QUEUES = reads(
     "/v1/queues", "Every queue and what is in it.", PageOf(QueueRecord), QueuesQuery

@@ -11,20 +11,20 @@ from typing import Any
 
 import msgspec
 
-from holdfast.wire.operations import calls as on_calls
-from holdfast.wire.operations import hosts as on_hosts
-from holdfast.wire.operations import jobs as on_jobs
-from holdfast.wire.operations import notices as on_notices
-from holdfast.wire.operations import pools as on_pools
-from holdfast.wire.operations import projects as on_projects
-from holdfast.wire.operations import queues as on_queues
-from holdfast.wire.operations import schedules as on_schedules
-from holdfast.wire.operations import sessions as on_sessions
-from holdfast.wire.operations import settings as on_settings
-from holdfast.wire.operations import tokens as on_tokens
-from holdfast.wire.operations import webhooks as on_webhooks
-from holdfast.wire.operations import workflows as on_workflows
+from holdfast.wire.operations.cluster import notices as on_notices
+from holdfast.wire.operations.cluster import projects as on_projects
+from holdfast.wire.operations.cluster import queues as on_queues
+from holdfast.wire.operations.cluster import settings as on_settings
+from holdfast.wire.operations.cluster import tokens as on_tokens
+from holdfast.wire.operations.cluster import webhooks as on_webhooks
+from holdfast.wire.operations.fleet import hosts as on_hosts
+from holdfast.wire.operations.fleet import pools as on_pools
 from holdfast.wire.operations.operation import Operation
+from holdfast.wire.operations.work import calls as on_calls
+from holdfast.wire.operations.work import jobs as on_jobs
+from holdfast.wire.operations.work import schedules as on_schedules
+from holdfast.wire.operations.work import sessions as on_sessions
+from holdfast.wire.operations.work import workflows as on_workflows
 
 
 class ActField(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -2,7 +2,7 @@
 
 from holdfast.core.webhooks.values import DeliveryRecord, DeliveryState, WebhookRecord
 from holdfast.wire.operations.operation import Operation, PageOf, Query, Role
-from holdfast.wire.queries import Limit, Text
+from holdfast.wire.operations.queries import Limit, Text
 from holdfast.wire.webhooks import (
     DeliveryView,
     Redelivered,

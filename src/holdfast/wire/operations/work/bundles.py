@@ -5,7 +5,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from holdfast.core.spec import Name
-from holdfast.wire.bundles import BundleView, MissingAnswer, MissingRequest
+from holdfast.wire.data.bundles import BundleView, MissingAnswer, MissingRequest
 from holdfast.wire.operations.operation import Operation, Query, Role
 
 JOB = "/v1/jobs/{id}"

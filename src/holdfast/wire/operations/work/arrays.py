@@ -4,7 +4,7 @@ from holdfast.core.arrays.records import ArrayRecord
 from holdfast.wire.api import CancelRequest
 from holdfast.wire.arrays import ArrayRequest
 from holdfast.wire.operations.operation import Operation, PageOf, Role, reads
-from holdfast.wire.queries import ArraysQuery
+from holdfast.wire.operations.queries import ArraysQuery
 
 ARRAY = "/v1/arrays/{id}"
 _KEY = {

@@ -2,7 +2,7 @@
 
 from holdfast.core.records import EventRecord
 from holdfast.wire.operations.operation import Operation, PageOf, Role
-from holdfast.wire.queries import EventsQuery
+from holdfast.wire.operations.queries import EventsQuery
 
 _SSE = ("text/event-stream",)
 LIST_EVENTS = Operation(

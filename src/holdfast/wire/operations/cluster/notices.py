@@ -1,7 +1,7 @@
 """The operations on notices."""
 
 from holdfast.wire.operations.operation import Operation, PageOf, Query, Role, reads
-from holdfast.wire.queries import Text
+from holdfast.wire.operations.queries import Text
 from holdfast.wire.webhooks import NoticeTarget, TargetRequest, TestResult
 
 NOTICE = "/v1/notices/{name}"

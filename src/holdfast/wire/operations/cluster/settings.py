@@ -3,7 +3,7 @@
 from holdfast.core.settings.resolve import Effective
 from holdfast.wire.api import RulesFinding, RulesRequest, RulesTrial, RulesView, SettingsPatch
 from holdfast.wire.operations.operation import Operation, PageOf, Role, reads
-from holdfast.wire.queries import ConfigQuery
+from holdfast.wire.operations.queries import ConfigQuery
 
 GET_CONFIG = reads(
     "/v1/config", "Every setting in force and where it comes from.", PageOf(Effective), ConfigQuery

@@ -1,0 +1,1 @@
+"""The operations on hosts, pools and agents."""
