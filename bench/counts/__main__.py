@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from bench.counts.acts import ACTS, BURSTS, Act, Burst
+from bench.counts.acts import ACTS, BURSTS, Act, Burst, Idle
 from bench.counts.counts import Counts, tell_rises
 from bench.counts.rig import start_rig
 from bench.counts.table import read_page, render, write_page
@@ -19,7 +19,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="write docs/reference/costs.md")
     parser.add_argument("--by-name", action="store_true", help="print each statement's count")
     given = parser.parse_args()
-    every: list[Act | Burst] = [*ACTS, *BURSTS]
+    every: list[Act | Burst | Idle] = [*ACTS, *BURSTS]
     chosen = [a for a in every if not given.names or any(n in a.name for n in given.names)]
     found: dict[str, Counts] = {}
     failed = False

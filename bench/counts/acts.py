@@ -17,8 +17,9 @@ from bench.scale import say
 TRIES = 6
 ROUNDS, CROWDED, BURNERS = 5, 2, 8
 USUAL_SYNC_SECONDS = 5.0
-LOOKS_SECONDS = ((1.0, 1.5), (2.0, 4.0), (5.0, 9.0), (10.0, 28.0), (30.0, 50.0), (60.0, 70.0))
-"""The times between two looks of loops; a loop that is slow may rest up to the longer ones."""
+IDLE_SECONDS, FEWER_SECONDS = 60.0, 20.0
+"""How long an idle controller is counted for the page, and by a test."""
+IDLE_SLACK = 1.25
 Step = Callable[[Rig], object]
 ONE, TWO, MANY = {"host1": 1}, {"host2": 2}, {"host16": 16}
 
@@ -52,6 +53,7 @@ class Act(msgspec.Struct, frozen=True):
     parts: tuple[Part, ...]
     hosts: Mapping[str, int] = {}
     thin: bool = False
+    slack: float = 1.0
 
     def count(self, rig: Rig) -> Counts:
         """Count each part until two counts of it are the same: two steps of a host may fall together
@@ -78,6 +80,31 @@ class Act(msgspec.Struct, frozen=True):
         return pick_worst(found)
 
 
+class Idle(msgspec.Struct, frozen=True):
+    """A second in which nothing is asked for: the mean of `IDLE_SECONDS`. before: what is done
+    first. slack: how many times the page's count a shorter mean may be."""
+
+    name: str
+    hosts: Mapping[str, int] = {}
+    before: Step | None = None
+    thin: bool = False
+    slack: float = IDLE_SLACK
+
+    def count(self, rig: Rig) -> Counts:
+        """Return the mean for the page."""
+        return self._count(rig, IDLE_SECONDS)
+
+    def count_once(self, rig: Rig) -> Counts:
+        """Return the mean of fewer seconds."""
+        return self._count(rig, FEWER_SECONDS)
+
+    def _count(self, rig: Rig, seconds: float) -> Counts:
+        rig.need_hosts(self.hosts)
+        if self.before is not None:
+            self.before(rig)
+        return add_up([(1 / seconds, rig.count_seconds(seconds))])
+
+
 class Burst(msgspec.Struct, frozen=True):
     """Many of a thing at once, counted for each of them. How they fall together is chance, so the
     count is a ceiling."""
@@ -87,6 +114,7 @@ class Burst(msgspec.Struct, frozen=True):
     units: int
     hosts: Mapping[str, int] = {}
     thin: bool = False
+    slack: float = 1.0
 
     def count_once(self, rig: Rig) -> Counts:
         """Do it once. Neither what is rough is counted, nor each statement by its name."""
@@ -128,16 +156,14 @@ def _run_many(queue: str) -> Step:
     return lambda rig: steps.run_many(rig, queue, 200)
 
 
-# A look of every loop, divided by the time between two of them, and the sync of a host.
-LOOKS = tuple(Part(_look(low, high), 1 / low) for low, high in LOOKS_SECONDS)
 _SYNC = _look(SYNC_SECONDS, SYNC_SECONDS)
 
 ACTS = (
-    Act("an idle second, no host", LOOKS),
-    Act("an idle second, one host", (*LOOKS, Part(_SYNC, 1 / USUAL_SYNC_SECONDS)), TWO, thin=True),
+    Idle("an idle second, no host"),
+    Idle("an idle second, one host", TWO, thin=True),
     Act(
-        "an idle second, 100 hosts in turn",
-        (*LOOKS, Part(steps.sync_in_turn, 1 / USUAL_SYNC_SECONDS, before=steps.join_hosts)),
+        "an idle second's syncs of 100 hosts",
+        (Part(steps.sync_in_turn, 1 / USUAL_SYNC_SECONDS, before=steps.join_hosts),),
     ),
     Act("a sync that says nothing new", (Part(_SYNC),), TWO, thin=True),
     Act("a submission of 1", (Part(lambda rig: steps.submit(rig, 1)),), thin=True),

@@ -27,7 +27,7 @@ from bench.counts.statements import (
     count_transactions,
     read_statements,
 )
-from bench.counts.still import LONG_SECONDS, ORDER_FILE
+from bench.counts.still import GOES_ON, LONG_SECONDS, ORDER_FILE
 from bench.counts.wal import RowCounter
 from bench.counts.wire import Relay
 from bench.processes import list_family, read_command, read_state
@@ -59,6 +59,9 @@ STILL_CONFIG = {
     "stall_sample_interval_seconds": 60.0,
     "health_sample_interval_seconds": 600.0,
 }
+
+RHYTHM_SECONDS = 5.0
+"""After which the loops of a controller whose time goes on again look each in its turn."""
 
 APP = """
 import holdfast
@@ -244,14 +247,32 @@ class Rig:
 
     def count(self, act: Callable[[], object]) -> Counts:
         """Do an act, wait until all that follows of it is over, and return what it cost."""
-        wakes = self._read_wakes()
         self.pass_time(OLD_SECONDS)
+        with self._counting() as counts:
+            act()
+            self.settle()
+        return counts[0]
+
+    def count_seconds(self, seconds: float) -> Counts:
+        """Return what so many seconds cost in which nothing is asked for and time goes on as ever."""
+        self.pass_time(low=GOES_ON)
+        time.sleep(RHYTHM_SECONDS)
+        with self._counting() as counts:
+            time.sleep(seconds)
+        self.pass_time()
+        self.settle()
+        return counts[0]
+
+    @contextmanager
+    def _counting(self) -> Iterator[list[Counts]]:
+        """Count all that is done in the block, and add it to the list."""
+        found_counts: list[Counts] = []
+        wakes = self._read_wakes()
         self._take_notifies()
         traces = {path: path.stat().st_size for path in self.folder.glob("*.strace")}
         requests, moved = self.relay.requests, self.relay.moved_bytes
         place, begin = self._rows.read_place(), self._mark()
-        act()
-        self.settle()
+        yield found_counts
         end = self._mark()
         requests, moved = self.relay.requests - requests, self.relay.moved_bytes - moved
         rows = self._rows.count(place, self._rows.read_place())
@@ -270,7 +291,9 @@ class Rig:
         if shutil.which("strace"):
             traced = b"".join(_read_part(path, size) for path, size in traces.items())
             columns |= count_calls(traced)
-        return Counts({k: float(v) for k, v in columns.items()}, dict(count_names(found)))
+        found_counts.append(
+            Counts({k: float(v) for k, v in columns.items()}, dict(count_names(found)))
+        )
 
     def pass_time(
         self, seconds: float = 0.0, low: float = math.inf, high: float = math.inf

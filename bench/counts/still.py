@@ -5,7 +5,8 @@ So no loop looks because of its interval, and whatever the controller does was a
 long that took; nor does what it remembers for a while become old. A file says how time goes on, and
 SIGUSR1 has it read: one line with the seconds that pass for what is remembered, and the shortest and
 the longest delay of the timers that come due. The answer, beside that file and ending in `.done`,
-is how many these are, and how many short ones will come due.
+is how many these are, and how many short ones will come due. With `GOES_ON` in place of these delays
+time goes on as ever, until the next line.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from holdfast.store.postgres.store import PostgresStore
 
 LONG_SECONDS = 0.9
 NEVER_SECONDS = 1e8
+GOES_ON = -1.0
 ORDER_FILE = "BENCH_COUNTS_ORDERS"
 
 
@@ -43,6 +45,7 @@ class StillLoop(uvloop.Loop):
         self._long: dict[asyncio.TimerHandle, tuple[float, Callable[[], None]]] = {}
         self._short: set[asyncio.TimerHandle] = set()
         self._ends = False
+        self.goes_on = False
 
     def call_later(
         self,
@@ -62,6 +65,8 @@ class StillLoop(uvloop.Loop):
             self.call_soon(callback, *args, context=context)
 
         self._long[handle] = (delay, fire)
+        if self.goes_on:
+            super().call_later(delay, self._fire_once, handle, fire)
         return handle
 
     def _call_soon(
@@ -106,6 +111,18 @@ class StillLoop(uvloop.Loop):
             sig, *((handle,) if sig == signal.SIGTERM else (callback, *args))
         )
 
+    def go_on(self) -> None:
+        """Let each long timer come due after its delay from now, and further ones as ever."""
+        self.goes_on = True
+        for handle, (delay, fire) in list(self._long.items()):
+            if not handle.cancelled():
+                super().call_later(delay, self._fire_once, handle, fire)
+
+    def _fire_once(self, handle: asyncio.TimerHandle, fire: Callable[[], None]) -> None:
+        if self.goes_on and self._long.pop(handle, None) is not None and not handle.cancelled():
+            handle.cancel()
+            fire()
+
     def come_due(self, low: float, high: float) -> int:
         """Let the timers with a delay within these seconds come due; return how many."""
         self._long = {h: told for h, told in self._long.items() if not h.cancelled()}
@@ -122,10 +139,17 @@ class StillClock:
 
     def __init__(self) -> None:
         self.now = time.monotonic()
+        self._went_on_at: float | None = None
 
     def __call__(self) -> float:
         """Return the seconds that it shows."""
-        return self.now
+        since = self._went_on_at
+        return self.now + (0.0 if since is None else time.monotonic() - since)
+
+    def go_on(self, goes: bool) -> None:
+        """Go on from what the clock shows, or stand still there."""
+        self.now = self()
+        self._went_on_at = time.monotonic() if goes else None
 
 
 def make_loop(clock: StillClock) -> StillLoop:
@@ -134,6 +158,12 @@ def make_loop(clock: StillClock) -> StillLoop:
 
     def read() -> None:
         passed, low, high = map(float, path.read_text().split())
+        goes = low == GOES_ON
+        if goes != loop.goes_on:
+            clock.go_on(goes)
+            loop.goes_on = goes
+            if goes:
+                loop.go_on()
         clock.now += passed
         done = path.with_suffix(".new")
         done.write_text(json.dumps([loop.come_due(low, high), loop.count_short()]))
