@@ -21,6 +21,7 @@ from holdfast.core.words import count_of, say_span
 from holdfast.wire.api import HostView
 from holdfast.wire.calls import CallSetView
 from holdfast.wire.pools import PoolStatus
+from holdfast.wire.webhooks import NoticeTarget
 
 _SAYS_NOTHING = re.compile(r"submitted|registered|attempt \d+ runs|\d+ checks? passed")
 
@@ -42,7 +43,7 @@ def find_hue(word: object) -> Hue:
 
 def find_reason(thing: Any) -> str:
     """Return why a thing is in its state; "" where its reason says no more than the state does."""
-    said = str(thing.reason or "")
+    said = str(getattr(thing, "reason", "") or "")
     return "" if said == str(thing.state) or _SAYS_NOTHING.fullmatch(said) else said
 
 
@@ -141,12 +142,13 @@ def _(schedule: ScheduleRecord, now: datetime | None = None) -> ShownState:
     return _tell("in force", hue=Hue.RUNNING)
 
 
-@tell_state.register
-def _(hook: WebhookRecord, now: datetime | None = None) -> ShownState:
+@tell_state.register(NoticeTarget)
+@tell_state.register(WebhookRecord)
+def _(hook: WebhookRecord | NoticeTarget, now: datetime | None = None) -> ShownState:
     """A webhook or a notice target. Deliveries that were given up wait for a person to send them
     again."""
     dead = f"{count_of(hook.dead, 'delivery was', 'deliveries were')} given up after the last try"
-    said = "; ".join(filter(None, (hook.reason, dead if hook.dead else "")))
+    said = "; ".join(filter(None, (find_reason(hook), dead if hook.dead else "")))
     paused = hook.state is WebhookState.PAUSED
     return _tell(str(hook.state), said, needs=paused or bool(hook.dead))
 

@@ -6,11 +6,12 @@ import msgspec
 import pytest
 
 from holdfast.client.follow import EventFollower, LogFollower, ReconnectDelays, follow_log
-from holdfast.client.rest import get_pages
+from holdfast.client.rest import ask
 from holdfast.client.sse import EventStreamReader, ServerEvent
 from holdfast.core.records import EventRecord
 from holdfast.errors import NotFound, TooLarge, Unavailable
 from holdfast.wire.logs.lines import LogLine
+from holdfast.wire.operations.cluster.events import LIST_EVENTS
 from tests.unit.cli.stub import job_record
 
 
@@ -104,7 +105,7 @@ def test_a_problem_in_the_stream_is_an_error_of_its_kind() -> None:
 
 
 def test_events_resume_after_the_last_one_seen() -> None:
-    f = EventFollower(get_pages("/v1/events", EventRecord, cursor_name="after", tail=5))
+    f = EventFollower(ask(LIST_EVENTS, cursor_name="after", tail=5))
     record = EventRecord(id="e7", at="2026-01-01T00:00:00Z", kind="job.failed")  # type: ignore[arg-type]  # plain words stand for the typed value in a test
     assert [e.id for e in f.take(ServerEvent("job.failed", msgspec.json.encode(record), "e7"))] == [
         "e7"

@@ -47,6 +47,11 @@ async def list_streams(call: ApiCall) -> Response:
     return answer_page(await call.store.logs.list_log_streams(job.id, query.attempt))
 
 
+LAST_BYTES_SECONDS = 1.0
+"""How long after a job's end a reader waits for its last bytes, which its host may never send."""
+LOOK_SECONDS = 0.1
+
+
 async def get_logs(call: ApiCall) -> Response:
     """Send the bytes, or a stream of events with `follow=1`, `full=1` or `events=1`."""
     query = call.query(LogsQuery)
@@ -56,8 +61,7 @@ async def get_logs(call: ApiCall) -> Response:
         raise ValidationError("begin_us and until_us go with events=1 alone", field="query")
     if is_on(query.follow) or is_on(query.full) or is_on(query.events):
         return StreamAnswer(call.controller, Follower(call.controller, job, query).lines())
-    attempt = query.attempt or job.attempts
-    streams = await _list_streams(call.controller, job.id, attempt, query)
+    streams = await _list_whole_streams(call.controller, job, query)
     size = sum(s.size for s in streams)
     return StreamAnswer(
         call.controller,
@@ -66,6 +70,25 @@ async def get_logs(call: ApiCall) -> Response:
         headers={"Holdfast-Log-Size": str(size)},
         keep_alive=False,
     )
+
+
+async def _list_whole_streams(
+    controller: Controller, job: JobRecord, query: LogsQuery
+) -> list[LogStreamRecord]:
+    """Return the streams of an attempt. Of a job that has just ended, whose last bytes come beside the
+    report of its end, return them once they are whole, or `LAST_BYTES_SECONDS` after the end."""
+    attempt = query.attempt or job.attempts
+    topic = controller.wakes.topic("logs")
+    while True:
+        seen = topic.version
+        streams = await _list_streams(controller, job.id, attempt, query)
+        whole = bool(streams) and all(stream.ended for stream in streams)
+        if whole or job.ended_at is None or attempt != job.attempts:
+            return streams
+        left = LAST_BYTES_SECONDS - (datetime.now(UTC) - job.ended_at).total_seconds()
+        if left <= 0:
+            return streams
+        await topic.wait(seen, min(left, LOOK_SECONDS))
 
 
 async def _list_streams(

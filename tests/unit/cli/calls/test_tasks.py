@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 import msgspec
 import pytest
 
-from holdfast.cli.calls.tasks import rate_text, say_set_state
+from holdfast.cli.calls.tasks import rate_text
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.wire.calls import (
     CallFailureView,
@@ -22,6 +22,7 @@ from holdfast.wire.calls import (
     CallWhyLine,
     NewCallSet,
 )
+from holdfast.wire.states import tell_state
 from tests.unit.cli.stub import Answer, Stub, events
 
 SET = "06ch2v8wq1m4kz7d9x3t"
@@ -82,11 +83,11 @@ def test_no_sets_say_what_to_do(stub: Stub) -> None:
 
 def test_states_and_rates_of_sets() -> None:
     still = {"state": "open", "ended_at": None}
-    assert say_set_state(view(**still, running=True)) == "running"
-    assert say_set_state(view(**still, submitted=5, succeeded=1, failed=0)) == "queued"
-    assert say_set_state(view(**still, submitted=5, succeeded=4, failed=1)) == "open"
-    assert say_set_state(view(failed=0)) == "succeeded"
-    assert say_set_state(view(failed=0, cancelled=1)) == "cancelled"
+    assert tell_state(view(**still, running=True)).word == "running"
+    assert tell_state(view(**still, submitted=5, succeeded=1, failed=0)).word == "queued"
+    assert tell_state(view(**still, submitted=5, succeeded=4, failed=1)).word == "open"
+    assert tell_state(view(failed=0)).word == "succeeded"
+    assert tell_state(view(failed=0, cancelled=1)).word == "cancelled"
     assert rate_text(view(state="open", ended_at=None, succeeded=3999), now=1002.0) == "2000/s"
     assert rate_text(view(succeeded=0, failed=0)) == "-"
 

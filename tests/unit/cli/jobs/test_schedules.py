@@ -90,7 +90,10 @@ def test_times_are_told_in_the_schedules_zone(stub: Stub) -> None:
 
 def test_pause_resume_run_and_delete(stub: Stub) -> None:
     path = "/v1/schedules/nightly"
-    stub.on(f"POST {path}/pause", Answer(record(paused_reason="holidays")))
+    stub.on(
+        f"POST {path}/pause",
+        Answer(record(paused_at="2026-01-01T00:00:00Z", paused_reason="holidays")),
+    )
     stub.on(f"POST {path}/resume", Answer(record()))
     stub.on(f"POST {path}/run", Answer(job_record(), 201))
     stub.on(f"DELETE {path}", Answer(b"", 204))

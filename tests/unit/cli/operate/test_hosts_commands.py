@@ -49,7 +49,7 @@ def test_a_drain_takes_a_deadline_and_shows_it(stub: Stub) -> None:
     done = stub.run("hosts", "drain", "box-7", "--deadline", "1h", "--reason", "new driver")
     assert done.exit_code == 0, done.stderr
     assert sent(stub) == {"deadline_seconds": 3600.0, "reason": "new driver"}
-    assert done.stdout.startswith("box-7  draining  its tasks are stopped in 59m")
+    assert done.stdout.startswith("box-7  draining  its tasks are stopped in 60 min")
     assert done.stdout.rstrip().endswith(": new driver")
     found = json.loads(stub.run("hosts", "drain", "box-7", "--deadline", "1h", "--json").stdout)
     assert found["drain_deadline"]
@@ -62,7 +62,7 @@ def test_the_list_shows_the_deadline(stub: Stub) -> None:
     ]
     stub.on("GET /v1/hosts", Answer({"items": rows, "next": None}))
     lines = stub.run("hosts").stdout.splitlines()
-    assert "stopped in 59m" in lines[1]
+    assert "stopped in 60 min" in lines[1]
     assert lines[2].split()[-1] == "-"
     shown = json.loads(stub.run("hosts", "--json").stdout)
     assert [bool(h["drain_deadline"]) for h in shown] == [True, False]

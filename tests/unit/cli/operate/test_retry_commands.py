@@ -408,4 +408,4 @@ def test_show_has_the_limit_the_time_left_and_the_peak_of_memory(stub: Stub) -> 
     text = stub.run("show", JOB).stdout
     assert re.search(r"time limit +2h00m, of the queue, 1h01m left", text), text
     assert re.search(r"expected +10m00s, its submission's, 2m1\ds over, and it goes on", text), text
-    assert re.search(r"peak memory +700M of 1.0G", text), text
+    assert re.search(r"peak memory +700M of 1G", text), text

@@ -30,8 +30,8 @@ def test_each_minute_of_a_rank_has_its_cores_and_its_memory_beside_the_limit(stu
     shown = stub.run("telemetry", JOB, "--last", "2h").stdout
     head, first, second, more = shown.splitlines()
     assert head.split() == ["AT", "RANK", "TRY", "CORES", "PEAK", "MEMORY", "OF"]
-    assert first.split()[2:] == ["0", "1", "1.25", "1.75", "1.0G", "2.0G"]
-    assert second.split()[2:] == ["6", "1", "3.00", "3.50", "1.5G", "2.0G"]
+    assert first.split()[2:] == ["0", "1", "1.25", "1.75", "1G", "2G"]
+    assert second.split()[2:] == ["6", "1", "3.00", "3.50", "1.5G", "2G"]
     assert more == "ranks 64-69 are not shown; --rank names one"
     assert "seconds=7200" in stub.requests[-1].path
     found = json.loads(stub.run("telemetry", JOB, "--rank", "3", "--rank", "9", "--json").stdout)

@@ -102,7 +102,7 @@ def test_before_many_bytes_are_sent_the_largest_folders_are_named(
         (folder / big).mkdir(exist_ok=True)
         (folder / big / "big").write_bytes(bytes(4096 if big == "a" else 8192))
     send(store, folder, note=notes.append)
-    assert "the most in b/ 8.0 KiB, a/ 4.2 KiB, ./ 10 bytes" in notes[0]
+    assert "the most in b/ 8 KiB, a/ 4.2 KiB, ./ 10 bytes" in notes[0]
     send(store, folder, note=notes.append)
     (folder / "a/3.txt").write_text("changed")
     send(store, folder, note=notes.append)

@@ -199,7 +199,7 @@ def test_left_memory_is_named_with_its_bytes_and_its_removal() -> None:
         *(LeftMemory(path=f"/dev/shm/{i}", bytes=4096) for i in range(4)),
     )
     (finding,) = (one for one in host.judge_shared_memory(change(SHM, left=left)) if one.mend)
-    assert "uses 1536 MiB of shared memory: /dev/shm/torch 1 (1024 MiB)," in finding.sentence
-    assert "SysV segment 7 (512 MiB), /dev/shm/0 (4096 bytes)" in finding.sentence
-    assert finding.sentence.endswith("/dev/shm/1 (4096 bytes), and 2 more")
+    assert "uses 1.5 GiB of shared memory: /dev/shm/torch 1 (1 GiB)," in finding.sentence
+    assert "SysV segment 7 (512 MiB), /dev/shm/0 (4 KiB)" in finding.sentence
+    assert finding.sentence.endswith("/dev/shm/1 (4 KiB), and 2 more")
     assert "rm -r -- '/dev/shm/torch 1' /dev/shm/0 /dev/shm/1; ipcrm -m 7" in finding.mend

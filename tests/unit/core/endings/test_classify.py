@@ -247,7 +247,7 @@ def test_evidence_is_what_the_rule_went_by() -> None:
         (TaskFacts(exit_code=127), "was not found"),
         (
             TaskFacts(signal=9, max_memory_bytes=GIB, memory_limit_bytes=GIB),
-            "100 % of its memory limit of 1024 MiB",
+            "100 % of its memory limit of 1 GiB",
         ),
         (TaskFacts(malformed="its facts: Expected `int`, got `str`"), "Expected `int`"),
     ],
