@@ -37,6 +37,8 @@ FAST_SETTINGS = {
 }
 
 
+EMPTIER = "emptier"
+"""The name of the connections that empty databases for the next test, which no test may end."""
 _CUT_OTHERS = """
     select pg_terminate_backend(pid) from pg_stat_activity
     where datname = current_database() and pid <> pg_backend_pid()
@@ -94,7 +96,9 @@ class PgServer:
         """
         emptier = self._emptiers.get(name)
         if emptier is None or emptier.closed:
-            emptier = self._emptiers[name] = psycopg.connect(self.dsn_of(name), autocommit=True)
+            emptier = self._emptiers[name] = psycopg.connect(
+                self.dsn_of(name), autocommit=True, application_name=EMPTIER
+            )
         # The server's own wait for an end looks ten times a second; most are over within a few ms.
         while emptier.execute(_CUT_OTHERS).fetchone():
             time.sleep(0.001)

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from holdfast.store.embedded.postgres import EmbeddedPostgres
-from tests.store.pg_fixture import FAST_SETTINGS
+from tests.store.pg_fixture import EMPTIER, FAST_SETTINGS
 from tests.system.cluster import MARGIN, TTL, Cluster
 from tests.system.small_disk import mount_small_disk
 from tests.waits import wait_until
@@ -41,7 +41,8 @@ def take_no_writes(cluster: Cluster) -> Iterator[None]:
         conn.execute(f"alter database {name} set default_transaction_read_only = on")
         conn.execute(
             "select pg_terminate_backend(pid) from pg_stat_activity"
-            " where datname = current_database() and pid <> pg_backend_pid()"
+            " where datname = current_database() and pid <> pg_backend_pid() and application_name <> %s",
+            [EMPTIER],
         )
         try:
             yield

@@ -170,7 +170,10 @@ def test_rotate_pause_resume_show_and_remove(stub: Stub) -> None:
         stub.run("webhooks", "pause", HOOK, "--reason", "moving").stdout
         == f"{HOOK}: paused: moving; 2 deliveries were given up after the last try\n"
     )
-    assert stub.run("webhooks", "resume", HOOK).stdout == f"{HOOK}: active: 2 deliveries were given up after the last try\n"
+    assert (
+        stub.run("webhooks", "resume", HOOK).stdout
+        == f"{HOOK}: active: 2 deliveries were given up after the last try\n"
+    )
     assert "2026-01-02 03:04 UTC" in stub.run("webhooks", "show", HOOK).stdout
     assert stub.run("webhooks", "delete", HOOK).stdout == f"{HOOK}: deleted\n"
     assert stub.run("webhooks", "delete", "other").exit_code == 3
