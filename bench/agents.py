@@ -113,14 +113,14 @@ class Agent:
         )
         return await self._wire.send(head.encode() + body)
 
-    async def register(self, admin_token: str, slots: int) -> None:
-        """Get a join token, exchange it for the host's key."""
+    async def register(self, admin_token: str, slots: int, queues: tuple[str, ...] = ()) -> None:
+        """Get a join token, exchange it for the host's key. queues: those it serves; none: all."""
         body = json.dumps({"role": "join", "name": self.name}).encode()
         status, answer = await self.post("/v1/tokens", admin_token, body)
         if status != 201:
             raise RuntimeError(f"no join token: HTTP {status} {answer[:300]!r}")
         join = json.loads(answer)["secret"]
-        facts = HostFacts(name=self.name, cpu_slots=slots, version="bench")
+        facts = HostFacts(name=self.name, cpu_slots=slots, queues=queues, version="bench")
         request = RegisterRequest(incarnation=self.incarnation, facts=facts)
         status, answer = await self.post("/v1/agent/register", join, encode(request))
         if status >= 300:

@@ -95,7 +95,7 @@ def measure_crowded(scale: Scale) -> list[Line]:
     )
     alive = Line(
         what=f"hosts lost, trips and leases lapsed beside {BURNERS} burners",
-        unit="",
+        unit="events",
         value=spread([lost]),
         limit_name="promised",
         limit=spread([0]),

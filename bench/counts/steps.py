@@ -60,7 +60,7 @@ def join_hosts(rig: Rig) -> None:
 
     async def join() -> None:
         for agent in agents:
-            await agent.register(rig.place.token, 0)
+            await agent.register(rig.place.token, 0, ("syncs",))
 
     rig.kept["loop"], rig.kept["hosts"] = asyncio.new_event_loop(), agents
     rig.kept["loop"].run_until_complete(join())

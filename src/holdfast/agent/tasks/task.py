@@ -166,6 +166,13 @@ class AgentTask:
         gang = self.order is not None and self.order.local_world_size > 1
         return GANG_TOLD_SECONDS if gang else START_TOLD_SECONDS
 
+    @property
+    def may_write(self) -> bool:
+        """Return False while the task is not started, so that its files are not made. The runner of a
+        container writes before the container has a process: it tells of its pull."""
+        in_container = self.order is not None and bool(self.order.image)
+        return not self.live or self.pid != 0 or in_container
+
     def is_young(self, now: float) -> bool:
         """Return True if the task's start is so recent that it is not reported yet."""
         if self.state is AgentTaskState.LAUNCHED:
@@ -335,7 +342,7 @@ class AgentTask:
             ended: Any = {"state": "ended", "facts": self._dated_facts(now), "counts": self.counts}
             ended["checksums"] = self.rings.checksums.list_last()
             return TaskReport(key=self.key, pid=self.pid, beat=told, **ended)
-        if not self.began or (beat is None and self.is_young(now)):
+        if not self.began or (beat is None and now < self.started_at + self.told_seconds):
             return TaskReport(
                 key=self.key, state="starting", pid=self.pid, beat=told, tally=self._tell_tally(now)
             )

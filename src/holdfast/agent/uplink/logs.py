@@ -302,8 +302,8 @@ class LogShipper:
         self._turn = (self._turn + 1) % max(1, len(tails))
         tails = tails[self._turn :] + tails[: self._turn]
         for tail in sorted(tails, key=lambda tail: tail.task.live):
-            if tail.task.live and not tail.task.pid:
-                continue  # it is not started, and its files are not made
+            if not tail.task.may_write:
+                continue
             if room <= 0 or len(uploads) >= _MAX_UPLOADS:
                 break
             upload = tail.read_upload(min(CHUNK_BYTES, room))
