@@ -29,7 +29,7 @@ BURNERS = 8
 READY_TIMES, CPU_TIMES = 1.5, 1.2
 REST_SECONDS = float(os.environ.get("HOLDFAST_BENCH_REST_SECONDS", "120"))
 _PATIENCE_SECONDS = 300.0
-# What the processes of `up` import until it is ready, each in a process of its own.
+# The modules that the processes of `up` import until it is ready, each list in a process of its own.
 _IMPORTS = (
     "import holdfast.cli.up.up, holdfast.cli.up.supervisor",
     "from holdfast.cli.up.run_part import load; load('controller')",

@@ -1,2 +1,2 @@
-"""What things cost, counted: statements, transactions, rows, requests, bytes, forks, files. No
+"""Counts of the cost of acts: statements, transactions, rows, requests, bytes, forks, files. No
 times. The table stands in docs/reference/costs.md, and `tests/system/costs/` holds it."""

@@ -84,7 +84,7 @@ class Act(msgspec.Struct, frozen=True):
 
 class Idle(msgspec.Struct, frozen=True):
     """A second in which nothing is asked for: the mean of `IDLE_SECONDS`. before: what is done
-    first. slack: how many times the page's count a shorter mean may be."""
+    first. slack: the factor by which a shorter mean may exceed the page's count."""
 
     name: str
     hosts: Mapping[str, int] = {}

@@ -1,4 +1,4 @@
-"""What a host asks its kernel for, as strace saw it: forks, waits for a disk, files made."""
+"""Counts of a host's calls of its kernel in the lines of strace: forks, waits for a disk, files made."""
 
 from __future__ import annotations
 

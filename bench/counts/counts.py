@@ -1,4 +1,4 @@
-"""What an act cost, as values."""
+"""The cost of an act, as values."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ numbers and times have more digits or fewer, and a host looks at itself now and 
 
 
 LEAST_A_SECOND = 0.1
-"""What a mean of seconds may differ by for what is done once in tens of seconds."""
+"""The difference between two means that one statement makes which runs once in tens of seconds."""
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """What an act cost. names: how often each statement ran."""
+    """The cost of an act. names: the number of runs of each statement, by its name."""
 
     columns: dict[str, float]
     names: dict[str, float] = {}
@@ -73,8 +73,8 @@ def pick_worst(found: Sequence[Counts]) -> Counts:
 
 def tell_rises(allowed: Counts, found: Counts, slack: float = 1.0) -> Iterator[str]:
     """Say of each count where it is higher than allowed, and which statements are new, or more
-    where there are more statements than allowed: one may stand for another. slack: how many times
-    the count on the page each may be."""
+    where there are more statements than allowed: one may stand for another. slack: the factor by
+    which a count may exceed the count on the page."""
     for key, value in found.columns.items():
         limit = allowed.columns.get(key, 0.0)
         if value > limit * max(slack, ROUGH.get(key, 1.0)) + (slack > 1.0) * LEAST_A_SECOND:

@@ -106,9 +106,9 @@ class Rig:
         self._ticks = max(self.pass_time()[1] for _ in range(10))
         self.hosts: list[str] = []
         self.kept: dict[str, Any] = {}
-        """What the steps of an act give to each other."""
+        """The values that one step of an act keeps for a later step."""
         self.ends = ExitStack()
-        """What is closed with the rig."""
+        """The things that are closed together with the rig."""
         change = {"set": STILL_CONFIG, "unset": []}
         self.place.connection.call("PATCH", "/v1/config", change)
         self.place.make_queue("nowhere")

@@ -1,4 +1,4 @@
-"""What users do, step by step, each of which waits until its effect is there."""
+"""The steps of the acts. Each step waits until its effect is there."""
 
 from __future__ import annotations
 

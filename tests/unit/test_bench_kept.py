@@ -1,4 +1,4 @@
-"""What a run of the benchmarks says of the run that the docs keep. Pure values; nothing is measured."""
+"""The comparison of a run of the benchmarks with the run that the docs keep. Pure; nothing is measured here."""
 
 from __future__ import annotations
 

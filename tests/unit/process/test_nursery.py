@@ -410,7 +410,7 @@ def test_an_end_that_the_owner_failed_to_take_is_told_again(home: Home) -> None:
 
 
 def test_only_an_orphan_that_ended_has_its_reaper_look_again_at_once(home: Home) -> None:
-    """What is started here wakes the loop when it ends; more orphans would not (WATCH-3)."""
+    """A program that was started here wakes the loop at its end; a second orphan would not (WATCH-3)."""
     reaped: list[bool] = []
     collect = home.nursery.collect
     home.nursery.collect = lambda: reaped.append(collect()) or reaped[-1]  # type: ignore[method-assign]  # a spy

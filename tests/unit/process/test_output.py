@@ -69,7 +69,7 @@ def test_a_program_that_opens_its_log_by_name_keeps_what_it_wrote_before(
 
 
 def test_a_program_that_prints_nothing_has_the_file_of_its_stdout_alone(home: Home) -> None:
-    """It shows that the program was started; the other file comes with its first byte."""
+    """The file of stdout shows that the program was started; the file of stderr comes with its first byte."""
     home.finish(start_logged(home, "exit 0"))
     assert [path.name for path in home.folder.iterdir()] == ["out"]
     home.finish(start_logged(home, "echo one >&2"))

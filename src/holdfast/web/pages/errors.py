@@ -1,4 +1,4 @@
-"""What is shown in place of a page that cannot be: why, and the ways on."""
+"""The page that stands for one that cannot be drawn: the reason, and the ways on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person may do, with its consequence: one table, which pages, the command line and the
+"""The acts of persons with their consequences: one table, which pages, the command line and the
 documents draw.
 
 ACT-1  A face draws an act only where the API would take it: its role is the operation's, and work is
@@ -45,7 +45,7 @@ class ActField(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Act(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person may do to a thing: an operation, with what follows from it.
+    """An act of a person on a thing: an operation, and the sentence that says its consequence.
 
     query: of the call, with its `?`. least: the least role, where the operation takes a lesser one for
     other things. button: the act in a word. ask: the sentence of its consequence. stops: it ends or

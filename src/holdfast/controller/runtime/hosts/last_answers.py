@@ -1,4 +1,4 @@
-"""What this replica has just told each host, so that a report made before that costs the store
+"""The last answer of this replica to each host, so that a report made before that answer costs the store
 nothing more.
 
 An agent that has news calls before the answer to its last call has come. Such a report repeats the
@@ -25,7 +25,7 @@ START_SECONDS = 60.0
 
 
 class _ToldHost(msgspec.Struct, frozen=True):
-    """What the last answer said. number: that of its batch. turn: that in which `started` was
+    """The contents of the last answer. number: that of its batch. turn: that in which `started` was
     told."""
 
     incarnation: str

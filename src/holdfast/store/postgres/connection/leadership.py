@@ -35,7 +35,7 @@ the time of a frozen leader's open transaction, another replica leads within 10 
 
 
 class DueLook(NamedTuple):
-    """What the leader's look found. revision: that of the settings. due: the loops that may have
+    """The answer of the leader's look. revision: that of the settings. due: the loops that may have
     work, by name."""
 
     revision: int

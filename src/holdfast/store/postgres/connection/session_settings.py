@@ -25,7 +25,7 @@ _SETTINGS = (
 KEEP_PLANS_FOR_SESSION = (
     b"set plan_cache_mode = force_generic_plan; set enable_nestloop = off; set enable_seqscan = off"
 )
-"""What the query `keep_plans` sets for a transaction, for a connection of the hot path."""
+"""The settings that the query `keep_plans` makes for a transaction, made once for a connection of the hot path."""
 _SINCE_17 = "transaction_timeout = 0"
 _WATCH_CLIENT = (  # some operating systems refuse it
     "do $$ begin perform set_config('client_connection_check_interval', '10s', false); "

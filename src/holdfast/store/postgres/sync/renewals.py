@@ -1,4 +1,4 @@
-"""What every sync writes: heartbeats of hosts, and renewals of leases.
+"""The rows that every sync writes: heartbeats of hosts, and renewals of leases.
 
 Syncs that say nothing new are one statement for all hosts of a batch. Where a job changes too, its
 lock comes before those of tasks, so the leases are renewed after the changes.
