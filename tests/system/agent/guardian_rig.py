@@ -221,9 +221,10 @@ class SparingSignaller(Signaller):
     def send(self, entry: ProcessEntry, number: int) -> bool:
         try:
             words = Path(f"/proc/{entry.pid}/cmdline").read_bytes()
+            names = Path(f"/proc/{entry.pid}/environ").read_bytes()
         except OSError:
             return False
-        if CURSED_WORD in words:
+        if CURSED_WORD in names:  # of the keeper, too: it would take its child with it
             raise RuntimeError("what a bug of the guardian's looks like")
         if number == signal.SIGKILL and SPARED_WORD in words:
             return False

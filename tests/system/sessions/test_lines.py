@@ -124,12 +124,17 @@ def test_a_forwarded_connection_whose_bytes_are_changed_is_reset_and_its_user_to
         end.sendall(b"x")
         assert end.recv(1) == b"x"
         Damage(proxy, every=3 if way == "up" else 40)
-        sender = threading.Thread(target=send_all, args=(end,), daemon=True)
+        resets: list[OSError] = []
+        sender = threading.Thread(target=send_all, args=(end, resets), daemon=True)
         sender.start()
         found: list[bytes] = []
-        with pytest.raises(ConnectionResetError):
+        try:
             found.extend(iter(lambda: end.recv(1 << 16), b""))
+        except ConnectionResetError as error:
+            resets.append(error)
         sender.join(30)
+    # The kernel tells of a reset once: to the call that asks first, be it a write or a read.
+    assert any(isinstance(error, ConnectionResetError) for error in resets)
     assert DATA.startswith(b"".join(found))
     wait_until(lambda: told)
     assert told == [
@@ -138,11 +143,11 @@ def test_a_forwarded_connection_whose_bytes_are_changed_is_reset_and_its_user_to
     ]
 
 
-def send_all(end: socket.socket) -> None:
+def send_all(end: socket.socket, errors: list[OSError]) -> None:
     try:
         end.sendall(DATA)
-    except OSError:
-        pass
+    except OSError as error:
+        errors.append(error)
 
 
 def test_what_was_read_ahead_of_a_broken_line_is_not_given_twice(
