@@ -247,10 +247,10 @@ def cycles_table(found: Sequence[CycleSummary]) -> str:
         (
             age(c.timestamp),
             str(c.status.queued_tasks),
-            str(c.status.spawning_workers),
-            str(c.status.active_workers),
-            str(c.status.terminating_workers),
-            str(c.status.total_workers),
+            str(c.status.spawning_hosts),
+            str(c.status.active_hosts),
+            str(c.status.terminating_hosts),
+            str(c.status.total_hosts),
             _say_actions(c),
         )
         for c in found
@@ -267,7 +267,7 @@ def _say_reasons(cycle: CycleSummary) -> list[str]:
 
 def _say_actions(cycle: CycleSummary) -> str:
     done = {
-        name.removeprefix("workers_"): getattr(cycle.actions, name)
+        name.removeprefix("hosts_"): getattr(cycle.actions, name)
         for name in cycle.actions.__struct_fields__
     }
     return " ".join(f"{word}:{count}" for word, count in done.items() if count) or "-"

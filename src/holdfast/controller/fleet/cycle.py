@@ -406,7 +406,7 @@ def _summarize(
     """Return the summary with the listing's effects and the actions that came too late."""
     actions = summary.actions
     if failed:
-        actions = msgspec.structs.replace(actions, workers_failed=actions.workers_failed + failed)
+        actions = msgspec.structs.replace(actions, hosts_failed=actions.hosts_failed + failed)
     late = [f"{refused} of these came too late, and changed nothing"] if refused else []
     reasons = (*notes, *summary.reasons, *late)
     return msgspec.structs.replace(summary, actions=actions, reasons=reasons)

@@ -1,9 +1,9 @@
--- How work ended on each host, under the names of existing deployments' dashboards: from the attempts that are kept
+-- How work ended on each host: from the attempts that are kept
 -- (`history_days`), and the calls of the host; a gang counts on each of its hosts. What executors do are their calls, so their own
 -- attempts do not count.
 -- after: attempts, hosts, host_calls, jobs
 
-create view worker_performance as
+create view host_performance as
 select h.name as host, coalesce(d.done, 0) + coalesce(c.done, 0) as done, coalesce(d.failed, 0) + coalesce(c.failed, 0) as failed,
        (coalesce(d.done, 0) + coalesce(c.done, 0))::double precision
          / nullif(coalesce(d.done, 0) + coalesce(d.failed, 0) + coalesce(c.done, 0) + coalesce(c.failed, 0), 0) as success_rate,
@@ -21,5 +21,5 @@ from hosts h left join (
 left join host_calls c on c.host_id = h.id
 where h.state <> 'terminated';
 
--- name: read_worker_performance
-select host, done, failed, success_rate, mean_seconds, uptime from worker_performance order by host;
+-- name: read_host_performance
+select host, done, failed, success_rate, mean_seconds, uptime from host_performance order by host;

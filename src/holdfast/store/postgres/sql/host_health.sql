@@ -1,7 +1,7 @@
--- Each active host's health, under the names of existing deployments' dashboards. Ages are in seconds.
+-- Each active host's health. Ages are in seconds.
 -- after: hosts, heartbeats, tasks, host_telemetry
 
-create view active_workers_health as
+create view host_health as
 select h.name as host, extract(epoch from clock_timestamp() - b.heartbeat_at)::double precision as heartbeat_age,
        (select min(t.job_id) from tasks t where t.host_id = h.id and t.state in ('reserved', 'running', 'preempting')) as task,
        g.used as vram_used, g.total as vram_total,
@@ -18,5 +18,5 @@ left join lateral (
 ) g on true
 where h.state = 'active';
 
--- name: read_workers_health
-select host, heartbeat_age, task, vram_used, vram_total, vram_age, verdict from active_workers_health order by host;
+-- name: read_host_health
+select host, heartbeat_age, task, vram_used, vram_total, vram_age, verdict from host_health order by host;

@@ -1,8 +1,8 @@
--- The fleet in one row, under the names of existing deployments' dashboards. Hosts of no pool are not the fleet's to count; they
+-- The fleet in one row. Hosts of no pool are not the fleet's to count; they
 -- do serve what is queued.
 -- after: jobs, hosts, heartbeats, instances
 
-create view orchestrator_status as
+create view fleet_status as
 select s.queued, s.spawning, s.active, s.terminating, s.total,
        case when s.failed > 0 then 'degraded' when s.queued > 0 and s.serving = 0 then 'waiting' else 'ok' end as health
 from (
@@ -16,5 +16,5 @@ from (
   from hosts h join heartbeats b on b.host_id = h.id left join instances i on i.host_id = h.id
 ) s;
 
--- name: read_orchestrator_status
-select queued, spawning, active, terminating, total, health from orchestrator_status;
+-- name: read_fleet_status
+select queued, spawning, active, terminating, total, health from fleet_status;
