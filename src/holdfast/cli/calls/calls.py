@@ -1,4 +1,4 @@
-"""`tasks`: calls of Python functions, listed, looked into, cancelled, retried and made."""
+"""`calls`: calls of Python functions, listed, looked into, cancelled, retried and made."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ RETRIED_AT_ONCE = 10_000
 @click.option("--limit", type=POSITIVE, default=20, help="The most to list.")
 @click.pass_context
 @talks
-def tasks(
+def calls(
     face: Face, context: click.Context, project: str | None, limit: int, **whose: Any
 ) -> None:
     """List calls of Python functions, by the sets they were submitted in, newest first.
 
     \b
     Examples:
-      holdfast tasks
-      holdfast tasks show SET
-      holdfast tasks why SET.3
-      holdfast tasks call mytasks:double '{"x": 3}'
+      holdfast calls
+      holdfast calls show SET
+      holdfast calls why SET.3
+      holdfast calls call mytasks:double '{"x": 3}'
     """
     if context.invoked_subcommand is not None:
         return
@@ -62,12 +62,12 @@ def tasks(
         owner = choose_owner(**whose)
         found = client.call_sets(project=project, owner=owner, page_size=min(limit, 500))
         rows = list(itertools.islice(found, limit))
-    nothing = "no calls. Submit some with `@holdfast.task`, or `holdfast tasks call`"
-    face.show(rows, tasks_table(rows) if rows else nothing)
+    nothing = "no calls. Submit some with `@holdfast.task`, or `holdfast calls call`"
+    face.show(rows, calls_table(rows) if rows else nothing)
 
 
-def tasks_table(rows: Sequence[CallSetView]) -> str:
-    """Draw the table of `tasks`."""
+def calls_table(rows: Sequence[CallSetView]) -> str:
+    """Draw the table of `calls`."""
     return table(
         ("ID", "FUNCTION", "STATE", "DONE", "FAILED", "RATE", "AGE"),
         [
@@ -114,7 +114,7 @@ def find_set(client: Client, word: str) -> str:
         ids = [one for one in all_ids if one.endswith(word)]
     if not ids:
         message = (
-            f"there is no call set {word[:64]!r} among the last 500; `holdfast tasks` lists them"
+            f"there is no call set {word[:64]!r} among the last 500; `holdfast calls` lists them"
         )
         raise NotFound(message)
     if len(ids) > 1:
@@ -132,7 +132,7 @@ def read_call_name(word: str) -> tuple[str, int | None]:
     return name, int(index)
 
 
-@tasks.command()
+@calls.command()
 @click.argument("name", metavar="SET[.INDEX]")
 @click.option("--logs", is_flag=True, help="Of one call: what it printed, too.")
 @talks
@@ -141,8 +141,8 @@ def show(face: Face, name: str, logs: bool) -> None:
 
     \b
     Examples:
-      holdfast tasks show 06ch2v8wq1m4kz7d9x3t
-      holdfast tasks show 06ch2v8wq1m4kz7d9x3t.17 --logs
+      holdfast calls show 06ch2v8wq1m4kz7d9x3t
+      holdfast calls show 06ch2v8wq1m4kz7d9x3t.17 --logs
     """
     word, index = read_call_name(name)
     if logs and index is None:
@@ -234,7 +234,7 @@ def value_text(value: str) -> str:
     return value
 
 
-@tasks.command()
+@calls.command()
 @SET
 @click.option("--first", type=COUNT, default=0, help="From this index on.")
 @click.option("--limit", type=POSITIVE, help="The most to print.")
@@ -247,8 +247,8 @@ def results(face: Face, name: str, first: int, limit: int | None, failed: bool) 
 
     \b
     Examples:
-      holdfast tasks results 06ch2v8wq1m4kz7d9x3t
-      holdfast tasks results @last --failed --json
+      holdfast calls results 06ch2v8wq1m4kz7d9x3t
+      holdfast calls results @last --failed --json
     """
     bad = 0
     with face.client() as client:
@@ -301,7 +301,7 @@ def result_line(result: CallResult) -> str:
     return f"{result.index}\t{STATES[result.state]}: {result.reason}"
 
 
-@tasks.command()
+@calls.command()
 @click.argument("names", metavar="SET[.INDEX]...", nargs=-1, required=True)
 @click.option("--reason", default="", help="Kept with each call.")
 @click.option("--hard", is_flag=True, help="End what runs at once, with its executor.")
@@ -314,8 +314,8 @@ def cancel(face: Face, names: Sequence[str], reason: str, hard: bool) -> None:
 
     \b
     Examples:
-      holdfast tasks cancel 06ch2v8wq1m4kz7d9x3t
-      holdfast tasks cancel 06ch2v8wq1m4kz7d9x3t.17 --hard --reason "wrong input"
+      holdfast calls cancel 06ch2v8wq1m4kz7d9x3t
+      holdfast calls cancel 06ch2v8wq1m4kz7d9x3t.17 --hard --reason "wrong input"
     """
     views = []
     with face.client() as client:
@@ -323,10 +323,10 @@ def cancel(face: Face, names: Sequence[str], reason: str, hard: bool) -> None:
             name, index = read_call_name(word)
             indices = None if index is None else [index]
             views.append(client.cancel_calls(find_set(client, name), indices, reason, hard=hard))
-    face.show(views, tasks_table(views))
+    face.show(views, calls_table(views))
 
 
-@tasks.command()
+@calls.command()
 @click.argument("name", metavar="SET[.INDEX]")
 @click.option("--failed", is_flag=True, help="Only calls that failed, none that were cancelled.")
 @talks
@@ -335,8 +335,8 @@ def retry(face: Face, name: str, failed: bool) -> None:
 
     \b
     Examples:
-      holdfast tasks retry 06ch2v8wq1m4kz7d9x3t --failed
-      holdfast tasks retry 06ch2v8wq1m4kz7d9x3t.17
+      holdfast calls retry 06ch2v8wq1m4kz7d9x3t --failed
+      holdfast calls retry 06ch2v8wq1m4kz7d9x3t.17
     """
     word, index = read_call_name(name)
     with face.client() as client:
@@ -348,10 +348,10 @@ def retry(face: Face, name: str, failed: bool) -> None:
             view = client.call_set(set_id)
             for at in range(0, len(numbers), RETRIED_AT_ONCE):
                 view = client.retry_calls(set_id, numbers[at : at + RETRIED_AT_ONCE])
-    face.show(view, tasks_table([view]))
+    face.show(view, calls_table([view]))
 
 
-@tasks.command()
+@calls.command()
 @CALL
 @click.option("--follow", "-f", is_flag=True, help="Go on until the call has ended.")
 @click.option("--attempt", type=POSITIVE, help="The attempt. [default: the last]")
@@ -362,9 +362,9 @@ def logs(face: Face, name: str, **which: Any) -> None:
 
     \b
     Examples:
-      holdfast tasks logs 06ch2v8wq1m4kz7d9x3t.17
-      holdfast tasks logs 06ch2v8wq1m4kz7d9x3t.17 --attempt 1 --stream stderr
-      holdfast tasks logs -f 06ch2v8wq1m4kz7d9x3t.17
+      holdfast calls logs 06ch2v8wq1m4kz7d9x3t.17
+      holdfast calls logs 06ch2v8wq1m4kz7d9x3t.17 --attempt 1 --stream stderr
+      holdfast calls logs -f 06ch2v8wq1m4kz7d9x3t.17
     """
     word, index = read_call_name(name)
     if index is None:
@@ -388,7 +388,7 @@ def copy_output(client: Client, set_id: str, index: int, **which: Any) -> None:
         note(f"{count_of(missing, 'byte')} are not in the controller's copy (log_keep_mb)")
 
 
-@tasks.command()
+@calls.command()
 @CALL
 @talks
 def why(face: Face, name: str) -> None:
@@ -396,7 +396,7 @@ def why(face: Face, name: str) -> None:
 
     \b
     Example:
-      holdfast tasks why 06ch2v8wq1m4kz7d9x3t.17
+      holdfast calls why 06ch2v8wq1m4kz7d9x3t.17
     """
     word, index = read_call_name(name)
     if index is None:
@@ -412,7 +412,7 @@ def why(face: Face, name: str) -> None:
     face.show({"call": name, "state": call.state, "lines": call.why}, "\n".join(lines))
 
 
-@tasks.command()
+@calls.command()
 @click.argument("function", metavar="MODULE:FUNCTION")
 @click.argument("arguments", metavar="[ARGUMENTS]", default="{}")
 @click.option("--app", help="The app that hosts list. [default: of the module]")
@@ -445,9 +445,9 @@ def call(
 
     \b
     Examples:
-      holdfast tasks call mytasks:double '{"x": 3}'
-      holdfast tasks call mytasks:double '{"x": 3}' --workdir .
-      holdfast tasks call mytasks:render '{"prompt": "a fjord"}' --gpus 1
+      holdfast calls call mytasks:double '{"x": 3}'
+      holdfast calls call mytasks:double '{"x": 3}' --workdir .
+      holdfast calls call mytasks:render '{"prompt": "a fjord"}' --gpus 1
     """
     check_arguments(arguments)
     known = not no_import and ":" in function
@@ -465,7 +465,7 @@ def call(
         if result is None:
             raise TimeoutError(
                 f"call {made.id}.0 has not ended after {timeout}; it goes on: "
-                f"`holdfast tasks why {made.id}.0` says where it is"
+                f"`holdfast calls why {made.id}.0` says where it is"
             )
     done = result.state == 1
     plain = {"call": f"{made.id}.0", **as_plain(result)}

@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 import msgspec
 import pytest
 
-from holdfast.cli.calls.tasks import rate_text
+from holdfast.cli.calls.calls import rate_text
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.wire.calls import (
     CallFailureView,
@@ -66,19 +66,19 @@ def test_sets_are_listed_with_counts_and_rate(stub: Stub) -> None:
     began = time.time() - 60
     recent = view(created_at=began, ended_at=began + 5)
     stub.on("GET /v1/call-sets", Answer({"items": [recent], "next": None}))
-    done = stub.run("tasks", "--project", "film")
+    done = stub.run("calls", "--project", "film")
     assert done.exit_code == 0, done.stderr
     head, row = done.stdout.splitlines()
     assert head.split()[:4] == ["ID", "FUNCTION", "STATE", "DONE"]
     words = row.split()
     assert words[:6] == [SET, "mytasks:double", "failed", "9/10", "1", "2/s"]
     assert "project=film" in stub.requests[0].path
-    assert json.loads(stub.run("tasks", "--json").stdout)[0]["id"] == SET
+    assert json.loads(stub.run("calls", "--json").stdout)[0]["id"] == SET
 
 
 def test_no_sets_say_what_to_do(stub: Stub) -> None:
     stub.on("GET /v1/call-sets", Answer({"items": [], "next": None}))
-    assert "holdfast tasks call" in stub.run("tasks").stdout
+    assert "holdfast calls call" in stub.run("calls").stdout
 
 
 def test_states_and_rates_of_sets() -> None:
@@ -96,7 +96,7 @@ def test_a_set_is_shown_with_its_failed_calls(stub: Stub) -> None:
     stub.on(f"GET /v1/call-sets/{SET}", Answer(view()))
     failed = CallResults(results=[result(7, 2, ERROR, "ValueError: no")], ended=True)
     stub.on(f"GET /v1/call-sets/{SET}/results", Answer(failed))
-    shown = stub.run("tasks", "show", SET).stdout
+    shown = stub.run("calls", "show", SET).stdout
     assert "10 of 10 ended, 1 failed" in shown
     assert f"{SET}.7: ValueError: no" in shown
 
@@ -104,15 +104,15 @@ def test_a_set_is_shown_with_its_failed_calls(stub: Stub) -> None:
 def test_a_call_is_shown_with_its_chain(stub: Stub) -> None:
     chain = [CallFailureView(attempt=1, host="h1", cause="stalled", reason="no beat for 120 s")]
     stub.on(f"GET /v1/call-sets/{SET}/calls/3", Answer(call(failures=chain, value=ERROR)))
-    shown = stub.run("tasks", "show", f"{SET}.3").stdout
+    shown = stub.run("calls", "show", f"{SET}.3").stdout
     assert "attempt 1 on h1: stalled: no beat for 120 s" in shown
     assert shown.rstrip().endswith("ValueError: no")
 
 
 def test_why_of_a_failed_call_says_its_reason_once(stub: Stub) -> None:
-    why = [CallWhyLine(code="ended", message="it failed: no 4", hint=f"tasks retry {SET}.3")]
+    why = [CallWhyLine(code="ended", message="it failed: no 4", hint=f"calls retry {SET}.3")]
     stub.on(f"GET /v1/call-sets/{SET}/calls/3", Answer(call(reason="no 4", why=why)))
-    said = stub.run("tasks", "why", f"{SET}.3").stdout
+    said = stub.run("calls", "why", f"{SET}.3").stdout
     assert said.splitlines() == ["failed: no 4", f"  tasks retry {SET}.3"]
 
 
@@ -125,13 +125,13 @@ def test_why_says_each_line_and_its_hint(stub: Stub) -> None:
         )
     ]
     stub.on(f"GET /v1/call-sets/{SET}/calls/3", Answer(call(state="ready", why=why)))
-    said = stub.run("tasks", "why", f"{SET}.3").stdout
+    said = stub.run("calls", "why", f"{SET}.3").stdout
     assert said.splitlines() == [
         "ready",
         "- no live host lists app mytasks",
         "  holdfast agent --app mytasks",
     ]
-    refused = stub.run("tasks", "why", SET)
+    refused = stub.run("calls", "why", SET)
     assert refused.exit_code == 2
     assert f"{SET}.0" in refused.stderr
 
@@ -140,11 +140,11 @@ def test_results_are_lines_and_a_failure_is_the_exit_code(stub: Stub) -> None:
     first = CallResults(results=[result(0)], next=1)
     last = CallResults(results=[result(1, 2, ERROR, "ValueError: no")], next=2, ended=True)
     stub.on(f"GET /v1/call-sets/{SET}/results", Answer(first), Answer(last))
-    done = stub.run("tasks", "results", SET)
+    done = stub.run("calls", "results", SET)
     assert done.stdout.splitlines() == ["0\t6", "1\tfailed: ValueError: no"]
     assert done.exit_code == 1
     stub.on(f"GET /v1/call-sets/{SET}/results", Answer(first), Answer(last))
-    lines = stub.run("tasks", "results", SET, "--json").stdout.splitlines()
+    lines = stub.run("calls", "results", SET, "--json").stdout.splitlines()
     assert json.loads(lines[0]) == {
         "index": 0,
         "state": "succeeded",
@@ -156,7 +156,7 @@ def test_results_are_lines_and_a_failure_is_the_exit_code(stub: Stub) -> None:
 
 def test_a_set_is_cancelled_whole_or_by_call(stub: Stub) -> None:
     stub.on(f"POST /v1/call-sets/{SET}/cancel", Answer(view()))
-    stub.run("tasks", "cancel", SET, f"{SET}.4", "--reason", "wrong")
+    stub.run("calls", "cancel", SET, f"{SET}.4", "--reason", "wrong")
     bodies = [msgspec.json.decode(r.body, type=CallsChange) for r in stub.requests]
     assert bodies == [CallsChange(reason="wrong"), CallsChange(indices=[4], reason="wrong")]
 
@@ -166,18 +166,18 @@ def test_retry_of_the_failed_names_them(stub: Stub) -> None:
     stub.on(f"GET /v1/call-sets/{SET}/results", Answer(failed))
     stub.on(f"GET /v1/call-sets/{SET}", Answer(view()))
     stub.on(f"POST /v1/call-sets/{SET}/retry", Answer(view()))
-    assert stub.run("tasks", "retry", SET, "--failed").exit_code == 0
+    assert stub.run("calls", "retry", SET, "--failed").exit_code == 0
     assert msgspec.json.decode(stub.requests[-1].body, type=CallsChange).indices == [2, 5]
-    stub.run("tasks", "retry", SET)
+    stub.run("calls", "retry", SET)
     assert msgspec.json.decode(stub.requests[-1].body, type=CallsChange).indices is None
 
 
 def test_a_set_is_found_by_the_beginning_of_its_id(stub: Stub) -> None:
     stub.on("GET /v1/call-sets", Answer({"items": [view(), view(id="1" * 20)], "next": None}))
     stub.on(f"POST /v1/call-sets/{SET}/cancel", Answer(view()))
-    assert stub.run("tasks", "cancel", SET[:5]).exit_code == 0
-    assert stub.run("tasks", "cancel", "@last").exit_code == 0
-    missing = stub.run("tasks", "cancel", "2")
+    assert stub.run("calls", "cancel", SET[:5]).exit_code == 0
+    assert stub.run("calls", "cancel", "@last").exit_code == 0
+    missing = stub.run("calls", "cancel", "2")
     assert missing.exit_code == 3
 
 
@@ -190,7 +190,7 @@ def test_call_submits_one_and_waits(stub: Stub) -> None:
     stub.on(f"GET /v1/call-sets/{SET}/calls/0", Answer(call))
     words = ["--gpus", "1", "--model", "qwen", "--time-limit", "2m", "--max-retries", "2"]
     words += ["--host-label", "rack=!b12", "--host-label", "disk=fast"]
-    done = stub.run("tasks", "call", "mytasks:double", '{"x": 3}', *words)
+    done = stub.run("calls", "call", "mytasks:double", '{"x": 3}', *words)
     assert (done.exit_code, done.stdout) == (0, "6\n")
     assert "waiting: no host (start one)" in done.stderr
     sent = msgspec.json.decode(stub.requests[0].body, type=NewCallSet)
@@ -220,17 +220,17 @@ def test_call_has_what_its_function_declares_and_the_options_over_it(
     stub.on("POST /v1/call-sets", Answer(view(), 201))
     name = "declared_app:render"
     words = ["--no-wait", "--time-limit", "9s", "--host-label", "rack=!b12"]
-    done = stub.run("tasks", "call", name, *words)
+    done = stub.run("calls", "call", name, *words)
     assert (done.exit_code, "cannot be imported" in done.stderr) == (0, False)
     spec = msgspec.json.decode(stub.requests[-1].body, type=NewCallSet).spec
     assert (spec.function, spec.time_limit_seconds, spec.model, spec.gpus) == (name, 9.0, "qwen", 1)
     assert spec.host_labels == {"disk": "fast", "rack": "!b12"}
     assert spec.retry is not None
     assert spec.retry.max_retries == 3
-    stub.run("tasks", "call", name, "--no-wait", "--no-import")
+    stub.run("calls", "call", name, "--no-wait", "--no-import")
     bare = msgspec.json.decode(stub.requests[-1].body, type=NewCallSet).spec
     assert bare == FunctionSpec(function=name)
-    missing = stub.run("tasks", "call", "nowhere_app:f", "--no-wait")
+    missing = stub.run("calls", "call", "nowhere_app:f", "--no-wait")
     assert missing.exit_code == 0
     assert "not those that the function declares: ModuleNotFoundError" in missing.stderr
 
@@ -239,7 +239,7 @@ def test_a_failed_call_shows_its_traceback_and_exits_with_1(stub: Stub) -> None:
     stub.on("POST /v1/call-sets", Answer(view(), 201))
     failed = CallResults(results=[result(0, 2, ERROR, "ValueError: no")], ended=True)
     stub.on(f"GET /v1/call-sets/{SET}/results", Answer(failed))
-    done = stub.run("tasks", "call", "mytasks:double")
+    done = stub.run("calls", "call", "mytasks:double")
     assert done.exit_code == 1
     assert "failed: ValueError: no\nTraceback" in done.stdout
 
@@ -256,7 +256,7 @@ def test_a_failed_call_shows_its_traceback_and_exits_with_1(stub: Stub) -> None:
 def test_a_bad_call_is_refused_before_it_is_sent(
     stub: Stub, words: tuple[str, ...], said: str
 ) -> None:
-    done = stub.run("tasks", "call", *words)
+    done = stub.run("calls", "call", *words)
     assert done.exit_code == 2
     assert said in done.stderr
     assert stub.requests == []
@@ -282,10 +282,10 @@ def test_output_of_a_call_goes_where_it_went(stub: Stub) -> None:
         f"GET /v1/call-sets/{SET}/calls/3/logs",
         Answer(events(*lines_told, ("end", {"attempt": 2})), kind="text/event-stream"),
     )
-    done = stub.run("tasks", "logs", f"{SET}.3", "--attempt", "2")
+    done = stub.run("calls", "logs", f"{SET}.3", "--attempt", "2")
     assert (done.exit_code, done.stdout) == (0, "out\nmore\n")
     assert done.stderr.startswith("err\n")
     assert "7 bytes are not in the controller's copy" in done.stderr
     assert "attempt=2" in stub.requests[0].path
-    assert stub.run("tasks", "logs", SET).exit_code == 2
-    assert stub.run("tasks", "show", SET, "--logs").exit_code == 2
+    assert stub.run("calls", "logs", SET).exit_code == 2
+    assert stub.run("calls", "show", SET, "--logs").exit_code == 2
