@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.tasks.connection import CONNECTION
+from holdfast.functions.connection import CONNECTION
 from tests.gpu.conftest import GIB, ROOT, Gpu, Notes, task_environment
 from tests.system.cluster import Cluster
 from tests.waits import wait_until

@@ -245,7 +245,9 @@ class Host:
 
     def executor_pids(self) -> list[int]:
         """Living processes that run calls."""
-        return [pid for pid in self.marked_pids() if b"holdfast.tasks.executor" in read_words(pid)]
+        return [
+            pid for pid in self.marked_pids() if b"holdfast.functions.executor" in read_words(pid)
+        ]
 
     def kill_guardian(self) -> None:
         """kill -9 of the guardian alone."""

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.workflows.values import RunState
-from holdfast.tasks.connection import CONNECTION
+from holdfast.functions.connection import CONNECTION
 from tests.system.cluster import Cluster
 from tests.waits import stretch
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.tasks.connection import CONNECTION
-from holdfast.tasks.failures import CallFailed
+from holdfast.functions.connection import CONNECTION
+from holdfast.functions.failures import CallFailed
 from tests.system.cluster import Cluster
 from tests.waits import stretch, wait_until
 

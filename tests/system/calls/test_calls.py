@@ -14,8 +14,8 @@ import holdfast
 from holdfast.core.calls.values import MAX_INLINE_BYTES
 from holdfast.core.spec import JobSpec
 from holdfast.errors import ValidationError
-from holdfast.tasks import CallCancelled, CallFailed
-from holdfast.tasks.connection import CONNECTION
+from holdfast.functions import CallCancelled, CallFailed
+from holdfast.functions.connection import CONNECTION
 from tests.system.cluster import Cluster
 from tests.waits import Patience, stretch, wait_until
 

@@ -22,10 +22,10 @@ CALLS = 5000
 APP = """
 import time
 
-import holdfast.tasks
+import holdfast.functions
 
 
-@holdfast.tasks.task
+@holdfast.functions.task
 def double(x: int) -> int:
     time.sleep(0.001)
     return 2 * x

@@ -45,7 +45,7 @@ class ExecutorHome(msgspec.Struct, frozen=True, kw_only=True):
 
     def make_command(self) -> list[str]:
         """Return the argv of an executor."""
-        return [self.python, "-P", "-m", "holdfast.tasks.executor"]
+        return [self.python, "-P", "-m", "holdfast.functions.executor"]
 
     def find_path(self, order: LaunchOrder, work: str) -> str:
         """Return the folder from which an executor imports: its work folder where its code was

@@ -237,7 +237,7 @@ class Guard:
                 return _name_job(f"call set {set_id}", set_id, view.owner, view.spec.project)
         raise Unauthorized(
             "this is the token of an executor, which acts only for a call that it runs, through "
-            "`holdfast.task` or `holdfast.tasks`"
+            "`holdfast.task` or `holdfast.functions`"
         )
 
     async def _look_up_token(self, digest: bytes) -> TokenRecord:

@@ -291,7 +291,7 @@ def test_an_executors_command_is_the_agents(commands: Commands, line: Line, tmp_
     commands.carry_out(SyncAnswer(launch=[asked]), started_at=read_boottime(), newest=True)
     launched = line.said.pop()
     assert isinstance(launched, LaunchTask)
-    assert launched.argv == ["/py", "-P", "-m", "holdfast.tasks.executor"]
+    assert launched.argv == ["/py", "-P", "-m", "holdfast.functions.executor"]
     assert launched.cwd == "/app"
     place = Path(launched.env["HOLDFAST_CALLS_PLACE"])
     assert place.read_bytes() == bytes(PLACE_BYTES)

@@ -12,10 +12,10 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError
-from holdfast.tasks.codec import CONTEXT, CallCodec
-from holdfast.tasks.declare import TaskFunction
-from holdfast.tasks.executor.files import AppFiles
-from holdfast.tasks.running import context
+from holdfast.functions.codec import CONTEXT, CallCodec
+from holdfast.functions.declare import TaskFunction
+from holdfast.functions.executor.files import AppFiles
+from holdfast.functions.running import context
 from holdfast.wire.calls import CallError
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import weakref
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.errors import HoldfastError
-from holdfast.tasks.connection import CONNECTION
+from holdfast.functions.connection import CONNECTION
 
 if TYPE_CHECKING:
     from holdfast.client.synchronous import Client

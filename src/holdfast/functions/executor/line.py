@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.bounds import UNREADABLE
 from holdfast.errors import ValidationError
-from holdfast.tasks.executor.hand import Hand
+from holdfast.functions.executor.hand import Hand
 from holdfast.wire.calls import AgentFrame, BlobDone, CallSave, ExecutorFrame, SaveDone
 from holdfast.wire.frames import FrameReader, encode_frame
 

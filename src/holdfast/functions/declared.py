@@ -1,4 +1,4 @@
-"""`python -m holdfast.tasks.declared MODULE:FUNCTION FD`: write a function's declaration, as JSON,
+"""`python -m holdfast.functions.declared MODULE:FUNCTION FD`: write a function's declaration, as JSON,
 to a descriptor.
 
 A process of its own imports the module, because the code of the user may print, exit or hang.
@@ -10,7 +10,7 @@ import sys
 
 import msgspec
 
-from holdfast.tasks.declare import TaskFunction
+from holdfast.functions.declare import TaskFunction
 
 
 def main() -> int:

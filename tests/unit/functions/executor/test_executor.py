@@ -16,8 +16,8 @@ import pytest
 
 from holdfast.core.calls.batches import choose_want
 from holdfast.core.calls.large import LargeValue, write_arguments
-from holdfast.tasks.executor import line
-from holdfast.tasks.executor.hand import Hand
+from holdfast.functions.executor import line
+from holdfast.functions.executor.hand import Hand
 from holdfast.wire.calls import (
     PHASE_CALLING,
     PHASE_IDLE,
@@ -33,7 +33,7 @@ from holdfast.wire.calls import (
     ModelLoad,
     SaveDone,
 )
-from tests.unit.tasks.executor.scripted_agent import ScriptedAgent, error_of
+from tests.unit.functions.executor.scripted_agent import ScriptedAgent, error_of
 from tests.waits import wait_until
 
 Start = Callable[..., ScriptedAgent]
@@ -524,7 +524,7 @@ def test_a_small_batch_alone_is_nothing_to_tell_at_once() -> None:
 
 BEHIND = """
 import time
-from holdfast.tasks.running import context
+from holdfast.functions.running import context
 @holdfast.task
 def wait(path: str, call: str = "") -> str:
     with context().waiting_for(call):

@@ -1,5 +1,5 @@
 """An executor: one warm process in one slot, which runs calls of Python functions one after the
-other. Its agent starts it (`python -m holdfast.tasks.executor`).
+other. Its agent starts it (`python -m holdfast.functions.executor`).
 
     __main__.py    the process: environment, streams, signals
     runner.py      calls, one after the other, and when the process goes

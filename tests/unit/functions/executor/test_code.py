@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.tasks.executor.files import AppFiles
+from holdfast.functions.executor.files import AppFiles
 from holdfast.wire.calls import PHASE_IDLE, PHASE_LOADING, PHASE_UNABLE
-from tests.unit.tasks.executor.scripted_agent import ScriptedAgent, error_of
+from tests.unit.functions.executor.scripted_agent import ScriptedAgent, error_of
 
 Start = Callable[..., ScriptedAgent]
 APP = """

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.wire.calls import PHASE_UNLOADING
-from tests.unit.tasks.executor.scripted_agent import ScriptedAgent, error_of
+from tests.unit.functions.executor.scripted_agent import ScriptedAgent, error_of
 
 APP = """
 import asyncio, atexit, contextlib, contextvars, faulthandler, io, json, multiprocessing, os, resource

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 from holdfast.client.methods.calls import make_set_id
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.errors import Conflict, HoldfastError, NotFound
-from holdfast.tasks.connection import CONNECTION
-from holdfast.tasks.presence import PRESENCE
+from holdfast.functions.connection import CONNECTION
+from holdfast.functions.presence import PRESENCE
 
 if TYPE_CHECKING:
     from holdfast.client.synchronous import Client
-    from holdfast.tasks.presence import OpenedSet
+    from holdfast.functions.presence import OpenedSet
 
 MAX_CALLS = 10_000
 MAX_IDLE_SECONDS = 600.0

@@ -19,11 +19,11 @@ from holdfast.core.bundles.code import CodeRef
 from holdfast.core.calls.values import CallState, FunctionSpec
 from holdfast.core.ids import TaskKey
 from holdfast.errors import Conflict, NotFound, ValidationError
-from holdfast.tasks import CallCancelled, CallFailed, TaskFunction, patience
-from holdfast.tasks.connection import CONNECTION, CallsConnection
-from holdfast.tasks.presence import Presence
-from holdfast.tasks.running import CallContext, enter
-from holdfast.tasks.submitting import close_all
+from holdfast.functions import CallCancelled, CallFailed, TaskFunction, patience
+from holdfast.functions.connection import CONNECTION, CallsConnection
+from holdfast.functions.presence import Presence
+from holdfast.functions.running import CallContext, enter
+from holdfast.functions.submitting import close_all
 from holdfast.wire.bearer import make_job_token
 from holdfast.wire.calls import CallResult, CallResults, CallView, CallWhyLine
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.errors import NotFound, ValidationError
-from holdfast.tasks.models import SHELF, ModelShelf, WarmModel, model
+from holdfast.functions.models import SHELF, ModelShelf, WarmModel, model
 from holdfast.wire.calls import ModelLimits
 
 

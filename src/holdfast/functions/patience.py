@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 from holdfast.errors import Conflict, HoldfastError
-from holdfast.tasks.connection import CONNECTION
-from holdfast.tasks.running import context
+from holdfast.functions.connection import CONNECTION
+from holdfast.functions.running import context
 
 if TYPE_CHECKING:
     from holdfast.wire.calls import CallView
@@ -22,7 +22,7 @@ NEVER = "waits_for_itself"
 ORDINARY = ("behind", "executor_starts", "ready", "running")
 """Codes of `why` that only ask for patience."""
 
-_log = logging.getLogger("holdfast.tasks")
+_log = logging.getLogger("holdfast.functions")
 
 
 class Patience:

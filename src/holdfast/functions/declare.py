@@ -17,14 +17,14 @@ from holdfast.core.bundles.code import CodeRef
 from holdfast.core.calls.texts import shorten
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.errors import ValidationError
-from holdfast.tasks.code import bring_code
-from holdfast.tasks.codec import CONTEXT, CallCodec
-from holdfast.tasks.connection import CONNECTION
-from holdfast.tasks.handles import CallHandle
-from holdfast.tasks.mapping import MapResults
-from holdfast.tasks.models import SHELF, WarmModel
-from holdfast.tasks.running import context
-from holdfast.tasks.submitting import OpenSet
+from holdfast.functions.code import bring_code
+from holdfast.functions.codec import CONTEXT, CallCodec
+from holdfast.functions.connection import CONNECTION
+from holdfast.functions.handles import CallHandle
+from holdfast.functions.mapping import MapResults
+from holdfast.functions.models import SHELF, WarmModel
+from holdfast.functions.running import context
+from holdfast.functions.submitting import OpenSet
 from holdfast.wire.mismatch import locate, say_mismatch
 
 MAX_PRIORITY = 100

@@ -6,7 +6,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from holdfast.tasks.running import context
+from holdfast.functions.running import context
 from holdfast.wire.bearer import name_call_set, read_job_token
 
 if TYPE_CHECKING:

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 from holdfast.client.methods.calls import CHUNK_BYTES, CHUNK_CALLS, make_set_id
 from holdfast.core.calls.values import FunctionSpec
 from holdfast.errors import HoldfastError
-from holdfast.tasks.codec import CallCodec
-from holdfast.tasks.connection import CONNECTION
-from holdfast.tasks.failures import CallFailed
-from holdfast.tasks.handles import ask_results, read_outcome
-from holdfast.tasks.patience import Patience, choose_wait_seconds
-from holdfast.tasks.presence import PRESENCE
+from holdfast.functions.codec import CallCodec
+from holdfast.functions.connection import CONNECTION
+from holdfast.functions.failures import CallFailed
+from holdfast.functions.handles import ask_results, read_outcome
+from holdfast.functions.patience import Patience, choose_wait_seconds
+from holdfast.functions.presence import PRESENCE
 from holdfast.wire.calls import CallResult
 
 if TYPE_CHECKING:
-    from holdfast.tasks.presence import OpenedSet
+    from holdfast.functions.presence import OpenedSet
 
 R = TypeVar("R")
 AHEAD_CALLS = 50_000

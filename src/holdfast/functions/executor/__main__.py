@@ -1,4 +1,4 @@
-"""The process of an executor: `python -m holdfast.tasks.executor`, started by its agent."""
+"""The process of an executor: `python -m holdfast.functions.executor`, started by its agent."""
 
 import os
 import sys
@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 
 from holdfast.core.calls.values import ExecutorLimits
-from holdfast.tasks.executor.files import find_modules_of
-from holdfast.tasks.executor.hand import Hand
-from holdfast.tasks.executor.place import PlaceWriter
-from holdfast.tasks.executor.runner import CallRunner, RunnerPlaces
+from holdfast.functions.executor.files import find_modules_of
+from holdfast.functions.executor.hand import Hand
+from holdfast.functions.executor.place import PlaceWriter
+from holdfast.functions.executor.runner import CallRunner, RunnerPlaces
 
 _EXIT_SECONDS = 5.0
 

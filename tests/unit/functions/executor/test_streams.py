@@ -6,7 +6,7 @@ import io
 import sys
 from typing import Any
 
-from holdfast.tasks.executor.streams import MarkedStream
+from holdfast.functions.executor.streams import MarkedStream
 from tests.waits import run_patiently
 
 SET = "0123456789abcdefghjk"
@@ -67,7 +67,7 @@ def test_a_call_is_named_before_what_writes_past_its_stream() -> None:
 
 CHILD = f"""
 import os, subprocess, sys
-from holdfast.tasks.executor.streams import mark_streams
+from holdfast.functions.executor.streams import mark_streams
 for start in (lambda: subprocess.run(["echo", "x"]), lambda: os.system("echo x")):
     for stream in mark_streams():
         stream.begin_call("{SET}", 0, 1)

@@ -22,9 +22,9 @@ from holdfast.core.calls.large import fill_arguments
 from holdfast.core.calls.texts import lengthen, shorten
 from holdfast.core.calls.values import ExecutorLimits
 from holdfast.errors import HoldfastError, NotFound, Unavailable, ValidationError
-from holdfast.tasks.executor.checkpoints import HostedCheckpoint
-from holdfast.tasks.executor.files import AppFiles
-from holdfast.tasks.executor.functions import (
+from holdfast.functions.executor.checkpoints import HostedCheckpoint
+from holdfast.functions.executor.files import AppFiles
+from holdfast.functions.executor.functions import (
     NOT_A_TASK,
     CallRefused,
     CoroutineRunner,
@@ -32,12 +32,12 @@ from holdfast.tasks.executor.functions import (
     HostedFunction,
     describe_error,
 )
-from holdfast.tasks.executor.guard import UserGuard
-from holdfast.tasks.executor.hand import Hand, HeldBatch
-from holdfast.tasks.executor.line import AgentLine
-from holdfast.tasks.executor.place import PlaceWriter
-from holdfast.tasks.models import SHELF
-from holdfast.tasks.running import CallContext, enter
+from holdfast.functions.executor.guard import UserGuard
+from holdfast.functions.executor.hand import Hand, HeldBatch
+from holdfast.functions.executor.line import AgentLine
+from holdfast.functions.executor.place import PlaceWriter
+from holdfast.functions.models import SHELF
+from holdfast.functions.running import CallContext, enter
 from holdfast.wire.calls import (
     PHASE_CALLING,
     PHASE_IDLE,

@@ -25,7 +25,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from holdfast.tasks.executor.streams import MarkedStream, mark_streams
+from holdfast.functions.executor.streams import MarkedStream, mark_streams
 
 _NUMBERS = tuple(n for n in range(1, 32) if n not in (signal.SIGKILL, signal.SIGSTOP))
 _OWN = (signal.SIGTERM, signal.SIGINT)

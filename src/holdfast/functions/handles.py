@@ -8,11 +8,11 @@ from typing import Any, Generic, TypeVar
 
 from holdfast.core.calls.texts import lengthen
 from holdfast.core.calls.values import CallState
-from holdfast.tasks.codec import CallCodec
-from holdfast.tasks.connection import CONNECTION
-from holdfast.tasks.failures import CallFailed, read_failure
-from holdfast.tasks.patience import Patience, choose_wait_seconds, find_hold_up
-from holdfast.tasks.running import context
+from holdfast.functions.codec import CallCodec
+from holdfast.functions.connection import CONNECTION
+from holdfast.functions.failures import CallFailed, read_failure
+from holdfast.functions.patience import Patience, choose_wait_seconds, find_hold_up
+from holdfast.functions.running import context
 from holdfast.wire.calls import CallResult, CallResults
 
 R = TypeVar("R")

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from holdfast.errors import ValidationError
-from holdfast.tasks.codec import CallCodec
+from holdfast.functions.codec import CallCodec
 
 
 class Crop(msgspec.Struct):

@@ -11,12 +11,12 @@ order of their ends.
     list(double.map(range(1000)))   # results in the order of the items
 """
 
-from holdfast.tasks.declare import TaskFunction, task
-from holdfast.tasks.failures import CallCancelled, CallFailed
-from holdfast.tasks.handles import CallHandle, as_completed
-from holdfast.tasks.mapping import MapResults
-from holdfast.tasks.models import WarmModel, model
-from holdfast.tasks.running import CallContext, context
+from holdfast.functions.declare import TaskFunction, task
+from holdfast.functions.failures import CallCancelled, CallFailed
+from holdfast.functions.handles import CallHandle, as_completed
+from holdfast.functions.mapping import MapResults
+from holdfast.functions.models import WarmModel, model
+from holdfast.functions.running import CallContext, context
 
 __all__ = [
     "CallCancelled",

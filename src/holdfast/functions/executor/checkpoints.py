@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 
 from holdfast.errors import Unavailable, ValidationError
-from holdfast.tasks.executor.line import AgentLine
+from holdfast.functions.executor.line import AgentLine
 from holdfast.wire.calls import CallSave
 
 

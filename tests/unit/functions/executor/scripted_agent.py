@@ -68,7 +68,7 @@ class ScriptedAgent:
             "HOLDFAST_HOST_NAME": "box",
         }
         with (folder / "stdout").open("wb") as out, (folder / "stderr").open("wb") as err:
-            argv = [sys.executable, "-P", "-m", "holdfast.tasks.executor"]
+            argv = [sys.executable, "-P", "-m", "holdfast.functions.executor"]
             self.process = subprocess.Popen(argv, env=env, cwd=folder, stdout=out, stderr=err)
 
     # ---- the line

@@ -10,8 +10,8 @@ import msgspec
 
 from holdfast.core.bundles.code import CodeRef
 from holdfast.core.calls.values import FunctionSpec
-from holdfast.tasks.connection import CONNECTION
-from holdfast.tasks.running import context
+from holdfast.functions.connection import CONNECTION
+from holdfast.functions.running import context
 from holdfast.wire.calls import APP_CODE
 
 _LOCK = threading.Lock()
