@@ -48,8 +48,8 @@ from holdfast.agent.orders.exchange import SyncExchange
 from holdfast.agent.orders.hearing import Hearing
 from holdfast.agent.orders.launches import Launcher, TaskPlaces
 from holdfast.agent.orders.starts import TaskStarts
-from holdfast.agent.sessions.hand import HandLine
-from holdfast.agent.sessions.home import Sessions
+from holdfast.agent.sessions.guardian_line import GuardianSessionLine
+from holdfast.agent.sessions.session_server import SessionServer
 from holdfast.agent.tasks.table import TaskTable
 from holdfast.agent.uplink.calls import CALL_SECONDS, ControllerCalls
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers
@@ -170,9 +170,9 @@ class Agent:
         self._cache_keeper = CacheKeeper(self._caches, self._table, self._tell_caches)
         self._shipper = LogShipper(self._calls, self._keeper.settle)
         self._calls.answered = self._shipper.note_answer
-        self._sessions = Sessions(
+        self._sessions = SessionServer(
             self._table,
-            HandLine(self._ties.hand_fd),
+            GuardianSessionLine(self._ties.sessions_fd),
             self._http,
             self._calls,
             guardian_pid=self._ties.guardian_pid,

@@ -2,7 +2,7 @@
 
 The tasks are the guardian's children, so that an agent may crash, freeze or be upgraded meanwhile.
 The environment of its agent holds HOLDFAST_GUARDIAN_FD (the line of `wire.guardian`),
-HOLDFAST_HAND_FD (the line of `wire.sessions.guardian`), HOLDFAST_BEAT_FD and HOLDFAST_BEAT_SOCKET
+HOLDFAST_SESSIONS_FD (the line of `wire.sessions.guardian`), HOLDFAST_BEAT_FD and HOLDFAST_BEAT_SOCKET
 (the beat socket and its path, which outlive agents so that beats queue meanwhile),
 HOLDFAST_INCARNATION, HOLDFAST_GUARDIAN_PID, HOLDFAST_KEEPERS, HOLDFAST_HOST_MARK and
 HOLDFAST_GROUPS (for `home.sweep_after_guardian`), and HOLDFAST_MEMORY_LIMITS
@@ -201,7 +201,7 @@ class _Guardian:
             find_place=self._tasks.find_place,
             note=_note,
         )
-        self._agent.open_hand_line = sessions.open_line
+        self._agent.open_session_line = sessions.open_line
 
     def _make_agent(self, beat_path: str) -> AgentChild:
         env = {name: value for name, value in os.environ.items() if name not in Notifier.VARIABLES}

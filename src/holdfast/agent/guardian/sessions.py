@@ -39,14 +39,14 @@ from holdfast.wire.sessions.guardian import (
     MAX_PACKET_BYTES,
     CloseInput,
     ForgetSession,
-    HandAnswer,
-    HandRequest,
+    GuardianAnswer,
+    GuardianRequest,
     SessionOver,
     SessionStarted,
     SignalSession,
     StartSession,
     StopSession,
-    decode_hand_request,
+    decode_guardian_request,
     encode,
     name_terminal,
 )
@@ -128,7 +128,7 @@ class GuardianSessions:
         self._full_groups: list[TaskGroup] = []
         self._waiting: dict[TaskKey, Callable[[], None]] = {}
         self._line: socket.socket | None = None
-        self._unsent: deque[HandAnswer] = deque()
+        self._unsent: deque[GuardianAnswer] = deque()
 
     # ---- the line
 
@@ -178,11 +178,11 @@ class GuardianSessions:
             self.close_line()
             return
         try:
-            self._obey(decode_hand_request(data))
+            self._obey(decode_guardian_request(data))
         except UNREADABLE as error:
             self._note(f"a message of the agent about sessions is refused: {error}")
 
-    def _tell(self, answer: HandAnswer) -> None:
+    def _tell(self, answer: GuardianAnswer) -> None:
         self._unsent.append(answer)
         self._flush()
 
@@ -209,7 +209,7 @@ class GuardianSessions:
 
     # ---- what the agent asks
 
-    def _obey(self, asked: HandRequest) -> None:
+    def _obey(self, asked: GuardianRequest) -> None:
         if isinstance(asked, StartSession):
             self._begin(asked)
             return

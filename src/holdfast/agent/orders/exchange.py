@@ -16,7 +16,7 @@ from holdfast.agent.departure import Departure
 from holdfast.agent.host_facts import FactsReader
 from holdfast.agent.link import GuardianLink
 from holdfast.agent.orders.commands import Commands
-from holdfast.agent.sessions.home import Sessions
+from holdfast.agent.sessions.session_server import SessionServer
 from holdfast.agent.tasks.table import TaskTable
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers
 from holdfast.agent.uplink.identity import Registrar
@@ -56,7 +56,7 @@ class SyncExchange:
     checkpoints: CheckpointTransfers
     watching: WatchRunner
     log_reader: LogReader
-    sessions: Sessions
+    sessions: SessionServer
     abilities: Abilities
     apps: AppTrials
     telemetry: Telemetry

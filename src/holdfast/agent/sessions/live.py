@@ -24,7 +24,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.agent.sessions.dial import Dialled
-from holdfast.agent.sessions.hand import HandLine
+from holdfast.agent.sessions.guardian_line import GuardianSessionLine
 from holdfast.bounds import UNREADABLE
 from holdfast.core.ids import TaskKey
 from holdfast.wire.sessions.frames import (
@@ -92,7 +92,7 @@ class LiveSession:
         session_id: str,
         key: TaskKey,
         life: str,
-        hand: HandLine,
+        guardian: GuardianSessionLine,
         *,
         stop: Callable[[], None],
         keyed: Callable[[], None],
@@ -107,7 +107,7 @@ class LiveSession:
         self.refusal: SessionStatus | None = None
         self.tty = False
         self.begun = asyncio.Event()
-        self._hand = hand
+        self._guardian = guardian
         self._stop = stop
         self._keyed = keyed
         self._gone = gone
@@ -325,7 +325,7 @@ class LiveSession:
             os.close(fd)
         self._taken = self._received
         self._unwritten.clear()
-        self._hand.say(CloseInput(id=self.id))
+        self._guardian.send(CloseInput(id=self.id))
 
     # ---- its links
 
@@ -414,7 +414,7 @@ class LiveSession:
             name = _decode_signal(payload).removeprefix("SIG")
             if name in _SIGNALS:
                 number = int(signal.Signals[f"SIG{name}"])
-                self._hand.say(SignalSession(id=self.id, signal=number))
+                self._guardian.send(SignalSession(id=self.id, signal=number))
 
     def _lose(self, link: UserLink, code: int) -> None:
         """Note that a link has ended."""

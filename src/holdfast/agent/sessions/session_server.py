@@ -22,7 +22,7 @@ from holdfast.agent.offload import run_aside
 from holdfast.agent.sessions.boxes import enter
 from holdfast.agent.sessions.dial import Dialled, dial
 from holdfast.agent.sessions.forwards import ForwardedConnection, ListenerLooks, connect_inside
-from holdfast.agent.sessions.hand import HandLine
+from holdfast.agent.sessions.guardian_line import GuardianSessionLine
 from holdfast.agent.sessions.listeners import ListeningAt
 from holdfast.agent.sessions.live import LiveSession
 from holdfast.agent.sessions.ssh import SSH_SERVER
@@ -35,7 +35,7 @@ from holdfast.process.syscalls import read_boottime
 from holdfast.wire.sessions.frames import LEFT, STATUS, frame_json
 from holdfast.wire.sessions.guardian import (
     ForgetSession,
-    HandAnswer,
+    GuardianAnswer,
     SessionOver,
     SessionStarted,
     StartSession,
@@ -74,7 +74,7 @@ def serve_files(pid: int) -> list[str]:
     return [sys.executable, "-I", "-m", "holdfast.work.files", "task", str(pid)]
 
 
-class Sessions:
+class SessionServer:
     """Holds the sessions of this host.
 
     http: makes connections to the controller. allowed: False where this host takes no sessions.
@@ -83,7 +83,7 @@ class Sessions:
     def __init__(
         self,
         table: TaskTable,
-        hand: HandLine,
+        guardian: GuardianSessionLine,
         http: AsyncHttp,
         calls: ControllerCalls,
         *,
@@ -92,7 +92,7 @@ class Sessions:
         linger_seconds: float = LINGER_SECONDS,
     ) -> None:
         self._table = table
-        self._hand = hand
+        self._guardian = guardian
         self._http = http
         self._calls = calls
         self._looks = ListenerLooks(guardian_pid)
@@ -108,7 +108,7 @@ class Sessions:
 
     def open(self) -> None:
         """Listen to the guardian, which tells of the sessions that an earlier agent began."""
-        self._hand.open(self._hear)
+        self._guardian.open(self._hear)
 
     def take(self, orders: Sequence[SessionOrder]) -> bool:
         """Carry out orders about sessions. Return True if any of the orders is new."""
@@ -149,7 +149,7 @@ class Sessions:
         except HoldfastError as error:
             log.warning(f"a session has no link: {error}", extra=about(order.key))
             if order.new:
-                self._hand.say(StopSession(id=order.session, grace_seconds=0.0))
+                self._guardian.send(StopSession(id=order.session, grace_seconds=0.0))
             return
         if isinstance(live, SessionStatus):
             if order.new and order.kind != "attach":
@@ -251,7 +251,7 @@ class Sessions:
         task, refused = self._table.get(order.key), self._check(order)
         if refused is not None or task is None:
             return refused or _REFUSED
-        if not self._hand.works:
+        if not self._guardian.works:
             old = "the guardian of this host is of a version without sessions; start the host anew"
             return SessionStatus(code="conflict", detail=old, status=409)
         env = {"HOLDFAST_SESSION": order.session}
@@ -267,7 +267,7 @@ class Sessions:
             argv, bare = enter(task.pid, argv), True
         live = self._make(order.session, order.key)
         self._stir(order.key, key_pressed=True)
-        self._hand.say(
+        self._guardian.send(
             StartSession(
                 id=order.session,
                 key=order.key,
@@ -300,12 +300,12 @@ class Sessions:
             session_id,
             key,
             self._life,
-            self._hand,
+            self._guardian,
             keyed=lambda: self._stir(key, key_pressed=True),
             stop=lambda: (
                 None
                 if log_path
-                else self._hand.say(StopSession(id=session_id, grace_seconds=_LEAVE_SECONDS))
+                else self._guardian.send(StopSession(id=session_id, grace_seconds=_LEAVE_SECONDS))
             ),
             gone=lambda: self._forget(session_id),
             linger_seconds=self._linger_seconds,
@@ -315,7 +315,7 @@ class Sessions:
 
     # ---- the guardian's answers
 
-    def _hear(self, answer: HandAnswer, fds: list[int]) -> None:
+    def _hear(self, answer: GuardianAnswer, fds: list[int]) -> None:
         live = self._live.get(answer.id)
         if isinstance(answer, SessionStarted):
             if live is None:
@@ -330,7 +330,7 @@ class Sessions:
                 )
                 self._run(self._report(answer.id, why))
             if live is None:
-                self._hand.say(ForgetSession(id=answer.id))
+                self._guardian.send(ForgetSession(id=answer.id))
             elif live.over is None:
                 live.take_over(answer)
 
@@ -346,13 +346,13 @@ class Sessions:
         for fd in fds:
             os.close(fd)
         self._torn.add(started.id)
-        self._hand.say(StopSession(id=started.id, grace_seconds=0.0))
+        self._guardian.send(StopSession(id=started.id, grace_seconds=0.0))
         self._run(self._report(started.id, SessionEnd(reason=_LOST_BYTES)))
         return None
 
     def _forget(self, session_id: str) -> None:
         self._live.pop(session_id, None)
-        self._hand.say(ForgetSession(id=session_id))
+        self._guardian.send(ForgetSession(id=session_id))
 
     async def _report(self, session_id: str, end: SessionEnd) -> None:
         """Tell the controller that a session is over. Where no report arrives, a sweep of the

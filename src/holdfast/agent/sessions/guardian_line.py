@@ -10,9 +10,9 @@ from collections.abc import Callable
 from holdfast.bounds import UNREADABLE
 from holdfast.wire.sessions.guardian import (
     MAX_PACKET_BYTES,
-    HandAnswer,
-    HandRequest,
-    decode_hand_answer,
+    GuardianAnswer,
+    GuardianRequest,
+    decode_guardian_answer,
     encode,
 )
 
@@ -21,7 +21,7 @@ log = logging.getLogger("holdfast.agent.sessions")
 _MOST_ENDS = 3
 
 
-class HandLine:
+class GuardianSessionLine:
     """The agent's end of the guardian's line about sessions.
 
     hear: called with each answer and the descriptors that came with it. The function that is called
@@ -31,7 +31,7 @@ class HandLine:
     def __init__(self, fd: int | None) -> None:
         self._socket = None if fd is None else socket.socket(fileno=fd)
         self._unsent: deque[bytes] = deque()
-        self._hear: Callable[[HandAnswer, list[int]], None] = lambda answer, fds: None
+        self._hear: Callable[[GuardianAnswer, list[int]], None] = lambda answer, fds: None
 
     @property
     def works(self) -> bool:
@@ -39,14 +39,14 @@ class HandLine:
         does not."""
         return self._socket is not None
 
-    def open(self, hear: Callable[[HandAnswer, list[int]], None]) -> None:
+    def open(self, hear: Callable[[GuardianAnswer, list[int]], None]) -> None:
         """Begin to listen to the guardian, and pass its answers to `hear`."""
         self._hear = hear
         if self._socket is not None:
             self._socket.setblocking(False)
             asyncio.get_running_loop().add_reader(self._socket.fileno(), self._read)
 
-    def say(self, request: HandRequest) -> None:
+    def send(self, request: GuardianRequest) -> None:
         """Send a message to the guardian."""
         if self._socket is not None:
             self._unsent.append(encode(request))
@@ -80,7 +80,7 @@ class HandLine:
                 asyncio.get_running_loop().remove_reader(self._socket.fileno())
                 return
             try:
-                self._hear(decode_hand_answer(data), fds)
+                self._hear(decode_guardian_answer(data), fds)
             except UNREADABLE as error:
                 log.error(f"a message about a session cannot be read: {error}")
                 for fd in fds:

@@ -1,4 +1,4 @@
-"""The places of this replica where a user's link waits for its host's."""
+"""Let the two ends of a session's link, a user's and a host's, meet at this replica."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 
-class Joint:
+class LinkMeeting:
     """The meeting of the two ends of a link at this replica: the host's end (a
     `http.sockets.Socket`), once it came, and whether both ends are done."""
 
@@ -17,26 +17,26 @@ class Joint:
         self.over = asyncio.Event()
 
 
-class Joints:
-    """The links whose two ends meet at this replica, by their ids."""
+class LinkMeetings:
+    """The links whose two ends meet at this replica, by the links' ids."""
 
     def __init__(self) -> None:
-        self._open: dict[str, Joint] = {}
+        self._open: dict[str, LinkMeeting] = {}
 
     @contextlib.contextmanager
-    def wait(self, link_id: str) -> Iterator[Joint]:
+    def wait(self, link_id: str) -> Iterator[LinkMeeting]:
         """Keep a place for the two ends of a link to meet, for as long as the block runs."""
-        joint = self._open[link_id] = Joint()
+        meeting = self._open[link_id] = LinkMeeting()
         try:
-            yield joint
+            yield meeting
         finally:
             del self._open[link_id]
-            joint.over.set()
-            if not joint.host_end.done():
-                joint.host_end.cancel()
+            meeting.over.set()
+            if not meeting.host_end.done():
+                meeting.host_end.cancel()
 
-    def find(self, link_id: str) -> Joint | None:
+    def find(self, link_id: str) -> LinkMeeting | None:
         """Return the place at which the user of a link waits for the host's end; None where no user
         waits at this replica."""
-        joint = self._open.get(link_id)
-        return joint if joint is not None and not joint.host_end.done() else None
+        meeting = self._open.get(link_id)
+        return meeting if meeting is not None and not meeting.host_end.done() else None
