@@ -19,7 +19,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from holdfast.agent.config import MARK_FILE
-from holdfast.agent.guardian.home import LOCK_FILE, SOCKET_RECORD, GuardianHome, read_group_homes
+from holdfast.agent.guardian.guardian_folder import (
+    LOCK_FILE,
+    SOCKET_RECORD,
+    GuardianFolder,
+    read_group_homes,
+)
 from holdfast.client import Client
 from holdfast.core.records import AttemptRecord, JobRecord
 from holdfast.process import table
@@ -308,7 +313,7 @@ class Host:
             if os.path.isdir(home):
                 os.rmdir(home)
         if (self.state / LOCK_FILE).exists():
-            GuardianHome(
+            GuardianFolder(
                 self.state
             ).close()  # removes what a killed guardian left outside its folder
         return [

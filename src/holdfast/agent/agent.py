@@ -21,8 +21,8 @@ from holdfast.agent.abilities import Abilities, Hindrances
 from holdfast.agent.bundles.code import CodeLaying
 from holdfast.agent.calls.apps import AppTrials
 from holdfast.agent.calls.blobs import BlobCarrier
+from holdfast.agent.calls.executor_paths import find_executor_paths
 from holdfast.agent.calls.executors import Executors
-from holdfast.agent.calls.home import find_executor_home
 from holdfast.agent.calls.lines import ExecutorLines
 from holdfast.agent.calls.places import CallWatches
 from holdfast.agent.calls.rooms import ModelRooms
@@ -187,11 +187,13 @@ class Agent:
     def _make_calls(self) -> None:
         """Make the parts that serve executors and their calls."""
         calls = self._calls
-        self._home = find_executor_home(self._config, self._ties.beat_socket)
+        self._executor_paths = find_executor_paths(self._config, self._ties.beat_socket)
         self._rooms = ModelRooms(
             self._table, self._probe, self._lines.find_declared, changed=self._lines.wake
         )
-        carrier = BlobCarrier(self._files, folder=self._home.blobs, token=lambda: calls.token)
+        carrier = BlobCarrier(
+            self._files, folder=self._executor_paths.blobs, token=lambda: calls.token
+        )
         self._executors = Executors(
             self._table,
             calls,
@@ -212,7 +214,7 @@ class Agent:
             beat_socket=self._ties.beat_socket,
             works=self._works,
             inherited=make_inherited(os.environ, self._config),
-            executors=self._home,
+            executors=self._executor_paths,
             host_words=describe_host(self._config.host_name, self._config.host_labels),
             controller=describe_controller(self._config.url, self._config.ca_file),
             folders=NamedFolders(
@@ -326,7 +328,7 @@ class Agent:
         self._departure.listen()
         self._table.open()
         make_private_folder(self._work_folder)
-        self._home.open()
+        self._executor_paths.open()
         await self._link.open(self._ties.guardian_fd, self._hear, self._departure.lose_line)
         sync = self._sync
         alone = end_when_alone(
@@ -365,7 +367,7 @@ class Agent:
             group.create_task(self._watching.run())
             group.create_task(self._memory.run())
             self._sessions.open()
-            await self._executors.open(self._home.socket)
+            await self._executors.open(self._executor_paths.socket)
             facts = await self._facts.read()
             self._launcher.host_gpus = len(facts.gpus)
             self._launcher.device_words = {g.index: g.word for g in facts.gpus if g.word}

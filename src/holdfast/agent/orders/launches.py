@@ -13,7 +13,7 @@ import msgspec
 from holdfast.agent.abilities import Hindrances
 from holdfast.agent.bundles.code import CodeLaying
 from holdfast.agent.bundles.setups import wrap_box, wrap_command
-from holdfast.agent.calls.home import ExecutorHome, make_place
+from holdfast.agent.calls.executor_paths import ExecutorPaths, make_place
 from holdfast.agent.containers.box import is_worth_mounting
 from holdfast.agent.containers.tasks import ContainerTasks
 from holdfast.agent.data.folders import NamedFolders
@@ -56,7 +56,7 @@ class TaskPlaces(msgspec.Struct, frozen=True, kw_only=True):
     beat_socket: str
     works: WorkFolders
     inherited: Mapping[str, str]
-    executors: ExecutorHome
+    executors: ExecutorPaths
     host_words: Mapping[str, str] = {}
     controller: Mapping[str, str] = {}
     folders: NamedFolders | None = None

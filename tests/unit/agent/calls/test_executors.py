@@ -18,8 +18,8 @@ import pytest
 
 from holdfast.agent.calls import executors as module
 from holdfast.agent.calls.apps import AppTrials
+from holdfast.agent.calls.executor_paths import ExecutorPaths, make_place
 from holdfast.agent.calls.executors import Executors
-from holdfast.agent.calls.home import ExecutorHome, make_place
 from holdfast.agent.calls.lines import ExecutorLine, ExecutorLines
 from holdfast.agent.calls.places import (
     LOAD_SECONDS,
@@ -165,7 +165,7 @@ class Rig:
         (folder / "pages.py").write_text(APP)
         self.table = TaskTable(folder)
         self.table.open()
-        self.home = ExecutorHome(
+        self.home = ExecutorPaths(
             folder=folder / "calls", socket=str(folder / "s"), path=str(folder)
         )
         self.home.open()
@@ -619,11 +619,11 @@ def test_a_strangers_line_is_closed(tmp_path: Path) -> None:
 
 
 def test_the_interpreter_of_executors_is_the_agents_own() -> None:
-    assert ExecutorHome(folder=Path("/x"), socket="/s").make_command()[0] == sys.executable
+    assert ExecutorPaths(folder=Path("/x"), socket="/s").make_command()[0] == sys.executable
 
 
 def test_an_executor_imports_the_code_that_was_brought_for_it(tmp_path: Path) -> None:
-    home = ExecutorHome(folder=tmp_path, socket="/s", path="/app")
+    home = ExecutorPaths(folder=tmp_path, socket="/s", path="/app")
     plain = LaunchOrder(
         key=KEY, attempt=1, name="n", queue="q", project="p", argv=[], watch=OWN,
         executor="pages-1", app="pages",

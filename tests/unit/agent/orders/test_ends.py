@@ -16,8 +16,8 @@ import pytest
 from holdfast.agent.abilities import Hindrances
 from holdfast.agent.bundles.code import CodeLaying
 from holdfast.agent.calls.apps import AppTrials
+from holdfast.agent.calls.executor_paths import ExecutorPaths
 from holdfast.agent.calls.executors import Executors
-from holdfast.agent.calls.home import ExecutorHome
 from holdfast.agent.calls.lines import ExecutorLines
 from holdfast.agent.calls.places import CallWatches
 from holdfast.agent.calls.rooms import ModelRooms
@@ -175,7 +175,7 @@ class Life:
             beat_socket="/b",
             works=works,
             inherited={},
-            executors=ExecutorHome(folder=folder / "calls", socket="/c"),
+            executors=ExecutorPaths(folder=folder / "calls", socket="/c"),
         )
         claims = Claims()
         launcher = Launcher(

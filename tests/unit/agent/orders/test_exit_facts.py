@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.agent.abilities import Hindrances
 from holdfast.agent.bundles.code import CodeLaying
-from holdfast.agent.calls.home import ExecutorHome
+from holdfast.agent.calls.executor_paths import ExecutorPaths
 from holdfast.agent.containers.tasks import ContainerOptions, ContainerTasks
 from holdfast.agent.folders import WorkFolders
 from holdfast.agent.housekeeping import Housekeeper
@@ -190,7 +190,7 @@ def commands(table: TaskTable, line: Line, tmp_path: Path) -> Commands:
         beat_socket="/b",
         works=works,
         inherited={"PATH": "/bin"},
-        executors=ExecutorHome(folder=tmp_path / "calls", socket="/c", python="/py", path="/app"),
+        executors=ExecutorPaths(folder=tmp_path / "calls", socket="/c", python="/py", path="/app"),
     )
     checkpoints = CheckpointTransfers(
         table,

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.agent.config import AgentConfig
-from holdfast.agent.guardian.home import CALLS_SOCKET_FILE
+from holdfast.agent.guardian.guardian_folder import CALLS_SOCKET_FILE
 from holdfast.process.files import make_private_folder
 from holdfast.wire.agent import LaunchOrder
 from holdfast.wire.calls import APP_CODE, PLACE_BYTES
@@ -15,7 +15,7 @@ from holdfast.wire.calls import APP_CODE, PLACE_BYTES
 PLACE_FILE = "place"
 
 
-class ExecutorHome(msgspec.Struct, frozen=True, kw_only=True):
+class ExecutorPaths(msgspec.Struct, frozen=True, kw_only=True):
     """The paths and the interpreter that executors of this host share.
 
     folder: the folder of blobs and of files of calls. socket: the path of the socket to which
@@ -68,10 +68,10 @@ class ExecutorHome(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
-def find_executor_home(config: AgentConfig, beat_socket: str) -> ExecutorHome:
+def find_executor_paths(config: AgentConfig, beat_socket: str) -> ExecutorPaths:
     """Return the files and settings that the executors of this agent share; their socket lies
     beside the beat socket."""
-    return ExecutorHome(
+    return ExecutorPaths(
         folder=config.state_path / "calls",
         socket=str(Path(beat_socket).with_name(CALLS_SOCKET_FILE)),
         python=config.app_python or sys.executable,

@@ -28,7 +28,7 @@ SOCKET_RECORD = "beat.folder"
 GROUP_RECORD = "groups.folder"
 
 
-class GuardianHome:
+class GuardianFolder:
     """Holds the guardian's folder, locked for as long as this object's process lives."""
 
     def __init__(self, folder: Path) -> None:
