@@ -44,8 +44,8 @@ from holdfast.agent.orders.claims import Claims
 from holdfast.agent.orders.commands import Commands
 from holdfast.agent.orders.ends import TaskEnds
 from holdfast.agent.orders.environment import describe_controller, describe_host, make_inherited
-from holdfast.agent.orders.exchange import SyncExchange
 from holdfast.agent.orders.hearing import Hearing
+from holdfast.agent.orders.host_sync import HostSyncWork
 from holdfast.agent.orders.launches import Launcher, TaskPlaces
 from holdfast.agent.orders.starts import TaskStarts
 from holdfast.agent.sessions.guardian_line import GuardianSessionLine
@@ -290,7 +290,7 @@ class Agent:
     def _make_sync(self) -> None:
         """Make the parts that sync with the controller for the host."""
         frozen_seconds = self._config.frozen_seconds / 2 if self._ties.keepers else float("inf")
-        self._exchange = SyncExchange(
+        self._host_sync = HostSyncWork(
             self._table,
             self._link,
             commands=self._commands,
@@ -311,7 +311,7 @@ class Agent:
         )
         self._sync = SyncLoop(
             self._calls,
-            self._exchange,
+            self._host_sync,
             self._news,
             incarnation=self._ties.incarnation,
             interval_seconds=self._registrar.identity.sync_interval_seconds,
@@ -375,10 +375,10 @@ class Agent:
             held = self._containers.find_left(self._table)
             await self._abilities.look_first()
             if not self._registrar.registered:
-                await self._exchange.register(held if self._abilities.is_unswept else ())
+                await self._host_sync.register(held if self._abilities.is_unswept else ())
             self._launcher.host_id = self._registrar.identity.host_id
             self._sync.interval_seconds = self._registrar.identity.sync_interval_seconds
-            group.create_task(self._exchange.register_when_swept())
+            group.create_task(self._host_sync.register_when_swept())
             group.create_task(self._sync.run())
             if self._controllers is not None:
                 group.create_task(self._controllers.run())

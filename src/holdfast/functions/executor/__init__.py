@@ -3,7 +3,7 @@ other. Its agent starts it (`python -m holdfast.functions.executor`).
 
     __main__.py    the process: environment, streams, signals
     runner.py      calls, one after the other, and when the process goes
-    hand.py        the batches it has, and the ends that are not on record yet
+    held_batches.py  the batches it has, and the ends that are not on record yet
     line.py        the socket to the agent, served by a thread
     place.py       where it is, for its agent, in shared memory
     functions.py   functions by name

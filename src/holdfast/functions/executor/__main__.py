@@ -10,7 +10,7 @@ import msgspec
 
 from holdfast.core.calls.values import ExecutorLimits
 from holdfast.functions.executor.files import find_modules_of
-from holdfast.functions.executor.hand import Hand
+from holdfast.functions.executor.held_batches import HeldBatches
 from holdfast.functions.executor.place import PlaceWriter
 from holdfast.functions.executor.runner import CallRunner, RunnerPlaces
 
@@ -24,7 +24,7 @@ def main() -> int:
     if path:
         find_modules_of(path)
     runner = CallRunner(
-        Hand(env["HOLDFAST_TASK"], int(env.get("HOLDFAST_EXECUTOR_GPUS", "0"))),
+        HeldBatches(env["HOLDFAST_TASK"], int(env.get("HOLDFAST_EXECUTOR_GPUS", "0"))),
         PlaceWriter(env["HOLDFAST_CALLS_PLACE"]),
         msgspec.json.decode(env.get("HOLDFAST_EXECUTOR_LIMITS", "{}"), type=ExecutorLimits),
         RunnerPlaces(

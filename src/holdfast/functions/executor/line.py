@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.bounds import UNREADABLE
 from holdfast.errors import ValidationError
-from holdfast.functions.executor.hand import Hand
+from holdfast.functions.executor.held_batches import HeldBatches
 from holdfast.wire.calls import AgentFrame, BlobDone, CallSave, ExecutorFrame, SaveDone
 from holdfast.wire.frames import FrameReader, encode_frame
 
@@ -44,8 +44,10 @@ Transfer = tuple[str, str] | CallSave
 class AgentLine:
     """Exchanges frames between the agent and the executor's batches, while agents come and go."""
 
-    def __init__(self, address: str, hand: Hand, taken: Callable[[AgentFrame], None]) -> None:
-        self._address, self._hand, self._taken = address, hand, taken
+    def __init__(
+        self, address: str, batches: HeldBatches, taken: Callable[[AgentFrame], None]
+    ) -> None:
+        self._address, self._batches, self._taken = address, batches, taken
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._socket: socket.socket | None = None
         self._reader = FrameReader()
@@ -118,7 +120,7 @@ class AgentLine:
         line.connect(self._address)
         self._takes, self._greets_by = None, time.monotonic() + GREETING_SECONDS
         self._unsent = list(self._transfers)
-        self._send(self._hand.make_hello())
+        self._send(self._batches.make_hello())
 
     def _talk(self) -> None:
         assert self._socket is not None
@@ -133,20 +135,20 @@ class AgentLine:
                 self._read()
             self._refuse_uncarried()
             asked, self._unsent = self._unsent, []
-            frame = self._hand.make_frame(full=bool(asked))
+            frame = self._batches.make_frame(full=bool(asked))
             self.looks = frame is not None
             if frame is not None:
                 self._send(add_transfers(frame, asked))
-            elif self._hand.unsent or self._hand.defers:
+            elif self._batches.unsent or self._batches.defers:
                 self.looks = True  # an end that came meanwhile is seen now, or sent later
-                self._hand.defers = False
+                self._batches.defers = False
 
     def _choose_pause(self) -> float | None:
         """Return the milliseconds for which the thread may sleep; None for as long as nothing wakes
         it."""
         if self.looks:
             return 1000 * FLUSH_SECONDS
-        until = [] if (left := self._hand.busy_in) is None else [1000 * left + 1.0]
+        until = [] if (left := self._batches.busy_in) is None else [1000 * left + 1.0]
         if self._transfers and self._takes is None:
             until.append(max(1.0, 1000 * (self._greets_by - time.monotonic())))
         return min(until, default=None)
@@ -176,7 +178,7 @@ class AgentLine:
                     self._take_answer((way, blob.sha256), blob)
             for save in frame.saves:
                 self._take_answer(save.save, save)
-            self._hand.take(frame)
+            self._batches.take(frame)
             self._taken(frame)
 
     def _take_answer(self, asked: Transfer, answer: BlobDone | SaveDone) -> None:

@@ -33,7 +33,7 @@ from holdfast.functions.executor.functions import (
     describe_error,
 )
 from holdfast.functions.executor.guard import UserGuard
-from holdfast.functions.executor.hand import Hand, HeldBatch
+from holdfast.functions.executor.held_batches import HeldBatch, HeldBatches
 from holdfast.functions.executor.line import AgentLine
 from holdfast.functions.executor.place import PlaceWriter
 from holdfast.functions.models import SHELF
@@ -74,16 +74,16 @@ class CallRunner:
 
     def __init__(
         self,
-        hand: Hand,
+        batches: HeldBatches,
         place: PlaceWriter,
         limits: ExecutorLimits,
         places: RunnerPlaces,
         address: str,
     ) -> None:
-        self._hand, self._place = hand, place
+        self._batches, self._place = batches, place
         self._limits, self._places = limits, places
         self._files_folder = str(places.files)  # a path is joined anew for each call
-        self._line = AgentLine(address, hand, self._hear)
+        self._line = AgentLine(address, batches, self._hear)
         self._guard = UserGuard(self.stop, self._cut_child)
         self._files = AppFiles(places.path)
         self._functions = FunctionTable(self._files)
@@ -103,17 +103,17 @@ class CallRunner:
         self._stopped = True
         if self._context is not None:
             self._context.cancel(_STOPPED)
-        self._hand.news.set()
+        self._batches.news.set()
 
     def run(self) -> int:
         """Run calls until there is a reason to end. Returns the exit status."""
         self._line.start()
         self._import_app()
-        self._hand.open = True
+        self._batches.open = True
         self._line.wake()
         used_at = time.monotonic()
         while not self._must_go():
-            held = self._hand.next_batch()
+            held = self._batches.next_batch()
             if held is not None:
                 if self._files.changed():
                     break
@@ -121,11 +121,11 @@ class CallRunner:
                 used_at = time.monotonic()
                 if self._leaves:
                     break
-            elif self._hand.leaving or not self._wait(time.monotonic() - used_at):
+            elif self._batches.leaving or not self._wait(time.monotonic() - used_at):
                 break
         self._say_last_words()
         self._drop_model()
-        unable = self._unable and (self._leaves or self._hand.leaving)
+        unable = self._unable and (self._leaves or self._batches.leaving)
         return self._say_unable() if unable else 0
 
     def _say_unable(self) -> int:
@@ -157,7 +157,7 @@ class CallRunner:
             if not (isinstance(error, ModuleNotFoundError) and error.name == app):
                 self._files.note_failure(error)
         self._files.note_imports(since)
-        self._hand.models = SHELF.list_limits()
+        self._batches.models = SHELF.list_limits()
         self._place.write(0, 0, PHASE_IDLE)
 
     # ---- when to go
@@ -179,8 +179,8 @@ class CallRunner:
     def _wait(self, idle_seconds: float) -> bool:
         """Wait for calls; unload a model that is not used. Returns False when the executor was idle
         for long."""
-        hand, limits = self._hand, self._limits
-        if hand.next_batch() is not None:
+        batches, limits = self._batches, self._limits
+        if batches.next_batch() is not None:
             return True
         until = [limits.idle_seconds] if limits.idle_seconds else []
         if SHELF.name is not None and limits.model_idle_seconds:
@@ -192,33 +192,33 @@ class CallRunner:
         if limits.idle_seconds and idle_seconds >= limits.idle_seconds:
             return False
         self._line.wake()
-        hand.news.wait(min(until) - idle_seconds if until else None)
-        hand.news.clear()
+        batches.news.wait(min(until) - idle_seconds if until else None)
+        batches.news.clear()
         return True
 
     def _say_last_words(self) -> None:
         """Take no more calls, and wait for a moment until all ends are on record."""
-        self._hand.open = False
+        self._batches.open = False
         until = time.monotonic() + _LAST_WORDS_SECONDS
-        while self._hand.unrecorded and time.monotonic() < until:
+        while self._batches.unrecorded and time.monotonic() < until:
             self._line.wake()
-            self._hand.news.wait(0.05)
-            self._hand.news.clear()
+            self._batches.news.wait(0.05)
+            self._batches.news.clear()
 
     def _hear(self, frame: AgentFrame) -> None:
         """Act on a frame, on the line's thread: a cancelled call learns of it at once."""
         context = self._context
-        if context is not None and self._hand.cancelled is not None:
-            context.cancel(self._hand.cancelled)
+        if context is not None and self._batches.cancelled is not None:
+            context.cancel(self._batches.cancelled)
 
     # ---- calls
 
     def _run_batch(self, held: HeldBatch) -> None:
-        calls, hand = held.batch.calls, self._hand
+        calls, batches = held.batch.calls, self._batches
         model = held.batch.model
         if model is not None and model != SHELF.name:
             self._drop_model()  # before the first call, whose time must not include an unloader's
-        while not self._must_go() and (position := hand.begin_call(held)) is not None:
+        while not self._must_go() and (position := batches.begin_call(held)) is not None:
             end: CallEnd | None
             try:
                 if position in held.cancelled:
@@ -226,12 +226,12 @@ class CallRunner:
                 else:
                     end = self._run_call(held, position, calls[position], model)
             finally:
-                hand.leave_call()
+                batches.leave_call()
                 enter(None)
                 self._context = None
             if end is not None:
-                hand.end_call(held, end)
-                if not self._line.looks or hand.hungry or not hand.in_hand:
+                batches.end_call(held, end)
+                if not self._line.looks or batches.hungry or not batches.in_hand:
                     self._line.wake()
         self._place.write(0, 0, PHASE_IDLE)
 
@@ -290,8 +290,8 @@ class CallRunner:
             return None
         self._context = context
         enter(context)
-        if self._stopped or self._hand.cancelled is not None:
-            context.cancel(self._hand.cancelled or _STOPPED)
+        if self._stopped or self._batches.cancelled is not None:
+            context.cancel(self._batches.cancelled or _STOPPED)
         if cold:
             self._place.write(held.batch.id, position, PHASE_CALLING)
             self._began = time.perf_counter()
@@ -337,12 +337,12 @@ class CallRunner:
 
     def _begin_waiting(self, call: str) -> None:
         if not self._forked:
-            self._hand.begin_waiting(call)
+            self._batches.begin_waiting(call)
             self._line.wake()
 
     def _end_waiting(self, call: str) -> None:
         if not self._forked:
-            self._hand.end_waiting(call)
+            self._batches.end_waiting(call)
             self._line.wake()
 
     def _read(self, function: HostedFunction, text: str) -> tuple[list[Any], dict[str, Any]]:
@@ -373,17 +373,17 @@ class CallRunner:
         """Unload the model."""
         if SHELF.name is not None:
             SHELF.drop()
-            self._hand.loaded = None
+            self._batches.loaded = None
 
     def _begin_load(self, name: str) -> None:
-        self._hand.loaded = None
+        self._batches.loaded = None
         self._before_load = self._place.phase
         self._place.change_phase(PHASE_LOADING)
 
     def _end_load(self, name: str, seconds: float) -> None:
-        self._hand.loaded = SHELF.name
-        self._hand.models = SHELF.list_limits()
-        self._hand.note_load(ModelLoad(name, seconds))
+        self._batches.loaded = SHELF.name
+        self._batches.models = SHELF.list_limits()
+        self._batches.note_load(ModelLoad(name, seconds))
         self._place.change_phase(self._before_load)
 
     # ---- large values

@@ -17,7 +17,7 @@ import pytest
 from holdfast.core.calls.batches import choose_want
 from holdfast.core.calls.large import LargeValue, write_arguments
 from holdfast.functions.executor import line
-from holdfast.functions.executor.hand import Hand
+from holdfast.functions.executor.held_batches import HeldBatches
 from holdfast.wire.calls import (
     PHASE_CALLING,
     PHASE_IDLE,
@@ -198,7 +198,7 @@ def test_a_module_that_cannot_be_imported_is_named_with_its_host(start: Start) -
 
 
 def test_an_end_is_kept_until_it_is_on_record_over_agents_that_die(start: Start) -> None:
-    """HAND-1."""
+    """HELD-1."""
     agent = start()
     agent.say(batches=[agent.batch(7, ("double", {"n": 1}), ("double", {"n": 2}))])
     agent.hear(lambda frame: len(agent.ends) == 2, record=False)
@@ -491,7 +491,9 @@ def test_an_agent_that_never_greets_is_not_waited_for_either(
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
         listener.listen()
-        mute = line.AgentLine(str(tmp_path / "s"), Hand("0123456789abcdefghjk:0:1", 0), print)
+        mute = line.AgentLine(
+            str(tmp_path / "s"), HeldBatches("0123456789abcdefghjk:0:1", 0), print
+        )
         mute.start()
         done = mute.move_checkpoint(CallSave(7, 0, "00"))
     assert done.error == "the agent of this host does not answer"
@@ -499,26 +501,26 @@ def test_an_agent_that_never_greets_is_not_waited_for_either(
 
 def test_a_small_batch_alone_is_nothing_to_tell_at_once() -> None:
     """Its agent knows that it handed the batch on; a request about it would only hold up the end."""
-    hand = Hand("0123456789abcdefghjk:0:1", 0)
-    hand.open, hand.mean_seconds = True, 0.001
-    hello = hand.make_hello()
+    batches = HeldBatches("0123456789abcdefghjk:0:1", 0)
+    batches.open, batches.mean_seconds = True, 0.001
+    hello = batches.make_hello()
     assert hello.want == 50
     calls = [CallOrder(set=0, index=at, attempt=1, args="[]") for at in range(40)]
-    hand.take(AgentFrame(batches=[Batch(id=1, sets=[], calls=calls[:1])]))
-    assert hand.make_frame() is None
-    hand.defers = False  # the line looked again
-    later = hand.make_frame()
+    batches.take(AgentFrame(batches=[Batch(id=1, sets=[], calls=calls[:1])]))
+    assert batches.make_frame() is None
+    batches.defers = False  # the line looked again
+    later = batches.make_frame()
     assert later is not None
     assert (later.held, later.want) == ([1], 50)
-    hand.take(AgentFrame(batches=[Batch(id=2, sets=[], calls=calls[:1])]))
-    held = hand.next_batch()
+    batches.take(AgentFrame(batches=[Batch(id=2, sets=[], calls=calls[:1])]))
+    held = batches.next_batch()
     assert held is not None
-    hand.end_call(held, CallEnd(0, False, 0.001, "1"))
-    told = hand.make_frame()
+    batches.end_call(held, CallEnd(0, False, 0.001, "1"))
+    told = batches.make_frame()
     assert told is not None
     assert (told.held, len(told.ends)) == ([1, 2], 1)
-    hand.take(AgentFrame(batches=[Batch(id=3, sets=[], calls=calls)]))
-    asked = hand.make_frame()
+    batches.take(AgentFrame(batches=[Batch(id=3, sets=[], calls=calls)]))
+    asked = batches.make_frame()
     assert asked is not None, "more may wait"
 
 
@@ -539,7 +541,7 @@ def wait(path: str, call: str = "") -> str:
 def test_what_is_in_hand_behind_a_call_that_keeps_it_waiting_is_given_back(
     start: Start, call: str
 ) -> None:
-    """HAND-2: where it runs for a second, and at once where it waits for another call."""
+    """HELD-2: where it runs for a second, and at once where it waits for another call."""
     agent = start(APP + BEHIND)
     agent.say(takes=(*TAKES, RETURNS))
     flag = agent.folder / "flag"

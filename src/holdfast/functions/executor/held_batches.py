@@ -4,9 +4,9 @@ The runner's thread takes calls and adds ends; the line's thread reads frames an
 share the batches without a lock: each value is written by one of them, and values that both write
 are deques and dicts, whose single operations are atomic under the interpreter.
 
-HAND-1  An end is kept until its agent confirms that it is on record, and sent again whole to every
+HELD-1  An end is kept until its agent confirms that it is on record, and sent again whole to every
         new agent. A batch counts as held until all of its ends are on record.
-HAND-2  A call in hand never waits for long: where one call runs for more than `LONG_SECONDS`, or
+HELD-2  A call in hand never waits for long: where one call runs for more than `LONG_SECONDS`, or
         waits for another call, the calls behind it are given back, and none is accepted before its
         end. Which of the two threads gets a call is decided under a lock.
 """
@@ -66,7 +66,7 @@ class HeldBatch:
         return 0 if self.dropped else self.stop - self.cursor
 
 
-class Hand:
+class HeldBatches:
     """The batches that an executor has now. gpus: how many GPUs the executor has. news: an event,
     set when the thread that runs calls may have work."""
 
@@ -123,7 +123,7 @@ class Hand:
 
     def begin_waiting(self, call: str) -> None:
         """Note that the running call waits for another; the calls in hand behind it are given back
-        (HAND-2)."""
+        (HELD-2)."""
         with self._taking:
             if self.running is not None:
                 self._waits_for.append(call)
@@ -191,7 +191,7 @@ class Hand:
         return left if left >= 0 else None
 
     def give_back(self) -> None:
-        """Give back the calls in hand behind a call that keeps them waiting (HAND-2)."""
+        """Give back the calls in hand behind a call that keeps them waiting (HELD-2)."""
         if not self._returns or not self.busy:
             return
         with self._taking:
@@ -241,7 +241,7 @@ class Hand:
 
     def make_hello(self) -> ExecutorFrame:
         """Return the first frame for a new agent. Ends not on record are sent again in the frames
-        that follow (HAND-1)."""
+        that follow (HELD-1)."""
         self._unsent.clear()
         held = list(self._held.copy().values())
         for one in held:

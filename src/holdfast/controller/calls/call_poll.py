@@ -57,7 +57,7 @@ _REPORT = msgspec.msgpack.Decoder(ExecutorReport)
 _encode = msgspec.msgpack.Encoder().encode
 
 
-async def exchange(call: ApiCall) -> Response:
+async def poll_calls(call: ApiCall) -> Response:
     """Record the reports of a host's executors, and answer each executor."""
     controller, host = call.controller, call.host
     assert host is not None

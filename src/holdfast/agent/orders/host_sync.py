@@ -42,7 +42,7 @@ _TAILS_PER_SYNC = 1 << 20  # characters of log tails in one call, far below the 
 
 
 @dataclass(eq=False)
-class SyncExchange:
+class HostSyncWork:
     """Makes the host's side of a sync (`uplink.sync.SyncTaker`).
 
     deaf_seconds: the longest silence of the guardian during which this host still asks the
