@@ -20,7 +20,7 @@ from holdfast.cli.calls.calling import (
     wait_for,
 )
 from holdfast.cli.code.workdir import CODE_OPTIONS
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.options import COUNT, OWNER, POSITIVE, add_options, choose_owner, read_seconds
 from holdfast.cli.output import age, facts, note, print_text, say_state, table, write_stream
 from holdfast.core.ids import ID_PATTERN, ends_id
@@ -45,7 +45,7 @@ RETRIED_AT_ONCE = 10_000
 @click.pass_context
 @talks
 def calls(
-    face: Face, context: click.Context, project: str | None, limit: int, **whose: Any
+    io: CommandIO, context: click.Context, project: str | None, limit: int, **whose: Any
 ) -> None:
     """List calls of Python functions, by the sets they were submitted in, newest first.
 
@@ -58,12 +58,12 @@ def calls(
     """
     if context.invoked_subcommand is not None:
         return
-    with face.client() as client:
+    with io.client() as client:
         owner = choose_owner(**whose)
         found = client.call_sets(project=project, owner=owner, page_size=min(limit, 500))
         rows = list(itertools.islice(found, limit))
     nothing = "no calls. Submit some with `@holdfast.task`, or `holdfast calls call`"
-    face.show(rows, calls_table(rows) if rows else nothing)
+    io.show(rows, calls_table(rows) if rows else nothing)
 
 
 def calls_table(rows: Sequence[CallSetView]) -> str:
@@ -136,7 +136,7 @@ def read_call_name(word: str) -> tuple[str, int | None]:
 @click.argument("name", metavar="SET[.INDEX]")
 @click.option("--logs", is_flag=True, help="Of one call: what it printed, too.")
 @talks
-def show(face: Face, name: str, logs: bool) -> None:
+def show(io: CommandIO, name: str, logs: bool) -> None:
     """Show a call set, or one call with its result or error.
 
     \b
@@ -147,21 +147,21 @@ def show(face: Face, name: str, logs: bool) -> None:
     word, index = read_call_name(name)
     if logs and index is None:
         raise ValidationError(f"--logs is of one call: give it, as {word}.0")
-    with face.client() as client:
+    with io.client() as client:
         set_id = find_set(client, word)
         if index is not None:
             call = client.call_view(set_id, index)
-            if logs and face.as_json:
-                face.show_json({"call": call, "logs": list(client.call_logs(set_id, index))})
+            if logs and io.as_json:
+                io.show_json({"call": call, "logs": list(client.call_logs(set_id, index))})
                 return
-            face.show(call, show_call(call))
+            io.show(call, show_call(call))
             if logs:
                 print_text("")
                 copy_output(client, set_id, index)
             return
         view = client.call_set(set_id)
         failed = client.call_results(set_id, states=["failed"], limit=5).results
-    face.show(view, show_set(view, failed))
+    io.show(view, show_set(view, failed))
 
 
 def show_set(view: CallSetView, failed: Sequence[CallResult] = ()) -> str:
@@ -240,7 +240,7 @@ def value_text(value: str) -> str:
 @click.option("--limit", type=POSITIVE, help="The most to print.")
 @click.option("--failed", is_flag=True, help="Only calls that failed, with their errors.")
 @talks
-def results(face: Face, name: str, first: int, limit: int | None, failed: bool) -> int:
+def results(io: CommandIO, name: str, first: int, limit: int | None, failed: bool) -> int:
     """Print the results of a set in the order of its calls, a line each, as they come.
 
     The exit code is 1 where a printed call did not succeed.
@@ -251,7 +251,7 @@ def results(face: Face, name: str, first: int, limit: int | None, failed: bool) 
       holdfast calls results @last --failed --json
     """
     bad = 0
-    with face.client() as client:
+    with io.client() as client:
         set_id = find_set(client, name)
         found = (
             _list_failed(client, set_id, first)
@@ -260,8 +260,8 @@ def results(face: Face, name: str, first: int, limit: int | None, failed: bool) 
         )
         for result in itertools.islice(found, limit):
             bad += result.state != 1
-            if face.as_json:
-                face.show_json_line(as_plain(result))
+            if io.as_json:
+                io.show_json_line(as_plain(result))
             else:
                 print_text(result_line(result))
     return int(bad > 0)
@@ -306,7 +306,7 @@ def result_line(result: CallResult) -> str:
 @click.option("--reason", default="", help="Kept with each call.")
 @click.option("--hard", is_flag=True, help="End what runs at once, with its executor.")
 @talks
-def cancel(face: Face, names: Sequence[str], reason: str, hard: bool) -> None:
+def cancel(io: CommandIO, names: Sequence[str], reason: str, hard: bool) -> None:
     """Cancel call sets, or single calls: at once those that wait.
 
     A call that runs is told (`ctx.cancelled`); one that does not end in its grace is ended with its
@@ -318,19 +318,19 @@ def cancel(face: Face, names: Sequence[str], reason: str, hard: bool) -> None:
       holdfast calls cancel 06ch2v8wq1m4kz7d9x3t.17 --hard --reason "wrong input"
     """
     views = []
-    with face.client() as client:
+    with io.client() as client:
         for word in names:
             name, index = read_call_name(word)
             indices = None if index is None else [index]
             views.append(client.cancel_calls(find_set(client, name), indices, reason, hard=hard))
-    face.show(views, calls_table(views))
+    io.show(views, calls_table(views))
 
 
 @calls.command()
 @click.argument("name", metavar="SET[.INDEX]")
 @click.option("--failed", is_flag=True, help="Only calls that failed, none that were cancelled.")
 @talks
-def retry(face: Face, name: str, failed: bool) -> None:
+def retry(io: CommandIO, name: str, failed: bool) -> None:
     """Make failed and cancelled calls ready again, with fresh budgets.
 
     \b
@@ -339,7 +339,7 @@ def retry(face: Face, name: str, failed: bool) -> None:
       holdfast calls retry 06ch2v8wq1m4kz7d9x3t.17
     """
     word, index = read_call_name(name)
-    with face.client() as client:
+    with io.client() as client:
         set_id = find_set(client, word)
         if index is not None or not failed:
             view = client.retry_calls(set_id, None if index is None else [index])
@@ -348,7 +348,7 @@ def retry(face: Face, name: str, failed: bool) -> None:
             view = client.call_set(set_id)
             for at in range(0, len(numbers), RETRIED_AT_ONCE):
                 view = client.retry_calls(set_id, numbers[at : at + RETRIED_AT_ONCE])
-    face.show(view, calls_table([view]))
+    io.show(view, calls_table([view]))
 
 
 @calls.command()
@@ -357,7 +357,7 @@ def retry(face: Face, name: str, failed: bool) -> None:
 @click.option("--attempt", type=POSITIVE, help="The attempt. [default: the last]")
 @click.option("--stream", type=click.Choice(["stdout", "stderr", "both"]), default="both")
 @talks
-def logs(face: Face, name: str, **which: Any) -> None:
+def logs(io: CommandIO, name: str, **which: Any) -> None:
     """Print what one call printed: its stdout to stdout, its stderr to stderr, byte for byte.
 
     \b
@@ -369,11 +369,11 @@ def logs(face: Face, name: str, **which: Any) -> None:
     word, index = read_call_name(name)
     if index is None:
         raise ValidationError(f"give the call too, as {word}.0: calls are numbered from 0")
-    with face.client() as client:
+    with io.client() as client:
         set_id = find_set(client, word)
-        if face.as_json:
+        if io.as_json:
             for line in client.call_logs(set_id, index, **which):
-                face.show_json_line(line)
+                io.show_json_line(line)
             return
         copy_output(client, set_id, index, **which)
 
@@ -391,7 +391,7 @@ def copy_output(client: Client, set_id: str, index: int, **which: Any) -> None:
 @calls.command()
 @CALL
 @talks
-def why(face: Face, name: str) -> None:
+def why(io: CommandIO, name: str) -> None:
     """Say what holds a call up, and what to do about it.
 
     \b
@@ -401,7 +401,7 @@ def why(face: Face, name: str) -> None:
     word, index = read_call_name(name)
     if index is None:
         raise ValidationError(f"give the call too, as {word}.0: calls are numbered from 0")
-    with face.client() as client:
+    with io.client() as client:
         call = client.call_view(find_set(client, word), index)
     lines = [say_state(call.state, call.reason if call.state not in ("ready", "running") else "")]
     for each in call.why:
@@ -409,7 +409,7 @@ def why(face: Face, name: str) -> None:
             lines.append(f"- {each.message}")
         if each.hint:
             lines.append(f"  {each.hint}")
-    face.show({"call": name, "state": call.state, "lines": call.why}, "\n".join(lines))
+    io.show({"call": name, "state": call.state, "lines": call.why}, "\n".join(lines))
 
 
 @calls.command()
@@ -429,7 +429,7 @@ def why(face: Face, name: str) -> None:
 @click.option("--timeout", metavar="TIME", help="How long to wait for the result, as 90s or 2h.")
 @talks
 def call(
-    face: Face,
+    io: CommandIO,
     function: str,
     arguments: str,
     no_import: bool,
@@ -455,11 +455,11 @@ def call(
     flags = take_code_flags(options, folder)
     spec = make_spec(function, declared=declared, **options)
     seconds = None if timeout is None else read_seconds("--timeout", timeout)
-    with face.client() as client:
+    with io.client() as client:
         spec = bring_code(client, spec, flags)
         made = client.create_call_set(spec, [arguments], count=1)
         if no_wait:
-            face.show(made, f"{made.id}.0")
+            io.show(made, f"{made.id}.0")
             return 0
         result = wait_for(client, made.id, seconds)
         if result is None:
@@ -472,5 +472,5 @@ def call(
     text = result.value if done else f"{STATES[result.state]}: {result.reason}"
     if not done and result.value:
         text += "\n" + value_text(result.value)
-    face.show(plain, text)
+    io.show(plain, text)
     return 0 if done else 1

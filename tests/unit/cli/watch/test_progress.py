@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from holdfast.cli.face import Face
+from holdfast.cli.command_io import CommandIO
 from holdfast.cli.jobs.jobs import jobs_table
 from holdfast.cli.watch.progress import StepLine, say_estimate, say_rate
 from holdfast.core.progress.pace import Estimate
@@ -68,7 +68,7 @@ def test_the_line_never_stands_behind_the_beginning_of_another(
     master, slave = pty.openpty()
     with os.fdopen(slave, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
-        line = StepLine(Face(False), JOB)
+        line = StepLine(CommandIO(False), JOB)
         line.take(job_record(**running()))
         assert b"step 50/100" in os.read(master, 999)
         with line.output(b"half a line"):

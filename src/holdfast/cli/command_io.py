@@ -22,7 +22,7 @@ T = TypeVar("T")
 RETRY_SECONDS = 3.0
 
 
-class Face:
+class CommandIO:
     """A command's controller and the form of its output."""
 
     def __init__(
@@ -95,18 +95,18 @@ def read_token_file(path: str) -> str:
 
 
 def prints(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option of a command that calls no controller; its first argument is a `Face`."""
+    """Add the option of a command that calls no controller; its first argument is a `CommandIO`."""
 
     @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     @functools.wraps(function)
     def command(*args: Any, as_json: bool, **options: Any) -> Any:
-        return function(Face(as_json), *args, **options)
+        return function(CommandIO(as_json), *args, **options)
 
     return command
 
 
 def talks(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a command that calls a controller; its first argument is a `Face`."""
+    """Add the options of a command that calls a controller; its first argument is a `CommandIO`."""
 
     @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     @click.option(
@@ -131,10 +131,10 @@ def talks(function: Callable[..., Any]) -> Callable[..., Any]:
         **options: Any,
     ) -> Any:
         before = click.get_current_context().find_root().params.get("context")
-        face = Face(as_json, url, token_file, context or (None if url else before))
+        io = CommandIO(as_json, url, token_file, context or (None if url else before))
         try:
-            return function(face, *args, **options)
+            return function(io, *args, **options)
         finally:
-            face.waiting.close()
+            io.waiting.close()
 
     return command
