@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.host_faults import find_runtime_word
-from holdfast.core.placement.takes import Alike
+from holdfast.core.placement.takes import AlikeGroup
 from holdfast.core.placement.types import Candidate
 from holdfast.core.spec import JobSpec
 from holdfast.moves.values import OfferedJob
@@ -17,13 +17,13 @@ from holdfast.store.postgres.connection.session import Tx
 
 MAX_ALIKE = 512
 MAX_ALIKE_CHARS = 16_384
-Name = tuple[str, str]
+SpecKey = tuple[str, str]
 """A queue, and the name that `read_takes` gives a spec."""
 _decode_spec = msgspec.json.Decoder(JobSpec).decode
 _decode_shuns = msgspec.json.Decoder(tuple[tuple[str, ...], tuple[str, ...]]).decode
 
 
-class AlikeJob(msgspec.Struct, frozen=True):
+class SameSpecJob(msgspec.Struct, frozen=True):
     """The fields that alike jobs share. job: one of the alike jobs, for the plan, as if it had no
     attempt yet. offered: the fields for the orders of the jobs."""
 
@@ -32,10 +32,10 @@ class AlikeJob(msgspec.Struct, frozen=True):
 
 
 class Takable(msgspec.Struct, frozen=True):
-    """Jobs that hosts may take, in their order. offered: id of an `Alike.job` → fields of its
+    """Jobs that hosts may take, in their order. offered: id of an `AlikeGroup.job` → fields of its
     orders."""
 
-    groups: Sequence[Alike]
+    groups: Sequence[AlikeGroup]
     offered: Mapping[str, OfferedJob]
 
     def count(self) -> int:
@@ -43,12 +43,12 @@ class Takable(msgspec.Struct, frozen=True):
         return sum(len(group.ids) for group in self.groups)
 
 
-class AlikeJobs:
+class SameSpecJobs:
     """A cache of the shared fields of jobs that this process has read, because most jobs are like
     one of them."""
 
     def __init__(self) -> None:
-        self._known: dict[Name, AlikeJob] = {}
+        self._known: dict[SpecKey, SameSpecJob] = {}
 
     async def group(self, tx: Tx, columns: Mapping[str, Any]) -> Takable:
         """Return the jobs that `read_takes` found as columns, without jobs that have gone
@@ -59,7 +59,7 @@ class AlikeJobs:
         runs = _split_runs(columns, len(ids))
         known = await self._find(tx, {(queue, spec): ids[at] for (queue, spec, *_), at, _ in runs})
         epochs = _spread(columns["epochs"], len(ids))
-        groups: list[Alike] = []
+        groups: list[AlikeGroup] = []
         offered: dict[str, OfferedJob] = {}
         for (queue, spec, shuns), at, end in runs:
             if (like := known.get((queue, spec))) is not None:
@@ -67,10 +67,10 @@ class AlikeJobs:
                 job = like.job
                 if shuns is not None:
                     job = _mark(job, shuns)
-                groups.append(Alike(job, ids[at:end], epochs[at:end]))
+                groups.append(AlikeGroup(job, ids[at:end], epochs[at:end]))
         return Takable(groups, offered)
 
-    async def _find(self, tx: Tx, some: Mapping[Name, str]) -> Mapping[Name, AlikeJob]:
+    async def _find(self, tx: Tx, some: Mapping[SpecKey, str]) -> Mapping[SpecKey, SameSpecJob]:
         """Return the shared fields for each spec in `some`, where each spec stands with one of its
         jobs."""
         new = {job_id: name for name, job_id in some.items() if name not in self._known}
@@ -101,7 +101,7 @@ def _spread(column: Sequence[Any], count: int) -> Sequence[Any]:
     return [*column] * count if len(column) < count else column
 
 
-def _read_alike(row: dict[str, Any]) -> AlikeJob:
+def _read_alike(row: dict[str, Any]) -> SameSpecJob:
     offered = make_offered(row)
     spec = offered.spec
     job = Candidate(
@@ -120,7 +120,7 @@ def _read_alike(row: dict[str, Any]) -> AlikeJob:
         supervised=spec.supervised,
         caches=spec.caches,
     )
-    return AlikeJob(job, offered)
+    return SameSpecJob(job, offered)
 
 
 def _mark(job: Candidate, shuns: str) -> Candidate:
