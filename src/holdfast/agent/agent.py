@@ -1,7 +1,7 @@
 """Run the agent: the event loop that decides for a host, while its guardian owns the processes.
 
 Its parts are made in an order in which each has the parts that it calls: first the part that
-reports (`News`) and the part that kills (`Kills`, on a line to the guardian that is not open yet),
+reports (`SyncWish`) and the part that kills (`Kills`, on a line to the guardian that is not open yet),
 then the watches, then the parts that start and end tasks, and last the loop that syncs with the
 controller.
 
@@ -57,9 +57,9 @@ from holdfast.agent.uplink.controllers import KnownControllers
 from holdfast.agent.uplink.identity import Registrar
 from holdfast.agent.uplink.log_reads import LogReader
 from holdfast.agent.uplink.logs import LogShipper
-from holdfast.agent.uplink.news import News
 from holdfast.agent.uplink.self_destruct import end_when_alone
 from holdfast.agent.uplink.sync import SyncLoop
+from holdfast.agent.uplink.sync_wish import SyncWish
 from holdfast.agent.uplink.transfers import SILENCE_SECONDS, Transfers
 from holdfast.agent.watch.faults import FaultLooks
 from holdfast.agent.watch.forensics import ForensicsSender
@@ -93,7 +93,7 @@ class Agent:
         self._ties = ties
         self._snapshot = asyncio.Event()
         self._work_folder = config.state_path / WORK_FOLDER
-        self._news = News()
+        self._news = SyncWish()
         addresses, ca_file = read_addresses(config.url), config.ca_file
         self._http = AsyncHttp(addresses, ca_file=ca_file, timeout_seconds=CALL_SECONDS)
         self._files = BlockingHttp(addresses, ca_file=ca_file, timeout_seconds=SILENCE_SECONDS)

@@ -13,7 +13,7 @@ from holdfast.agent.orders.launches import Launcher
 from holdfast.agent.tasks.table import TaskTable
 from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers
-from holdfast.agent.uplink.news import News
+from holdfast.agent.uplink.sync_wish import SyncWish
 from holdfast.agent.watch.runner import WatchRunner
 from holdfast.agent.watch.stop_words import leave_word
 from holdfast.core.causes import Cause
@@ -42,7 +42,7 @@ class Commands:
     checkpoints: CheckpointTransfers
     watching: WatchRunner
     keeper: Housekeeper
-    news: News
+    news: SyncWish
     closing: bool = False
     settings_rev: int = 0
     settings_changed: Callable[[], None] = lambda: None

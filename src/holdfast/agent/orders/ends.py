@@ -36,7 +36,7 @@ from holdfast.agent.tasks.table import TaskTable
 from holdfast.agent.tasks.task import ENDS_TOLD_SECONDS, YOUNG_TOLD_SECONDS, AgentTask
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers, out_path
 from holdfast.agent.uplink.logs import STREAMS, LogShipper, read_log_tail
-from holdfast.agent.uplink.news import News
+from holdfast.agent.uplink.sync_wish import SyncWish
 from holdfast.agent.uplink.transfers import find_failed_saves
 from holdfast.agent.watch.faults import FaultLooks
 from holdfast.agent.watch.left_memory import tell_left_memory
@@ -67,7 +67,7 @@ class TaskEnds:
     shipper: LogShipper
     health: HealthChecks
     departure: Departure
-    news: News
+    news: SyncWish
 
     def begin(self, task: AgentTask, ended: TaskEnded) -> None:
         """Begin to process a task's end; ignore the guardian's repeats of the same end."""

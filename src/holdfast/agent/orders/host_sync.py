@@ -21,7 +21,7 @@ from holdfast.agent.tasks.table import TaskTable
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers
 from holdfast.agent.uplink.identity import Registrar
 from holdfast.agent.uplink.log_reads import LogReader
-from holdfast.agent.uplink.news import News
+from holdfast.agent.uplink.sync_wish import SyncWish
 from holdfast.agent.watch.kills import Kills
 from holdfast.agent.watch.runner import WatchRunner
 from holdfast.agent.watch.telemetry import Telemetry
@@ -64,7 +64,7 @@ class HostSyncWork:
     facts: FactsReader
     registrar: Registrar
     departure: Departure
-    news: News
+    news: SyncWish
     deaf_seconds: float
     _held_back: bool = False
     _refusal: str = ""

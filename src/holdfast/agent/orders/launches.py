@@ -29,7 +29,7 @@ from holdfast.agent.tasks.table import TaskTable
 from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers, in_path, input_path
 from holdfast.agent.uplink.logs import LogShipper
-from holdfast.agent.uplink.news import News
+from holdfast.agent.uplink.sync_wish import SyncWish
 from holdfast.core.facts import TaskFacts
 from holdfast.core.ids import TaskKey
 from holdfast.core.states import AgentTaskEvent
@@ -194,7 +194,7 @@ class Launcher:
     code: CodeLaying
     shipper: LogShipper
     hindrances: Hindrances
-    news: News
+    news: SyncWish
     ports: PortChooser
     host_id: str = ""
     host_gpus: int = 0

@@ -28,7 +28,7 @@ import msgspec
 
 from holdfast.agent.tasks.task import YOUNG_TOLD_SECONDS
 from holdfast.agent.uplink.calls import ControllerCalls
-from holdfast.agent.uplink.news import News
+from holdfast.agent.uplink.sync_wish import SyncWish
 from holdfast.core.gpus import GpuTelemetry
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.readings.usage import RankUsage
@@ -106,7 +106,7 @@ class SyncLoop:
         self,
         calls: ControllerCalls,
         taker: SyncTaker,
-        news: News,
+        news: SyncWish,
         *,
         incarnation: str,
         interval_seconds: float,

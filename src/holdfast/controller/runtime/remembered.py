@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.controller.runtime.background import Background
 from holdfast.core.forecast.outlook import Outlook
-from holdfast.core.placement.possible import Size
+from holdfast.core.placement.possible import HostShape
 from holdfast.core.placement.types import Kin
 from holdfast.core.records import QueueRecord
 from holdfast.core.spec import JobSpec
@@ -44,10 +44,10 @@ class Sizes:
         self._store = store
         self._clock = clock
         self._background = background
-        self._known: Sequence[Size] = ()
+        self._known: Sequence[HostShape] = ()
         self._read_at = -math.inf
 
-    async def current(self) -> Sequence[Size]:
+    async def current(self) -> Sequence[HostShape]:
         """Return the sizes, at most `_OLD_SECONDS` old. Sizes older than `_SIZES_SECONDS` are read
         again in the background."""
         age = self._clock() - self._read_at
@@ -57,7 +57,7 @@ class Sizes:
             self._background.read_behind(self, self.refresh)
         return self._known
 
-    async def refresh(self) -> Sequence[Size]:
+    async def refresh(self) -> Sequence[HostShape]:
         """Return the sizes of now."""
         self._known = await self._store.hosts.host_sizes()
         self._read_at = self._clock()

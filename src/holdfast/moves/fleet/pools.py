@@ -10,7 +10,7 @@ import msgspec
 from holdfast.core.fleet.instances import Offer
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.gpus import Gpu
-from holdfast.core.placement.possible import Size
+from holdfast.core.placement.possible import HostShape
 from holdfast.errors import Conflict, NotFound
 from holdfast.moves.rows import NewEvent
 
@@ -72,7 +72,9 @@ def cost_since(
     return max(0.0, seconds) * usd_per_hour / 3600.0
 
 
-def list_offer_sizes(pools: Iterable[PoolSpec], seen: Mapping[tuple[str, str], int]) -> list[Size]:
+def list_offer_sizes(
+    pools: Iterable[PoolSpec], seen: Mapping[tuple[str, str], int]
+) -> list[HostShape]:
     """Return the sizes of the hosts that pools may rent. seen: (pool, offer) → the memory, in
     bytes, that a rented host of it reported."""
     return [
@@ -102,8 +104,8 @@ def learn_memory(spec: PoolSpec, seen: Mapping[tuple[str, str], int]) -> PoolSpe
     return msgspec.structs.replace(spec, offers=offers)
 
 
-def _offer_size(spec: PoolSpec, offer: Offer) -> Size:
-    return Size(
+def _offer_size(spec: PoolSpec, offer: Offer) -> HostShape:
+    return HostShape(
         name=f"{spec.name}/{offer.name}",
         labels=dict(spec.labels),
         pool=spec.name,

@@ -35,7 +35,7 @@ from holdfast.agent.probes.scripted import ScriptedProbe
 from holdfast.agent.tasks.table import TaskTable
 from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.calls import ControllerCalls
-from holdfast.agent.uplink.news import News
+from holdfast.agent.uplink.sync_wish import SyncWish
 from holdfast.agent.watch.kills import Kills
 from holdfast.agent.watch.runner import WatchRunner
 from holdfast.core.bundles.code import CodeRef
@@ -192,7 +192,7 @@ class Rig:
                 self.table, NO_DEVICES, trip=lambda *_: None, first_beat=lambda: None
             ),
             kills=cast(Kills, SimpleNamespace(kill=self._kill)),
-            apps=AppTrials(News()),
+            apps=AppTrials(SyncWish()),
         )
 
     def make_rooms(self) -> ModelRooms:

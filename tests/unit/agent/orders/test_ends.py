@@ -43,7 +43,7 @@ from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.agent.uplink.checkpoints import OUT_FOLDER, CheckpointTransfers
 from holdfast.agent.uplink.logs import LogShipper
-from holdfast.agent.uplink.news import News
+from holdfast.agent.uplink.sync_wish import SyncWish
 from holdfast.agent.uplink.transfers import SavedCheckpoint, Transfers, Wire
 from holdfast.agent.watch.faults import FaultLooks
 from holdfast.agent.watch.forensics import ForensicsSender
@@ -156,7 +156,7 @@ class Life:
         works.root.mkdir(exist_ok=True)
         probe = make_probe(AgentConfig(url="http://c", state_dir=str(folder)))
         calls = ControllerCalls(AsyncHttp(read_addresses("http://c")))
-        self.news = news = News()
+        self.news = news = SyncWish()
         lines = ExecutorLines()
         self.told = Told(lines)
         hindrances = Hindrances(news)

@@ -27,7 +27,7 @@ from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.agent.uplink.checkpoints import CheckpointTransfers
 from holdfast.agent.uplink.logs import LogShipper
-from holdfast.agent.uplink.news import News
+from holdfast.agent.uplink.sync_wish import SyncWish
 from holdfast.agent.uplink.transfers import Transfers
 from holdfast.agent.watch.runner import WatchRunner
 from holdfast.core.calls.values import ExecutorLimits
@@ -182,7 +182,7 @@ class Forgetful(Housekeeper):
 
 @pytest.fixture
 def commands(table: TaskTable, line: Line, tmp_path: Path) -> Commands:
-    news, works = News(), WorkFolders(tmp_path / "work")
+    news, works = SyncWish(), WorkFolders(tmp_path / "work")
     calls = ControllerCalls(AsyncHttp(read_addresses("http://127.0.0.1:9")))
     keeper = Forgetful(table, works)
     places = TaskPlaces(

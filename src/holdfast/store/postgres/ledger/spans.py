@@ -8,18 +8,18 @@ from typing import Any
 import msgspec
 
 from holdfast.core.ids import TaskKey
-from holdfast.core.ledger.close import (
+from holdfast.core.ledger.close_minutes import (
     HeldLease,
     HostSpan,
     KeptAccount,
     LedgerRow,
-    SpanFacts,
+    MinuteInputs,
     SpanRows,
     Subject,
     to_ms,
 )
-from holdfast.core.ledger.cut import MINUTE_MS, Account, Interval, Lease, TallyReport
 from holdfast.core.ledger.host_time import HostTime
+from holdfast.core.ledger.split_lease import MINUTE_MS, Account, Interval, Lease, TallyReport
 from holdfast.core.ledger.tally import Tally
 from holdfast.core.ledger.values import LedgerName
 from holdfast.core.states import HostState
@@ -50,7 +50,7 @@ class ReadySpan(msgspec.Struct, frozen=True):
     accounts_json: str
 
 
-def make_facts(found: Interval, reads: SpanReads) -> SpanFacts:
+def make_facts(found: Interval, reads: SpanReads) -> MinuteInputs:
     """Return what a span's rows follow from."""
     until = from_ms(found.until)
     over_jobs = {
@@ -58,7 +58,7 @@ def make_facts(found: Interval, reads: SpanReads) -> SpanFacts:
         for row in (*reads.leases, *reads.kept)
         if (row["over_at"] is not None and row["over_at"] < until) or row.get("gone")
     }
-    return SpanFacts(
+    return MinuteInputs(
         since_ms=found.since,
         until_ms=found.until,
         held=[_make_held(row) for row in reads.leases],

@@ -1,4 +1,4 @@
-"""`core.ledger.cut`: a lease's minutes sum to it exactly, whatever its agent tells."""
+"""`core.ledger.split_lease`: a lease's minutes sum to it exactly, whatever its agent tells."""
 
 from collections import Counter
 
@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.ledger.cut import (
+from holdfast.core.ledger.split_lease import (
     MINUTE_MS,
     Account,
     Interval,

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.calls.leave import (
+from holdfast.core.calls.executor_exit import (
     Queues,
     WantedSlot,
     find_job_for_room,

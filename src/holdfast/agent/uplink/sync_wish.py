@@ -4,7 +4,7 @@ sync loop waits for it."""
 import asyncio
 
 
-class News:
+class SyncWish:
     """Holds whether something happened here that the controller does not know yet."""
 
     def __init__(self) -> None:

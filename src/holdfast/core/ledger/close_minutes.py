@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from holdfast.core.ids import TaskKey
-from holdfast.core.ledger.cut import (
+from holdfast.core.ledger.host_time import HostTime, find_unfit, name_unleased
+from holdfast.core.ledger.split_lease import (
     Account,
     Interval,
     Lease,
@@ -17,7 +18,6 @@ from holdfast.core.ledger.cut import (
     floor_minute,
     measure_by,
 )
-from holdfast.core.ledger.host_time import HostTime, find_unfit, name_unleased
 from holdfast.core.ledger.values import LedgerName, Unit
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -106,7 +106,7 @@ class HostSpan(msgspec.Struct, frozen=True, kw_only=True):
     times: dict[Unit, list[HostTime]]
 
 
-class SpanFacts(msgspec.Struct, frozen=True, kw_only=True):
+class MinuteInputs(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that a span's rows follow from. over: jobs that ended before its end, or are
     deleted. brief: rows of brief jobs, which need no account."""
 
@@ -142,7 +142,7 @@ class SpanRows(msgspec.Struct, frozen=True, kw_only=True):
     settled: list[str] = []
 
 
-def close_span(facts: SpanFacts) -> SpanRows:
+def close_span(facts: MinuteInputs) -> SpanRows:
     """Return the rows of a span of whole minutes, and what they make of earlier rows."""
     accounts = {kept.key: kept for kept in facts.accounts}
     unfit = {h.host_id: find_unfit(h.times.get("gpu", [])) for h in facts.hosts}
@@ -197,7 +197,7 @@ def _measure_ranks(held: Sequence[HeldLease]) -> list[HeldLease]:
 
 
 def _count(
-    held: HeldLease, kept: KeptAccount | None, facts: SpanFacts, unfit: Sequence[Interval]
+    held: HeldLease, kept: KeptAccount | None, facts: MinuteInputs, unfit: Sequence[Interval]
 ) -> tuple[KeptAccount, list[LedgerRow], list[Renaming]]:
     """Count one lease up to the span's end, for each unit that it holds."""
     account = None if kept is None else kept.account
@@ -250,7 +250,7 @@ def _lose(accounts: dict[TaskKey, KeptAccount]) -> list[Renaming]:
 
 
 def _name_hosts(
-    facts: SpanFacts,
+    facts: MinuteInputs,
     leased: Mapping[tuple[str, Unit], Mapping[int, int]],
     unfit: Mapping[tuple[str, Unit], Mapping[int, int]],
 ) -> Iterable[LedgerRow]:
