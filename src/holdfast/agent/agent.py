@@ -18,7 +18,7 @@ import os
 import signal
 
 from holdfast.agent.abilities import Abilities, Hindrances
-from holdfast.agent.bundles.code import CodeLaying
+from holdfast.agent.bundles.code import CodeUnpacking
 from holdfast.agent.calls.apps import AppTrials
 from holdfast.agent.calls.blobs import BlobCarrier
 from holdfast.agent.calls.executor_paths import find_executor_paths
@@ -161,7 +161,7 @@ class Agent:
             folder, self._table, self._containers, self._hindrances, self._news
         )
         self._works = WorkFolders(self._work_folder)
-        self._code = CodeLaying(folder / "code", self._works, self._transfers)
+        self._code = CodeUnpacking(folder / "code", self._works, self._transfers)
         self._keeper = Housekeeper(self._table, self._works, self._code.sweep)
         limits = self._ties.memory_limits == "group"
         groups = ReaderGroups(self._ties.groups, limits=limits)

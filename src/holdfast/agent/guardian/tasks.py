@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from holdfast.agent.guardian.limits import make_limited_group
-from holdfast.agent.guardian.punch import Punched, punch_file
+from holdfast.agent.guardian.log_size_limit import LogSizeOutcome, limit_log_size
 from holdfast.agent.guardian.sessions import GuardianSessions, TaskPlace
 from holdfast.bounds import MAX_FIGURE
 from holdfast.core.ids import TaskKey
@@ -455,13 +455,13 @@ class HostTasks:
 
     def _punch_logs(self, task: _Task) -> bool:
         """Bring both streams of a task under the limit. Return True if one was over it."""
-        found = [punch_file(path, task.log_disk_bytes) for path in (task.stdout, task.stderr)]
-        if Punched.UNSUPPORTED in found:
+        found = [limit_log_size(path, task.log_disk_bytes) for path in (task.stdout, task.stderr)]
+        if LogSizeOutcome.UNSUPPORTED in found:
             self._mishaps.say_once(
                 f"logs are not kept under their limit: no holes can be made where {task.stdout} "
                 "lies"
             )
-        return Punched.PUNCHED in found
+        return LogSizeOutcome.FREED in found
 
 
 def _name_streams(launch: LaunchTask, slave: int) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.agent.abilities import Hindrances
-from holdfast.agent.bundles.code import CodeLaying
+from holdfast.agent.bundles.code import CodeUnpacking
 from holdfast.agent.bundles.setups import wrap_box, wrap_command
 from holdfast.agent.calls.executor_paths import ExecutorPaths, make_place
 from holdfast.agent.containers.box import is_worth_mounting
@@ -191,7 +191,7 @@ class Launcher:
     places: TaskPlaces
     containers: ContainerTasks
     checkpoints: CheckpointTransfers
-    code: CodeLaying
+    code: CodeUnpacking
     shipper: LogShipper
     hindrances: Hindrances
     news: SyncWish
@@ -243,7 +243,7 @@ class Launcher:
         """Start a task once its code, its input and its checkpoint are here, or report why they
         cannot be had (SAVE-3)."""
         try:
-            unready = await self.code.lay(task, order)
+            unready = await self.code.unpack(task, order)
         except Unavailable as away:
             self.fail(task.key, str(away))
             return

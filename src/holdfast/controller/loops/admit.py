@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.controller.loops.silhouette import Loop, Summary
+from holdfast.controller.loops.loop import Loop, Summary
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.leading.ends import foresee_ends
 from holdfast.controller.runtime.settings import Settings

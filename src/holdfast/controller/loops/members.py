@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Sequence
 
-from holdfast.controller.loops.silhouette import Loop, Summary
+from holdfast.controller.loops.loop import Loop, Summary
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.causes import Cause
 from holdfast.core.endings.replace import plan_replacement

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 from datetime import timedelta
 
-from holdfast.controller.loops.silhouette import Loop, Summary, prune_history
+from holdfast.controller.loops.loop import Loop, Summary, prune_history
 from holdfast.controller.runtime.auth import REVOKED
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.causes import Cause

@@ -26,10 +26,10 @@ from holdfast.supervisor.line.bus import FleetLine, Peer
 from holdfast.supervisor.line.machine import read_machine_name
 from holdfast.supervisor.line.session_fleet import EXIT_GIVEN_UP
 from holdfast.supervisor.line.session_host import EXCUSE_SECONDS
-from holdfast.supervisor.rosters.crew_roster import CrewRoster
 from holdfast.supervisor.rosters.events import EventLog
 from holdfast.supervisor.rosters.failures import ContextClosed
 from holdfast.supervisor.rosters.hosts import Demand, Host
+from holdfast.supervisor.rosters.process_table import ProcessTable
 from holdfast.wire.bus.messages import Bye, End, ManagerHello, StopProcesses, Up, encode_message
 
 EXIT_RETURNED = 0
@@ -43,7 +43,7 @@ _CLEAR_SLACK_SECONDS = 5.0
 class HostRoster:
     """All hosts of one context."""
 
-    def __init__(self, fleet: FleetLine, crew: CrewRoster, events: EventLog) -> None:
+    def __init__(self, fleet: FleetLine, crew: ProcessTable, events: EventLog) -> None:
         self.fleet = fleet
         self.crew = crew
         self.hosts: dict[int, Host] = {}

@@ -7,8 +7,8 @@ import time
 import msgspec
 
 from holdfast.supervisor.line.bus import Bus
-from holdfast.supervisor.rosters.crew_roster import CrewRoster
 from holdfast.supervisor.rosters.host_roster import HostRoster
+from holdfast.supervisor.rosters.process_table import ProcessTable
 
 logger = logging.getLogger("holdfast.supervisor")
 
@@ -61,7 +61,7 @@ class StatusLine:
     """Reads the status, and logs it from a thread every `interval` seconds (None: never)."""
 
     def __init__(
-        self, roster: HostRoster, crew: CrewRoster, bus: Bus, interval: float | None
+        self, roster: HostRoster, crew: ProcessTable, bus: Bus, interval: float | None
     ) -> None:
         self._roster = roster
         self._crew = crew

@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from holdfast.agent.abilities import Hindrances
-from holdfast.agent.bundles.code import CodeLaying
+from holdfast.agent.bundles.code import CodeUnpacking
 from holdfast.agent.calls.apps import AppTrials
 from holdfast.agent.calls.executor_paths import ExecutorPaths
 from holdfast.agent.calls.executors import Executors
@@ -184,7 +184,7 @@ class Life:
             places,
             containers=containers,
             checkpoints=self.checkpoints,
-            code=CodeLaying(folder / "code", works, uplink),
+            code=CodeUnpacking(folder / "code", works, uplink),
             shipper=self.shipper,
             hindrances=hindrances,
             news=news,

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.agent.abilities import Hindrances
-from holdfast.agent.bundles.code import CodeLaying
+from holdfast.agent.bundles.code import CodeUnpacking
 from holdfast.agent.calls.executor_paths import ExecutorPaths
 from holdfast.agent.containers.tasks import ContainerOptions, ContainerTasks
 from holdfast.agent.folders import WorkFolders
@@ -207,7 +207,7 @@ def commands(table: TaskTable, line: Line, tmp_path: Path) -> Commands:
             tmp_path / "containers", mark="m", options=ContainerOptions(), begun=lambda *_: None
         ),
         checkpoints=checkpoints,
-        code=CodeLaying(
+        code=CodeUnpacking(
             tmp_path / "code",
             places.works,
             Transfers(

@@ -43,7 +43,7 @@ class _Request:
         self.value = 0
 
 
-class CrewRoster:
+class ProcessTable:
     """All processes of one context."""
 
     def __init__(self, fleet: FleetLine, events: EventLog, first_number: int) -> None:

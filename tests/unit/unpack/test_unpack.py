@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.core.bundles.manifest import FILE, FOLDER, LINK, Entry
 from holdfast.errors import ValidationError
-from holdfast.laying.lay import Layer, Mark, check_piece, remove_laid
+from holdfast.unpack.unpack import Mark, Unpacker, check_piece, remove_unpacked
 
 BYTES = {hashlib.sha256(d).digest(): d for d in (b"one", b"two", bytes(1 << 20) + b"end")}
 
@@ -33,8 +33,10 @@ TREE = [
 
 
 def lay(folder: Path, marks: dict[bytes, Mark] | None = None) -> tuple[dict[bytes, Mark], int]:
-    layer = Layer(str(folder), marks or {}, lambda sha256, size: check_piece(sha256, BYTES[sha256]))
-    return layer.lay(TREE), layer.changed
+    layer = Unpacker(
+        str(folder), marks or {}, lambda sha256, size: check_piece(sha256, BYTES[sha256])
+    )
+    return layer.unpack(TREE), layer.changed
 
 
 def test_bytes_bits_links_and_names_arrive(tmp_path: Path) -> None:
@@ -93,7 +95,7 @@ def test_no_step_down_follows_a_link(tmp_path: Path) -> None:
     outside.mkdir()
     (work / "a").symlink_to(outside)
     with pytest.raises(NotADirectoryError):
-        Layer(str(work), {}, lambda sha256, size: BYTES[sha256]).lay([file(b"a/x", b"one")])
+        Unpacker(str(work), {}, lambda sha256, size: BYTES[sha256]).unpack([file(b"a/x", b"one")])
     assert os.listdir(outside) == []
 
 
@@ -109,9 +111,9 @@ def test_what_a_job_made_in_the_way_is_moved_aside(tmp_path: Path) -> None:
 
 
 def test_other_bytes_are_never_laid(tmp_path: Path) -> None:
-    layer = Layer(str(tmp_path), {}, lambda sha256, size: check_piece(sha256, b"wrong"))
+    layer = Unpacker(str(tmp_path), {}, lambda sha256, size: check_piece(sha256, b"wrong"))
     with pytest.raises(ValidationError, match="other bytes"):
-        layer.lay([file(b"x", b"one")])
+        layer.unpack([file(b"x", b"one")])
     assert not (tmp_path / "x").exists()
 
 
@@ -120,7 +122,7 @@ def test_what_is_as_it_was_laid_is_deleted_and_what_a_job_made_stays(tmp_path: P
     (tmp_path / "a/b").chmod(0o755)
     (tmp_path / "a/run").write_bytes(b"changed by the job")
     (tmp_path / "out.pt").write_bytes(b"the job's")
-    remove_laid(str(tmp_path), marks)
+    remove_unpacked(str(tmp_path), marks)
     assert sorted(os.listdir(tmp_path)) == ["a", "out.pt"]
     assert os.listdir(tmp_path / "a") == ["run"]
 
@@ -134,5 +136,5 @@ def test_nothing_behind_a_link_that_a_job_left_is_deleted(tmp_path: Path) -> Non
     os.rename(work / "a/b/x", outside / "x")
     os.rename(work / "a", work / "was")
     (work / "a").symlink_to(outside)
-    remove_laid(str(work), marks)
+    remove_unpacked(str(work), marks)
     assert sorted(os.listdir(outside)) == ["b", "x"]

@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.agent.guardian.punch import HEAD_BYTES, Punched, plan_hole, punch_file
+from holdfast.agent.guardian.log_size_limit import (
+    HEAD_BYTES,
+    LogSizeOutcome,
+    limit_log_size,
+    plan_hole,
+)
 
 MIB = 1 << 20
 
@@ -35,8 +40,8 @@ def test_an_appended_file_stays_under_its_limit_and_keeps_its_offsets(tmp_path: 
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for number in range(40):
         os.write(fd, bytes([65 + number % 26]) * MIB)
-        outcome = punch_file(str(path), 8 * MIB)
-        if outcome is Punched.UNSUPPORTED:
+        outcome = limit_log_size(str(path), 8 * MIB)
+        if outcome is LogSizeOutcome.UNSUPPORTED:
             pytest.skip("this filesystem has no holes")
         assert path.stat().st_blocks * 512 <= 8 * MIB + 4096
     os.write(fd, b"the end")
@@ -54,5 +59,5 @@ def test_what_is_no_plain_file_is_left_alone(tmp_path: Path) -> None:
     os.symlink(target, tmp_path / "link")
     os.mkfifo(tmp_path / "fifo")
     for name in ("link", "fifo", "gone", "."):
-        assert punch_file(str(tmp_path / name), -1) is Punched.MISSING
+        assert limit_log_size(str(tmp_path / name), -1) is LogSizeOutcome.MISSING
     assert target.read_bytes() == b"x" * MIB

@@ -27,7 +27,7 @@ Mark = tuple[int, int, int, int]
 ReadPiece = Callable[[bytes, int], bytes]
 
 
-class Laid(msgspec.Struct, frozen=True, array_like=True):
+class Unpacked(msgspec.Struct, frozen=True, array_like=True):
     """The files that were laid into a folder. boot: the boot of the machine, because files that
     were not synced may be lost with it. attempt: the attempt for which they were laid. marks: path
     → the number, the size and the times of a file or link."""
@@ -38,7 +38,7 @@ class Laid(msgspec.Struct, frozen=True, array_like=True):
     marks: dict[bytes, Mark]
 
 
-class Layer:
+class Unpacker:
     """Lays one bundle into one folder. read_piece: a function that returns the bytes of a
     digest."""
 
@@ -49,7 +49,7 @@ class Layer:
         self._at: list[tuple[bytes, int]] = []  # the folders down to the present one, open
         self.changed = 0
 
-    def lay(self, entries: Sequence[Entry]) -> dict[bytes, Mark]:
+    def unpack(self, entries: Sequence[Entry]) -> dict[bytes, Mark]:
         """Lay all entries, sorted by path, and return their marks. Raises OSError, ValidationError,
         and the errors of `read_piece`."""
         marks: dict[bytes, Mark] = {}
@@ -128,7 +128,7 @@ class Layer:
             os.close(fd)
 
 
-def remove_laid(folder: str, marks: dict[bytes, Mark]) -> None:
+def remove_unpacked(folder: str, marks: dict[bytes, Mark]) -> None:
     """Delete the files that were laid into a folder and have not changed since, and the folders
     that are empty then. Raises OSError."""
     root = os.open(folder, _OPEN)

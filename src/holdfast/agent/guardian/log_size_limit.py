@@ -18,11 +18,11 @@ _BLOCK_BYTES = 4096
 _UNSUPPORTED = (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.ENODEV)
 
 
-class Punched(Enum):
-    """The result of `punch_file` for one file."""
+class LogSizeOutcome(Enum):
+    """The result of `limit_log_size` for one file."""
 
     WITHIN = "within"  # under its limit: nothing to do
-    PUNCHED = "punched"
+    FREED = "freed"
     UNSUPPORTED = "unsupported"  # this filesystem has no holes; the file keeps growing
     MISSING = "missing"
 
@@ -37,25 +37,25 @@ def plan_hole(size: int, limit_bytes: int) -> tuple[int, int]:
     return start, max(0, end - start)
 
 
-def punch_file(path: str, limit_bytes: int) -> Punched:
+def limit_log_size(path: str, limit_bytes: int) -> LogSizeOutcome:
     """Bring a file's disk use under `limit_bytes`. Touch plain files only, and follow no link at
     the end of `path`, because a task may have put something else there."""
     try:
         if os.lstat(path).st_blocks * 512 <= limit_bytes:
-            return Punched.WITHIN
+            return LogSizeOutcome.WITHIN
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
-        return Punched.MISSING
+        return LogSizeOutcome.MISSING
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):
-            return Punched.MISSING
+            return LogSizeOutcome.MISSING
         offset, length = plan_hole(found.st_size, limit_bytes)
         if length == 0:
-            return Punched.WITHIN
+            return LogSizeOutcome.WITHIN
         punch_hole(fd, offset, length)
     except OSError as error:
-        return Punched.UNSUPPORTED if error.errno in _UNSUPPORTED else Punched.MISSING
+        return LogSizeOutcome.UNSUPPORTED if error.errno in _UNSUPPORTED else LogSizeOutcome.MISSING
     finally:
         os.close(fd)
-    return Punched.PUNCHED
+    return LogSizeOutcome.FREED
