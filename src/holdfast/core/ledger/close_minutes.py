@@ -42,8 +42,8 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class HeldLease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A lease that overlaps the span, and whose it is. over_at: when its job ended. left_over: its
-    end waits in `ledger_ends`."""
+    """A lease that overlaps the span, with its job and its host. over_at: when its job ended.
+    left_over: its end waits in `ledger_ends`."""
 
     key: TaskKey
     attempt: int
@@ -78,7 +78,7 @@ class HeldLease(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class KeptAccount(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """An account on record."""
+    """An account (`split_lease.Account`) as the store keeps it, with the devices of its task."""
 
     key: TaskKey
     attempt: int
@@ -226,7 +226,8 @@ def _count(
 
 
 def _lose(accounts: dict[TaskKey, KeptAccount]) -> list[Renaming]:
-    """Name work *lost* that a later attempt does again, and change its accounts to say so."""
+    """Give the name *lost* to work that a later attempt does again, in the ledger's rows and in the
+    accounts of that work."""
     firsts: dict[str, dict[int, int]] = {}
     for kept in accounts.values():
         first = kept.account.first_step

@@ -160,7 +160,8 @@ def count_lease(
 
 
 def _hear(account: Account, lease: Lease) -> Account:
-    """Note a tally: what its agent missed at the start, and what it forgot since."""
+    """Return the account with the newest tally in it: the time before the agent knew of the lease,
+    and the count that an agent began anew."""
     told = lease.told
     if told is None:
         return account
@@ -288,8 +289,8 @@ def _read_kept(points: Sequence[tuple[int, int]], step: int) -> int:
 
 
 def measure_by(tally: Tally, other: Tally) -> Tally:
-    """Return the tally of a rank that sends no beats, as that of a rank of its gang that does says
-    what the gang did meanwhile."""
+    """Return the tally of a rank that sends no beats, with the names that `other`, the tally of a
+    rank of the same gang that sends beats, gives to the gang's time."""
     unbeaten = sum(tally.ms.get(name, 0) for name in _UNBEATEN)
     weights = {n: other.ms.get(n, 0) for n in LedgerName if n not in _OWN and other.ms.get(n, 0)}
     if tally.beaten or not unbeaten or not weights:

@@ -148,7 +148,7 @@ class Holds:
         self._holds.append(_Hold(at, need, spare))
 
     def _edges(self, job: Candidate) -> list[float]:
-        """Return the times at which the holds for others change for this job."""
+        """Return the times at which the room that is held for other jobs changes for this job."""
         limit = job.span_seconds
         times = {hold.at for hold in self._holds}
         if limit is not None:

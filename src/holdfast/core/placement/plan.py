@@ -226,8 +226,8 @@ class _Admission:
         self._refusals[job.job_id] = held
 
     def _make_room(self, job: Candidate, *, may_preempt: bool, may_reclaim: bool) -> None:
-        """Choose jobs to stop for `job`, none where those being stopped already make room
-        (ADMIT-5)."""
+        """Choose jobs to stop for `job`, none where the jobs that are being stopped already make
+        room (ADMIT-5)."""
         ground, holds, shares = Ground(job, self._holds), self._holds, self._shares
         victims: tuple[str, ...] = ()
         reclaims = False

@@ -11,9 +11,9 @@ from holdfast.core.placement.types import Candidate
 
 
 class HostShape(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole size of a host, busy or not, or of a pool's offer, of which `count` may be rented.
-    pool: the offer's pool, "" for a host. Present hosts of a pool are counted in its offers
-    only."""
+    """The whole size of a host, busy or not, or of a pool's offer. count: how many hosts of this
+    shape there may be; a pool's present hosts are part of the count of its offer and stand nowhere
+    else. pool: the offer's pool, "" for a host."""
 
     name: str
     queues: frozenset[str]

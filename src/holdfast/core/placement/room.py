@@ -113,8 +113,8 @@ def count_fitting(job: Candidate, room: Sequence[int], limit: int) -> int:
 class _Serving:
     """The hosts that serve some shapes of jobs, and the number of tasks of these that fit on them.
 
-    Shapes with the same needs on the same hosts share one, such as shapes of different queues that
-    all hosts serve.
+    Shapes with the same needs on the same hosts share one `_Serving`, such as shapes of different
+    queues that all hosts serve.
     """
 
     __slots__ = ("_job", "_kinds", "_seen", "_total", "hosts", "open")

@@ -110,8 +110,8 @@ def plan_takes(
     *,
     cut: bool,
 ) -> Takes:
-    """Let each host take from `candidates`, which stand in the order of admission. How they are
-    grouped makes no difference.
+    """Let each host take from `candidates`, which stand in the order of admission. The grouping of
+    the candidates makes no difference.
 
     passed: ids of jobs that the leader has just passed over; empty where it held room back for a
     job. cut: the list of candidates was cut, so more may wait.

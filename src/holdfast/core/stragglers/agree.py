@@ -54,14 +54,14 @@ class ChecksumRing:
             stride *= 2
 
     def take(self) -> list[StepChecksum]:
-        """Return them, and forget them."""
+        """Return the checksums that are not told yet, and forget them."""
         kept = self._kept[-MAX_TOLD:]
         self._told, self._kept = self.list_last(), []
         return kept
 
     def list_last(self) -> list[StepChecksum]:
-        """Return the newest, for the report of an end, also those that were told: the sync that told
-        them may have been cut, and the report itself is sent until it is acknowledged."""
+        """Return the newest checksums for the report of the rank's end, told ones too, because the
+        sync that told them may have been lost, and the report is sent until it is acknowledged."""
         return [*self._told, *self._kept][-MAX_TOLD:]
 
 
@@ -89,7 +89,8 @@ class Agreement:
         return self._alike.get(step)
 
     def take(self, rank: int, checksums: Sequence[StepChecksum], ranks: int) -> Disagreement | None:
-        """Take what a rank told; return the first disagreement of the gang of `ranks` ranks."""
+        """Add the checksums that a rank told; return the first disagreement of the gang of `ranks`
+        ranks."""
         for told in checksums:
             if self._over:
                 return None

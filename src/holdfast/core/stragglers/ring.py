@@ -67,7 +67,8 @@ class PaceRing:
         self._skipped = False
 
     def beat(self, at: float, step: int, waited: float | None = None) -> bool:
-        """Take a beat at the instant `at`; return True if a block is full, so that `end` is called.
+        """Note a beat at the instant `at`; return True if a block is full, after which the caller
+        calls `end`.
 
         waited: seconds that the rank has waited for others since its start, as far as the job says.
         """
@@ -107,7 +108,7 @@ class PaceRing:
             del self._used[:-MAX_BEATS]
 
     def skip(self) -> None:
-        """Leave the present block out, because a section is open."""
+        """Drop the present block, because a section is open."""
         self._skipped = True
 
     def end(self) -> None:
