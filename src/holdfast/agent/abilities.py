@@ -97,8 +97,8 @@ class Abilities:
         return not self._swept
 
     async def look_first(self) -> None:
-        """Try a start and the engines once before the host registers, without waiting long for
-        an engine."""
+        """Try a start and the container engines once before the host registers, without waiting
+        long for an engine."""
         trouble = await self._try_start()
         if trouble is not None:
             self.hindrances.note_start(trouble)
@@ -110,7 +110,7 @@ class Abilities:
             self.hindrances.note_engine(self.containers.say_unanswered())
 
     async def run(self) -> None:
-        """Try again for ever what this host could not do."""
+        """Try for ever, at intervals, the abilities of this host that failed."""
         while True:
             self.hindrances.poke.clear()
             now = read_boottime()

@@ -432,8 +432,8 @@ class Agent:
             self._table.save_changed(task, now)
 
     async def _part(self) -> None:
-        """Say goodbye before this agent ends. If the host shuts down, report that and ship the last
-        logs."""
+        """Tell the controller that this agent ends. If the host shuts down, report that and ship
+        the last logs."""
         if not self._departure.host_stops:
             return
         await self._ends.report_held()

@@ -105,8 +105,7 @@ class Housekeeper:
         self._left.set()
 
     def take_leftovers(self, now: float, follow: Callable[[AgentTask], None]) -> None:
-        """Handle the folders whose tasks no guardian knows any more, and of which only logs are
-        left."""
+        """Ship or delete the folders of tasks that no guardian knows any more."""
         for key in self._table.find_kept():
             if self._table.get(key) is None:
                 with contextlib.suppress(ValidationError):

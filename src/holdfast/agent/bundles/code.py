@@ -55,7 +55,8 @@ _laid = msgspec.msgpack.Decoder(Unpacked)
 
 
 class CodeUnpacking:
-    """Lays the code of this host's tasks. folder: where packs and records are kept."""
+    """Writes the code of this host's tasks into their work folders. folder: where packs and records
+    are kept."""
 
     def __init__(self, folder: Path, works: WorkFolders, transfers: Transfers) -> None:
         self._folder = folder

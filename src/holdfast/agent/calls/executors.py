@@ -257,12 +257,14 @@ class Executors:
             await asyncio.gather(*flights, return_exceptions=True)
 
     def _choose_gap(self) -> float:
-        """Return the seconds until the next request after a batch was sent on (CALLS-3)."""
+        """Return the seconds until the next request to the controller, after a batch was sent to an
+        executor (CALLS-3)."""
         wants = any(line.wants for line in self.lines.known.values())
         return SHORT_GAP_SECONDS if wants else GAP_SECONDS
 
     async def _wait(self, flights: Iterable[asyncio.Task[CallsAnswer]]) -> None:
-        """Wait until an answer is there, or until news is to be sent beside the waiting call."""
+        """Wait until the controller has answered, or until a report is to be sent beside the call
+        that waits."""
         waits: set[asyncio.Task[object]] = {*flights}
         news = None
         if len(waits) < _IN_FLIGHT:

@@ -57,7 +57,7 @@ class ExecutorLine:
         self._mean_seconds = 0.0
 
     def connect(self, writer: asyncio.StreamWriter) -> None:
-        """Send over this connection from now on."""
+        """Send messages over this connection from now on."""
         if self.writer is not None:
             self.writer.close()
         self.writer = writer
@@ -66,7 +66,7 @@ class ExecutorLine:
         self._given.clear()
 
     def disconnect(self, writer: asyncio.StreamWriter) -> None:
-        """Note that the connection ended."""
+        """Note that the connection to the executor ended."""
         if self.writer is writer:
             self.writer = None
             self._want = 0

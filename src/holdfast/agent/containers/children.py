@@ -22,11 +22,11 @@ _MAX_OUTPUT_BYTES = 256 * 1024
 
 
 class Stopped(Exception):
-    """Says that the guardian told the task to stop."""
+    """Raised where the guardian has told the task to stop."""
 
 
 class TimedOut(Exception):
-    """Says that a child took longer than its limit, and was ended. text: its output."""
+    """Raised where a child took longer than its limit, and was ended. text: its output."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)

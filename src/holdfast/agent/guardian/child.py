@@ -186,7 +186,8 @@ class AgentChild:
         self.tell(Unread(count=self._refused, reason=reason[:_MAX_REASON]))
 
     def flush(self) -> None:
-        """Send as much as the socket accepts now; the rest is sent when it accepts more."""
+        """Send as many of the queued answers as the socket accepts now, and the others when the
+        socket accepts more."""
         if self._channel is not None:
             self._poller.want_to_write(self._channel.fileno(), self._channel.flush())
 

@@ -360,7 +360,7 @@ class GuardianSessions:
         self._tell(session.over)
 
     def _take_end(self, session: _Session, run: ProgramRun) -> None:
-        """Give up what a session used once its processes are gone."""
+        """Release the descriptors and the control group of a session whose processes are gone."""
         if session.over is None:
             self._take_exit(session, run)
         if session.keeper is not None and run.exit is not None:

@@ -454,7 +454,8 @@ class HostTasks:
             self._full_groups.append(group)
 
     def _punch_logs(self, task: _Task) -> bool:
-        """Bring both streams of a task under the limit. Return True if one was over it."""
+        """Bring the files of both output streams of a task under the limit of a log's size. Return
+        True if a file was over the limit."""
         found = [limit_log_size(path, task.log_disk_bytes) for path in (task.stdout, task.stderr)]
         if LogSizeOutcome.UNSUPPORTED in found:
             self._mishaps.say_once(

@@ -218,7 +218,7 @@ class Commands:
         self.watching.poke()
 
     def _give_start_up(self, task: AgentTask, facts: TaskFacts) -> None:
-        """End a task that is still fetching its checkpoint."""
+        """End the start of a task that is still fetching its checkpoint."""
         self.table.works.stop(task.key)
         self.launcher.give_up(task, facts)
 

@@ -32,8 +32,8 @@ class TaskStarts:
     _makings: dict[TaskKey, asyncio.Task[None]] = field(default_factory=dict)
 
     def begin(self, task: AgentTask, pid: int, started_at: float) -> None:
-        """Note that the task's first process runs, as process `pid`: its own program, or the one
-        that makes its environment first."""
+        """Note that the task's first process runs, as process `pid`: the task's own program, or the
+        program that makes its environment first."""
         if self.go_on(task, pid, started_at):
             self._tell_start(task)
 

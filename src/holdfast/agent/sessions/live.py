@@ -236,7 +236,7 @@ class LiveSession:
             self._finish()
 
     def _drop_outputs(self) -> None:
-        """Give up the rest of the output, once the bytes that have come were read."""
+        """Close the descriptors of the process's output once the bytes that have come were read."""
         if self._paused:  # its user reads slowly
             self._last = asyncio.get_running_loop().call_later(_LAST_SECONDS, self._drop_outputs)
             return
@@ -366,7 +366,7 @@ class LiveSession:
         self._read_on()
 
     def tell(self, sentence: str) -> None:
-        """Tell every linked user."""
+        """Send a message to every user who is linked to the session."""
         for link in self._links:
             link.wire.send(frame(NOTICE, sentence.encode()))
 

@@ -206,7 +206,7 @@ class SessionServer:
             self._forwards.pop(order.key, None)
 
     def _stir(self, key: TaskKey, *, key_pressed: bool) -> None:
-        """Note that a user of a task is there, once in a while (AWAY-1)."""
+        """Note now and then that a user is active in a task (AWAY-1)."""
         now = read_boottime()
         if now - self._stirred.get((key, key_pressed), -math.inf) < _STIR_SECONDS:
             return
@@ -217,7 +217,7 @@ class SessionServer:
             task.dirty = True
 
     def tell(self, key: TaskKey, sentence: str) -> None:
-        """Tell the users in a task."""
+        """Send a message to every user who has a session in a task."""
         for live in self._live.values():
             if live.key == key:
                 live.tell(sentence)

@@ -151,7 +151,7 @@ class AgentTask:
 
     @property
     def has_processes(self) -> bool:
-        """Return True if its program runs, or one that makes its environment."""
+        """Return True if the task's program runs, or the program that makes its environment."""
         launched = self.state is AgentTaskState.LAUNCHED and self.pid != 0
         return launched or self.state is AgentTaskState.RUNNING
 
@@ -286,7 +286,8 @@ class AgentTask:
             self.count_time(now, beats=True)
 
     def count_save(self, now: float, seconds: float) -> None:
-        """Name the last `seconds` a save, as far as they are counted as what the task does now."""
+        """Count the last `seconds` as the time of a save, as far as they were counted under the
+        task's present name."""
         self.count_time(now)
         self.saved.tally = self.saved.tally.save(int(seconds * 1000))
 

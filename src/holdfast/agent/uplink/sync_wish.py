@@ -1,5 +1,5 @@
-"""Note that the controller should soon hear news of this host: parts of the agent note it, the
-sync loop waits for it."""
+"""Keep the wish for a sync call soon, because something happened on this host: parts of the agent
+report it, and the sync loop waits for it."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ class SyncWish:
 
     @property
     def due(self) -> bool:
-        """Return True if a sync call is to report the news now."""
+        """Return True if a sync call is to be made now."""
         return self._due.is_set()
 
     def report(self, *, within_seconds: float = 0.0) -> None:
@@ -30,7 +30,8 @@ class SyncWish:
         self._later = loop.call_later(within_seconds, self._due.set)
 
     def put_off(self, seconds: float) -> None:
-        """Have what is due now reported after `seconds`, or as soon as more is due at once."""
+        """Put a sync call that is due now off by `seconds`, unless another part reports something
+        before."""
         if self._due.is_set():
             self._due.clear()
             self.report(within_seconds=seconds)

@@ -107,8 +107,9 @@ class HostSpan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MinuteInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a span's rows follow from. over: jobs that ended before its end, or are
-    deleted. brief: rows of brief jobs, which need no account."""
+    """The inputs from which the ledger's rows of a span of minutes are computed. over: jobs that
+    ended before the span's end, or are deleted. brief: rows of tasks whose whole lease is in
+    `ledger_ends` and need no account, because their jobs are over."""
 
     since_ms: int
     until_ms: int

@@ -1,4 +1,4 @@
-"""The ledger's minutes in PostgreSQL: what a span of them follows from, and its one writer."""
+"""The ledger's minutes in PostgreSQL: read the inputs of a span of minutes, and write its rows."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -57,7 +57,7 @@ class PostgresLedger(LedgerReads):
         hears_since: datetime | None = None,
         now: Now = None,
     ) -> MinuteInputs | None:
-        """Return what the next minutes to be closed follow from; None where no minute is over.
+        """Return the inputs of the next minutes to be closed; None where no minute is over.
 
         A minute is over once no transaction is open that began in it, because that may still write
         an end or a reservation of it. hears_since: since when this controller hears hosts; before

@@ -51,7 +51,7 @@ class ReadySpan(msgspec.Struct, frozen=True):
 
 
 def make_facts(found: Interval, reads: SpanReads) -> MinuteInputs:
-    """Return what a span's rows follow from."""
+    """Return the inputs from which a span's rows are computed."""
     until = from_ms(found.until)
     over_jobs = {
         row["job_id"]
@@ -96,13 +96,13 @@ def make_ready(rows: SpanRows, known: Mapping[Subject, int]) -> ReadySpan:
 
 
 def key_of(subject: Subject) -> tuple[object, ...]:
-    """Return what tells a subject from all others, as `ledger_subjects_key` has it."""
+    """Return the key of a subject: the columns of the index `ledger_subjects_key`."""
     about = (subject.job_id, subject.attempt, subject.host_id, subject.unit, subject.pool)
     return (*about, subject.project, subject.owner, subject.queue, subject.labels)
 
 
 def key_of_row(row: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return the same of a row."""
+    """Return the key of a row's subject, as `key_of` does for a subject."""
     about = (row["job_id"], row["attempt"], row["host_id"], row["unit"], row["pool"])
     return (*about, row["project"], row["owner"], row["queue"], _sort_labels(row["labels"]))
 
