@@ -1,4 +1,4 @@
-"""Python functions as calls: `task` declares one, `model` declares a model that stays loaded
+"""Python functions as calls: `task` declares a function, `model` declares a model that stays loaded
 between calls, `context` returns the running call's context, `as_completed` yields handles in the
 order of their ends.
 

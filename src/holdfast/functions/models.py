@@ -1,4 +1,5 @@
-"""Models: loaded once per executor, found warm by later calls, unloaded when another is wanted.
+"""Models: loaded once per executor, found warm by later calls, unloaded when a call needs another
+model.
 
     @holdfast.model("qwen-edit", vram_gb=28, time_limit="20m")
     def qwen():

@@ -122,6 +122,6 @@ def context() -> CallContext:
 
 
 def enter(call: CallContext | None) -> None:
-    """Make this the running call; None where no call runs."""
+    """Make this context the context of the running call; None where no call runs."""
     global _running
     _running = call

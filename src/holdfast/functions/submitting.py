@@ -100,7 +100,8 @@ class OpenSet:
             self._close_quietly()
 
     def let_go(self) -> None:
-        """Close the set, if another client opened it than acts for the running call (SETS-1)."""
+        """Close the set, unless the client that opened it is the client of the running call
+        (SETS-1)."""
         with self._lock:
             if self._client is not CONNECTION.client:
                 self._close_quietly()

@@ -201,7 +201,8 @@ class HeldBatches:
                     self._returned[held.batch.id] = held.stop
 
     def take(self, frame: AgentFrame) -> None:
-        """Act on a frame of the agent."""
+        """Carry out a frame of the agent: keep its new batches, drop recorded ends, note cancelled
+        calls."""
         if frame.takes:
             self._returns = RETURNS in frame.takes
         for batch in frame.batches:

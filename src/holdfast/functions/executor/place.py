@@ -42,5 +42,5 @@ class PlaceWriter:
         _SEQUENCE(self._memory, 0, self._sequence)
 
     def change_phase(self, phase: int) -> None:
-        """Write that another phase of the same call began."""
+        """Write into the place file that another phase of the same call began."""
         self.write(self._batch, self._position, phase)

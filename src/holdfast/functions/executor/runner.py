@@ -282,7 +282,8 @@ class CallRunner:
         context: CallContext,
         cold: bool,
     ) -> str | None:
-        """Run a call to its result as text; None where it was cancelled before it began."""
+        """Run a call and return its result as text; None where the call was cancelled before it
+        began."""
         args, kwargs = self._read(hosted, order.args)
         if held.batch.model is not None:
             self._load(held.batch.model)
@@ -322,7 +323,7 @@ class CallRunner:
         return _encode_error(error).decode()
 
     def _note_device(self, failure: BaseException, error: CallError) -> None:
-        """Note whether this process can no longer use its GPU after such an exception."""
+        """Note whether this process can no longer use its GPU after a call's exception."""
         if not isinstance(failure, HoldfastError | CallRefused):
             self._broken = self._broken or any(w in error.message for w in _BROKEN_DEVICE)
 
@@ -412,7 +413,8 @@ def _end_uncalled(position: int, reason: str) -> CallEnd:
 
 
 def _refuse(error: HoldfastError) -> CallRefused:
-    """Return the refusal of a call that would fail in every other attempt, too."""
+    """Return the error of a call that is not run, because it would fail in every other attempt,
+    too."""
     return CallRefused(CallError(kind=type(error).__name__, message=error.message, invalid=True))
 
 

@@ -36,12 +36,12 @@ class MarkedStream(io.TextIOWrapper):
     _midline = False
 
     def begin_call(self, set_id: str, index: int, attempt: int) -> None:
-        """Name this call before its first output."""
+        """Write a line that names this call before the call's first output."""
         self._call = (set_id, index, attempt)
 
     def write(self, text: str) -> int:
-        """Write text. The number of characters returned does not count the line that names the
-        call."""
+        """Write text, after the line that names the call where it is due. The returned number of
+        characters leaves that line out."""
         if not text:
             return 0
         if self._call is not None:

@@ -99,8 +99,8 @@ class Gather(MessageWait):
             inbox.wait(self)
 
     def settle(self, index: int, value: Any, turn: int = 0) -> bool:
-        """Take the message of one process; the last one completes the future. Inboxes call this one
-        at a time, under their lock."""
+        """Add the message of one process; the last process's message completes the future. Inboxes
+        call this one after the other, under their lock."""
         future = self._future()
         if future is None or future.done():
             return False

@@ -51,7 +51,7 @@ _STARTS_PER_TURN = 8  # a burst of starts must not keep exits waiting
 
 
 class Warden:
-    """The loop and its parts."""
+    """The warden's loop and its parts."""
 
     def __init__(
         self, line: socket.socket, mark: str, frozen_seconds: float, kill_grace_seconds: float
@@ -181,7 +181,7 @@ class Warden:
                     self._nursery.end(self._runs[key], request.grace_seconds)
 
     def _start(self, order: bus_local.Start) -> None:
-        """Start a process, or report why it never ran, because the order's key must have an
+        """Start a process, or report why it never ran, because each order to start must have an
         answer."""
         env = {os.fsdecode(name): os.fsdecode(value) for name, value in order.env.items()}
         request = SpawnRequest(

@@ -138,7 +138,7 @@ class ScriptLine:
 
 
 class BusProcess:
-    """The sockets and their loop."""
+    """The bus's sockets, and the loop that reads and writes them."""
 
     def __init__(self, config: BusConfig, line: ScriptLine, script_fd: int) -> None:
         """Bind the port. Raises ZMQError when it cannot be bound."""
@@ -263,7 +263,8 @@ class BusProcess:
         return more or fleet.has_more, min(fleet.speak_at, probe.next_at, silent_at)
 
     def _read(self) -> bool:
-        """Read frames from the socket, up to a limit. Returns True where more may wait."""
+        """Read frames from the managers' socket, up to a limit. Returns True where more frames may
+        wait."""
         receive, fleet, now = self._router.recv, self._fleet, time.monotonic()
         take_beat, own, line = fleet.take_beat, self._probe.identity, self._line
         count = 0
@@ -405,7 +406,7 @@ def _make_session() -> int:
 
 
 class _ToScript(logging.Handler):
-    """Passes log records of this process to the script, where the user's handlers are."""
+    """Passes log records of the bus process to the script, whose log handlers the user has set."""
 
     def __init__(self, line: ScriptLine) -> None:
         super().__init__()

@@ -25,7 +25,8 @@ _INF = float("inf")
 
 
 class LagProbe:
-    """One DEALER that talks to the ROUTER of its own context, in the bus's thread."""
+    """One ZeroMQ socket (DEALER) that talks to the bus's own socket (ROUTER), in the bus's
+    thread."""
 
     def __init__(
         self, context: zmq.Context[zmq.Socket[bytes]], bind: str, port: int, keys: RunKeys

@@ -105,8 +105,8 @@ def find_hang(progress: Mapping[Process, Progress], now: float) -> RunFailure | 
 
 
 def excuse_ranks(progress: Mapping[Process, Progress], before: float, now: float) -> None:
-    """Excuse the time from `before` to now: it is taken off the silence of ranks in no section,
-    where another rank is in a section and not late (EXCUSE-1)."""
+    """Subtract the time from `before` to now from the silence of ranks in no section, where another
+    rank is in a section and not late (EXCUSE-1)."""
     if any(seen.section is not None and not seen.is_late(now) for seen in progress.values()):
         for seen in progress.values():
             if seen.section is None:

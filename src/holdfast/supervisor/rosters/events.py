@@ -1,4 +1,5 @@
-"""Structured events: to the log, to listeners, and to a file of JSON lines where one is named."""
+"""Pass structured events on: to the log, to listeners, and to a file of JSON lines where a file is
+named."""
 
 import json
 import logging
@@ -19,7 +20,7 @@ _CLOSE_SECONDS = 1.0
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """One event. at: Unix seconds. facts: names and values that differ by kind."""
+    """One event of a run. at: Unix seconds. facts: names and values that differ by kind."""
 
     at: float
     kind: str

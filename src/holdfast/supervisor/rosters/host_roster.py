@@ -330,7 +330,7 @@ class HostRoster:
             host.clear()
 
     def close(self) -> None:
-        """Fail everything that is still pending. Call this after the bus has ended."""
+        """Fail every future of a host that is still pending. Call this after the bus has ended."""
         error = ContextClosed(
             "the context was shut down: whether anything runs on the host is not known"
         )

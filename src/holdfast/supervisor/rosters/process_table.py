@@ -31,7 +31,7 @@ MAX_LAUNCH_BYTES = 8 << 20  # the most bytes of one frame, with room to spare
 
 
 class _Request:
-    """A signal on its way to one host or several, or a question to one. value: the sum of the
+    """A signal on its way to one host or several, or a question to a host. value: the sum of the
     answers so far."""
 
     __slots__ = ("future", "left", "several", "value")
@@ -223,7 +223,7 @@ class ProcessTable:
             self._say(host, wire.encode_message(order))
 
     def find_port(self, host: Host, ports: range) -> Future[int]:
-        """Ask a host for a free port of these; the value of the future is 0 where it finds none."""
+        """Ask a host which of these ports is free; the value of the future is 0 where none is."""
         future: Future[int] = Future("a free port", host)
         self.ask(self._find_port, future, host, ports)
         return future
@@ -282,7 +282,7 @@ class ProcessTable:
     def _find(
         self, host: Host, group_number: int, entries: Iterable[Any]
     ) -> Iterable[tuple[Process, Any]]:
-        """Find the process of each entry (CREW-1)."""
+        """Find the process that each entry of a host's report is about (CREW-1)."""
         group: ProcessGroup | None = host.parts.get(group_number, (None, 0))[0]
         if group is None:
             return

@@ -39,8 +39,8 @@ _RETRY_SECONDS = 1.0
 
 
 class SavedHost(msgspec.Struct, frozen=True, kw_only=True):
-    """One handle. identity: the manager's identity; empty for a handle that waits for one. reason:
-    why the handle is lost, or None."""
+    """The saved handle of one host. identity: the manager's identity; empty for a handle that waits
+    for a manager. reason: why the handle is lost, or None."""
 
     number: int
     demand: Demand
@@ -50,8 +50,8 @@ class SavedHost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SavedGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """One group. hosts: the numbers of its hosts. returncodes: rank → returncode, for the ranks
-    that have ended."""
+    """One saved group of processes. hosts: the numbers of its hosts. returncodes: rank →
+    returncode, for the ranks that have ended."""
 
     number: int
     spec: GroupSpec

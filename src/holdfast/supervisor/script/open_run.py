@@ -218,7 +218,7 @@ class OpenRun:
         return complete
 
     def detach(self) -> None:
-        """Leave without ending anything, for the next script."""
+        """Leave the run without ending anything, so that the next script takes it over."""
         if self._closed:
             return
         self._close_doors()

@@ -92,7 +92,8 @@ class StatusLine:
             load.worst_seconds = 0.0
 
     def read(self) -> Status:
-        """Read the counters while they change: each is true, together they are a moment apart."""
+        """Read the counters while they change: each value is true, but the values are not of one
+        instant."""
         hosts = list(self._roster.hosts.values())
         crew, load, counted = self._crew, self._bus.load, self._bus.load.counted
         seconds = max(1e-6, time.monotonic() - self._at)
