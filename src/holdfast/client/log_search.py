@@ -9,8 +9,8 @@ from holdfast.wire.logs.search import LogFound, LogSearchEnd
 
 
 class LogSearchFollower:
-    """A reader of one search. After a lost connection the search begins anew, and lines that were
-    given are not given again (CLIENT-1)."""
+    """A reader of one search of logs. After a lost connection the search begins anew, and lines
+    that were given are not given again (CLIENT-1)."""
 
     def __init__(self, call: RestCall[None]) -> None:
         self.ended = False

@@ -113,7 +113,7 @@ class Poller:
         self._handlers[fd], self._masks[fd] = handler, select.EPOLLIN
 
     def want_to_write(self, fd: int, wanted: bool) -> None:
-        """Have the handler called when there is room to write as well, or no longer."""
+        """Set whether the handler of a descriptor is also called when there is room to write."""
         mask = select.EPOLLIN | (select.EPOLLOUT if wanted else 0)
         if self._masks[fd] != mask:
             self._epoll.modify(fd, mask)
@@ -141,7 +141,8 @@ class Poller:
                 self._mishaps.survive(self._renew, None)
 
     def _renew(self) -> None:
-        """Make a new epoll under the old one's number, with the descriptors that have a handler."""
+        """Make a new epoll under the descriptor number of the old epoll, with the descriptors that
+        have a handler."""
         with select.epoll() as fresh:
             for fd, mask in self._masks.items():
                 fresh.register(fd, mask)
@@ -175,7 +176,7 @@ class FrameLine:
         self.unsent += encode_frame(body)
 
     def flush(self) -> bool:
-        """Send as much as the other end accepts now. Returns whether some is left."""
+        """Send as many queued bytes as the other end accepts now. Returns whether some are left."""
         try:
             while self.unsent:
                 sent = self._line.send(self.unsent[: 1 << 16])

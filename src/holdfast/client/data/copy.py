@@ -57,7 +57,7 @@ class CopyProgress(msgspec.Struct, kw_only=True):
 
 
 class _Changed(Exception):
-    """Says that a source changed while it was copied."""
+    """Raised where a source changed while it was copied."""
 
 
 class Copier:
@@ -355,7 +355,8 @@ class Copier:
 
 
 def _raise(error: OSError) -> None:
-    """Raise the error of a folder that cannot be read, which a walk would pass over in silence."""
+    """Raise the error of a folder that cannot be read, because a walk would leave the folder out
+    without a word."""
     raise error
 
 
