@@ -162,8 +162,8 @@ async def check_specs(
 async def check_bundles(
     controller: Controller, specs: Sequence[JobSpec | FunctionSpec], where: Sequence[str]
 ) -> None:
-    """Note the use of the specs' bundles. Raises ValidationError for one that its project does not
-    hold (BUNDLE-2)."""
+    """Note the use of the specs' bundles. Raises ValidationError for a bundle that its project does
+    not hold (BUNDLE-2)."""
     wanted = {
         (s.project, s.code.digest): w
         for s, w in zip(specs, where, strict=True)
@@ -447,8 +447,8 @@ async def change_in_parts(
 ) -> Response:
     """Change many jobs, `PART_JOBS` in a transaction, and answer with the outcome of each.
 
-    Raises Unavailable where the first transaction fails; jobs of a later one that fails are
-    answered as refused.
+    Raises Unavailable where the first transaction fails; the jobs of a later transaction that fails
+    are answered as refused.
     """
     asked = list(dict.fromkeys(job_ids))
     found, refused = dict[str, JobRecord](), dict[str, HoldfastError]()

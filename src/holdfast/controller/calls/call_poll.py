@@ -133,7 +133,8 @@ class _Visit(msgspec.Struct, frozen=True):
 
 
 async def _poll(controller: Controller, visit: _Visit, receive: Receive) -> CallsAnswer:
-    """Return the first answer with news for an executor, or the last one (POLL-1…3)."""
+    """Return the first answer with something new for an executor, or the last answer when the time
+    of the poll is over (POLL-1…3)."""
     host, request = visit.host, visit.request
     wakes, line = controller.wakes, controller.wakes.calls(host.id)
     newest = line.take(request.incarnation, request.seq)

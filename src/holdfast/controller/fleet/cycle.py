@@ -423,7 +423,8 @@ def _read_money(view: PoolView) -> PoolMoney:
 
 
 def _is_sight_due(host: FleetHost) -> bool:
-    """Return whether to record that a listing shows the host's machine (`note_listing`)."""
+    """Return whether the record of when a listing last showed the host's machine is old enough to
+    be written anew (`note_listing`)."""
     if host.instance is not InstanceState.MADE or host.misses or host.seen_seconds is None:
         return True
     return host.seen_seconds >= SEEN_SECONDS

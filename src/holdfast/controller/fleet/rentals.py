@@ -67,7 +67,7 @@ class Rentals:
         self._start(f"end {ref}", self._end(provider, ref, host_id))
 
     async def settle(self) -> None:
-        """Wait until no call is in progress."""
+        """Wait until no call to the provider is in progress."""
         while any(not call.done() for call in self._calls.values()):
             await asyncio.gather(*self._calls.values(), return_exceptions=True)
 

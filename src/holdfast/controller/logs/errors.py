@@ -53,7 +53,7 @@ def _find_all(spans: Sequence[LogSpan], pieces: Sequence[list[LogPiece]]) -> lis
 
 
 def _find_errors(span: LogSpan, pieces: Sequence[LogPiece]) -> list[ErrorLine]:
-    """Return the last error lines of a stream, each kind once, where it stands first."""
+    """Return the last error lines of a stream; of lines that are alike, the first."""
     data = b"".join(piece.data for piece in pieces)
     if pieces and pieces[0].offset > 0:
         data = data[data.find(b"\n") + 1 :]  # it begins within a line

@@ -70,8 +70,8 @@ class MembersLoop(Loop):
         return len(done)
 
     async def _stop_late(self, member: DueMember, settings: Settings) -> bool:
-        """Stop a replacement that does not start, so that it gets another host, because its present
-        host may be the cause."""
+        """Stop a replaced member that does not start, so that it gets another host, because its
+        present host may be the cause."""
         job, task = member.job, member.task
         limit = settings.start_limit("recovery_timeout_seconds", job.queue, job.spec)
         if member.seconds <= limit or task.offered_at is None:

@@ -266,7 +266,8 @@ class Guard:
         return found
 
     async def _confirm(self, absent: SecretHash) -> None:
-        """Return where a second look finds no such secret in force, either (DOUBT-1)."""
+        """Return if a second look finds no such secret in force, either (DOUBT-1). Raises
+        Unavailable if it finds one."""
         await self._doubts.confirm(Sought(hashes=frozenset({absent})))
 
     async def _look_up_host(self, digest: bytes) -> HostRecord:

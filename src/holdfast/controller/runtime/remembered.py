@@ -58,7 +58,7 @@ class Sizes:
         return self._known
 
     async def refresh(self) -> Sequence[HostShape]:
-        """Return the sizes of now."""
+        """Read the sizes from the store, and return them."""
         self._known = await self._store.hosts.host_sizes()
         self._read_at = self._clock()
         return self._known
@@ -133,8 +133,8 @@ class History:
 
 
 def _keep(seconds: float | None) -> float:
-    """Return how long a duration is remembered: shorter for a name without one, whose first end is
-    waited for."""
+    """Return how long a duration is remembered: for a shorter time where no job of the name has
+    ended yet."""
     return _UNKNOWN_SECONDS if seconds is None else _SPANS_SECONDS
 
 

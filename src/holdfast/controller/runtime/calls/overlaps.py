@@ -1,5 +1,5 @@
-"""Requests of one host that overlap: the later one repeats reports because the answer to the
-earlier one was still on its way.
+"""Handle requests of one host that overlap: a request repeats reports whose answer was still on its
+way when the request was made.
 
 OVERLAP-1  A batch handed out after a request arrived counts as held by its executor for that
            request: the executor cannot name the batch yet, and asks for these very calls, not for

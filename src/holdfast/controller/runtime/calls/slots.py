@@ -124,7 +124,7 @@ class WantedSlots:
         return job_id in self._surplus
 
     def gives_way(self, spec: JobSpec, host: HostRecord, *, idle: bool) -> bool:
-        """Return whether this executor's slot goes to another family."""
+        """Return whether this executor has to leave, so that another family gets its slot."""
         if not self._wanted:
             return False
         labels = host.able_labels

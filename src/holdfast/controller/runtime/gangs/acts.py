@@ -70,7 +70,7 @@ class WatchedGang:
         return known is not None and known.epoch < key.epoch
 
     def has(self, key: TaskKey, host_id: str) -> bool:
-        """Return whether `key` is a task of it on that host."""
+        """Return whether `key` is a task of the gang on that host."""
         known = self.ranks.get(key.rank)
         return known is not None and known.epoch == key.epoch and known.host_id == host_id
 

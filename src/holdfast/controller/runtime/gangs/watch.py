@@ -63,7 +63,8 @@ class GangWatch:
         self._unwritten: dict[str, tuple[float, dict[TaskKey, str]]] = {}
 
     def take(self, host_id: str, request: SyncRequest, tasks: Sequence[TaskReport]) -> None:
-        """Keep what the accepted reports of a sync tell of gangs; most tell nothing."""
+        """Keep the parts of a sync's accepted reports that are about gangs; most syncs have
+        none."""
         self._note_still(tasks)
         told = [t for t in tasks if t.pace or t.checksums or (t.state == "ended" and self._gangs)]
         if told and len(self._inbox) < MAX_INBOX:
@@ -118,7 +119,7 @@ class GangWatch:
             log.exception("the last checksums of ranks could not be compared; their ends count")
 
     async def judge(self, now: float | None = None) -> None:
-        """Judge what came since the last call, and write what is found. now: on this watch's
+        """Judge the reports since the last call, and write the findings. now: on this watch's
         clock."""
         async with self._turn:
             await self._judge(self._clock() if now is None else now)
@@ -142,14 +143,15 @@ class GangWatch:
     def _digest(
         self, inbox: Sequence[_SyncTold], now: float
     ) -> list[tuple[WatchedGang, list[Finding]]]:
-        """Give each gang what its ranks told, and return what is found out."""
+        """Give each gang's judge the reports of its ranks, and return the findings."""
         touched: dict[str, WatchedGang] = {}
         for told in inbox:
             self._sort(told, touched)
         return [(gang, gang.judge.judge(now)) for gang in touched.values()]
 
     def _forget(self, gang: WatchedGang) -> None:
-        """Forget an attempt that is over, but the disagreement that the next one is to settle."""
+        """Forget an attempt that is over, but keep a disagreement of its checksums, which the next
+        attempt may settle."""
         self._gangs.pop(gang.job_id, None)
         if gang.unclear is not None:
             self._unclear[gang.job_id] = gang.unclear

@@ -66,8 +66,8 @@ class LastAnswers:
         return msgspec.structs.replace(sync, ended=ended, takes=sync.takes and bool(ended))
 
     def note(self, sync: HostSync, answer: HostSynced) -> HostSynced:
-        """Keep what the answer tells, and return it with the known ends of the sync. sync: as it
-        came."""
+        """Remember the contents of the answer, and return the answer with the ends of the sync that
+        were known before. sync: as the host sent it."""
         before = self._find(sync)
         self._told.pop(sync.host_id, None)
         if answer.status != "ok":
