@@ -43,7 +43,7 @@ async def submit_and_take(
     cut = queued.count() >= limit
     take = choose_jobs([builder], terms, {**read, "rooms": rooms}, queued, cut=cut)
     if take is not None:
-        take.give([builder], *await tx.last(take.reservation.ask()))
+        take.add_offers([builder], *await tx.last(take.reservation.ask()))
     submitted = msgspec.convert(written[0], JobRecord)
     return Submitted(job=submitted, created=True), builder.answer()
 
