@@ -1,6 +1,5 @@
 """Decisions about pools, the same in both stores."""
 
-import math
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -47,11 +46,6 @@ def find_pause(paused_at: datetime | None, reason: str, deleted_at: datetime | N
     """Return why a pool is paused, else None. A deleted pool counts as not paused, because it must
     shrink."""
     return None if paused_at is None or deleted_at is not None else reason
-
-
-def day_of(at: datetime) -> datetime:
-    """Return the midnight (UTC) before a time."""
-    return at.replace(hour=0, minute=0, second=0, microsecond=0)
 
 
 def cost_since(
@@ -118,11 +112,6 @@ def _offer_size(spec: PoolSpec, offer: Offer) -> HostShape:
             for i in range(offer.gpus)
         ),
     )
-
-
-def seconds_since(now: datetime, then: datetime | None) -> float:
-    """Return the seconds from `then` to `now`, never below zero; infinity where it never was."""
-    return math.inf if then is None else max(0.0, (now - then).total_seconds())
 
 
 def seconds_until(now: datetime, then: datetime | None) -> float:

@@ -1,7 +1,7 @@
 """The pages `docs/reference/rest.md` and `metrics.md`, made from the route table and the registry.
 
-python -m holdfast.controller.reference rest > docs/reference/rest.md
-python -m holdfast.controller.reference metrics > docs/reference/metrics.md
+python -m tests.reference.rest rest > docs/reference/rest.md
+python -m tests.reference.rest metrics > docs/reference/metrics.md
 """
 
 import sys
@@ -17,7 +17,7 @@ from holdfast.wire.operations.operation import PageOf, Role
 _REST = """\
 # REST
 
-Made from the server's route table (`python -m holdfast.controller.reference rest`); `GET /v1/openapi.json` says the
+Made from the server's route table (`python -m tests.reference.rest rest`); `GET /v1/openapi.json` says the
 same for machines, with every schema.
 
 ## How to call
@@ -60,7 +60,7 @@ _METRICS = """\
 
 `GET /metrics`, in Prometheus' text format. It takes a `read` token, except from the same machine and not through
 a proxy.
-Made from the registry (`python -m holdfast.controller.reference metrics`).
+Made from the registry (`python -m tests.reference.rest metrics`).
 
 Gauges come from one consistent read of the store at the scrape: every replica shows the same. When the store cannot be
 read they are absent, never zero, and `holdfast_store_up` is 0. Busy slots come from live leases, never from what a

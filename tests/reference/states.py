@@ -1,4 +1,4 @@
-"""Draw the state machines as a Markdown page: `python -m holdfast.core.diagrams`."""
+"""Draw the state machines as a Markdown page: `python -m tests.reference.states`."""
 
 from holdfast.core.transitions import (
     AGENT_TASK,
@@ -17,7 +17,7 @@ from holdfast.core.workflows.transitions import NODE, RUN
 _HEAD = """# States
 
 Generated from `core/transitions.py` and `core/workflows/transitions.py`
-by `python -m holdfast.core.diagrams`; a test holds the two together.
+by `python -m tests.reference.states`; a test holds the two together.
 Each edge is `event`, then the reason why it exists, and what writes it: a statement of
 `store/postgres/sql/`, and after a colon the functions of `moves/` that decide on it.
 """

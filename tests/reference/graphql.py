@@ -1,6 +1,6 @@
 """The page `docs/reference/graphql-schema.md`, made from the schema and the limits.
 
-python -m holdfast.controller.graphql.reference > docs/reference/graphql-schema.md
+python -m tests.reference.graphql > docs/reference/graphql-schema.md
 """
 
 import sys
@@ -11,7 +11,7 @@ from holdfast.controller.graphql.schema import load_schema
 _PAGE = """\
 # The GraphQL schema
 
-Made from the code (`python -m holdfast.controller.graphql.reference`). How to use it: [graphql.md](graphql.md).
+Made from the code (`python -m tests.reference.graphql`). How to use it: [graphql.md](graphql.md).
 
 ## Limits of one query
 
