@@ -113,7 +113,7 @@ def test_why_of_a_failed_call_says_its_reason_once(stub: Stub) -> None:
     why = [CallWhyLine(code="ended", message="it failed: no 4", hint=f"calls retry {SET}.3")]
     stub.on(f"GET /v1/call-sets/{SET}/calls/3", Answer(call(reason="no 4", why=why)))
     said = stub.run("calls", "why", f"{SET}.3").stdout
-    assert said.splitlines() == ["failed: no 4", f"  tasks retry {SET}.3"]
+    assert said.splitlines() == ["failed: no 4", f"  calls retry {SET}.3"]
 
 
 def test_why_says_each_line_and_its_hint(stub: Stub) -> None:
