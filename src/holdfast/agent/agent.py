@@ -141,7 +141,7 @@ class Agent:
             first_beat=self._news.report,
             saved=self._checkpoints.poke,
             look=self._places.look,
-            tell=lambda task, sentence: self._sessions.tell(task.key, sentence),
+            tell=lambda task, sentence: self._sessions.tell_users(task.key, sentence),
             idle=lambda task: telemetry.is_idle(task.gpus, task.watch.settings.gpu_idle_percent),
         )
         self._faults = FaultLooks(self._probe, table, poke=self._watching.poke)
@@ -168,7 +168,7 @@ class Agent:
         self._outputs = OutputsKeeper(folder / "outputs", self._table, self._transfers, groups)
         self._caches = HostCaches(folder / "caches", self._config.cache_bytes)
         self._cache_keeper = CacheKeeper(self._caches, self._table, self._tell_caches)
-        self._shipper = LogShipper(self._calls, self._keeper.settle)
+        self._shipper = LogShipper(self._calls, self._keeper.forget_recorded)
         self._calls.answered = self._shipper.note_answer
         self._sessions = SessionServer(
             self._table,
@@ -449,10 +449,10 @@ class Agent:
                     await self._sync.leave(_LEAVE_SECONDS)
                 while self._shipper.behind:
                     await asyncio.sleep(0.02)
-                await self._forensics.settle(_LAST_LOGS_SECONDS)
+                await self._forensics.wait_until_sent(_LAST_LOGS_SECONDS)
         except TimeoutError:
             log.warning("left before everything was sent; the next agent sends the rest")
-        await self._outputs.settle(_LAST_OUTPUTS_SECONDS)
+        await self._outputs.wait_until_sent(_LAST_OUTPUTS_SECONDS)
         self._tell_alive()
         shipping.cancel()
         sending.cancel()

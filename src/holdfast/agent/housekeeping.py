@@ -54,7 +54,7 @@ class Housekeeper:
         self._left = asyncio.Event()  # there is something to delete
         self._kept: OrderedDict[TaskKey, float] = OrderedDict()  # task → Unix time of its removal
 
-    def settle(self, task: AgentTask) -> None:
+    def forget_recorded(self, task: AgentTask) -> None:
         """Forget a task if its end and its logs are on record; otherwise save soon how far it
         is."""
         if task.state is AgentTaskState.ACKNOWLEDGED and task.saved.shipped_whole:

@@ -21,7 +21,7 @@ class LogSearchFollower:
         """Return the call and the headers of the next connection."""
         return self._call, stream_headers()
 
-    def take(self, event: ServerEvent) -> Iterator[LogFound | LogSearchEnd]:
+    def read_event(self, event: ServerEvent) -> Iterator[LogFound | LogSearchEnd]:
         """Yield the line that an event carries, or at the end what was searched."""
         if event.kind == "found":
             line = decode_event(LogFound, event.data)

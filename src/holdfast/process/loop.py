@@ -156,7 +156,7 @@ class Poller:
 class FrameLine:
     """One end of a line of frames between two processes of a machine. It never blocks.
 
-    ended: the other end has hung up, as `hear` found. unsent: bytes that wait until the other end
+    ended: the other end has hung up, as `read_frames` found. unsent: bytes that wait until the other end
     has read more.
     """
 
@@ -171,7 +171,7 @@ class FrameLine:
         """Return the descriptor to poll."""
         return self._line.fileno()
 
-    def say(self, body: bytes) -> None:
+    def queue_frame(self, body: bytes) -> None:
         """Queue a frame for `flush`."""
         self.unsent += encode_frame(body)
 
@@ -187,7 +187,7 @@ class FrameLine:
             self.unsent.clear()  # the other end is gone, which the next `hear` finds
         return bool(self.unsent)
 
-    def hear(self) -> list[bytes]:
+    def read_frames(self) -> list[bytes]:
         """Return the frames that have come. Raises ValidationError for bytes that are no frames."""
         try:
             data = self._line.recv(_READ_BYTES)

@@ -168,7 +168,7 @@ class Children:
             number, kill_at = signal.SIGKILL, time.monotonic() + _TERM_SECONDS
         self._drop_output(program)
 
-    def settle(self, seconds: float) -> None:
+    def wait_until_gone(self, seconds: float) -> None:
         """Wait until no child is left, adopted ones included, for `seconds` at most."""
         give_up_at = time.monotonic() + seconds
         while read_children(os.getpid()) and (left := give_up_at - time.monotonic()) > 0:

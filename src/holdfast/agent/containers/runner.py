@@ -332,7 +332,7 @@ class Runner:
             code, text = self._children.run(remove, STEP_SECONDS)
         except (TimedOut, OSError):
             return False
-        self._children.settle(_SETTLE_SECONDS)
+        self._children.wait_until_gone(_SETTLE_SECONDS)
         return code == 0 or _is_gone(text)
 
 

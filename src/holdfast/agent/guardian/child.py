@@ -118,13 +118,13 @@ class AgentChild:
         """Count `seconds` of silence as none, because the guardian did not read for that long."""
         self._heard_at = min(self._heard_at + seconds, time.monotonic())
 
-    def tell(self, answer: Answer) -> None:
+    def queue_answer(self, answer: Answer) -> None:
         """Queue an answer for `flush`, if the agent has said hello; a later agent gets
         everything in its snapshot. All answers of one turn are sent together, so that they wake
         the agent once."""
         if self._channel is None or not self.greeted:
             return
-        self._channel.say(encode(answer))
+        self._channel.queue_frame(encode(answer))
         if len(self._channel.unsent) > 2 * MAX_FRAME_BYTES:
             self._kill("it does not read what it is told")
 
@@ -132,7 +132,7 @@ class AgentChild:
         """Answer a hello; from here on the agent gets every answer."""
         self.greeted = True
         self._mute = 0
-        self.tell(snapshot)
+        self.queue_answer(snapshot)
 
     def retire(self, *, for_good: bool) -> None:
         """Signal the agent to leave, and KILL it if it does not.
@@ -158,7 +158,7 @@ class AgentChild:
         if self._channel is None:
             return []
         try:
-            frames = self._channel.hear()
+            frames = self._channel.read_frames()
         except ValidationError as error:
             self._kill(f"it sent what is no message: {error}")
             self._close_channel()
@@ -183,7 +183,7 @@ class AgentChild:
         self._refused += 1
         if self._refused <= _NOTED_REFUSALS:
             self._note(f"a message of the agent is refused: {reason}", count=self._refused)
-        self.tell(Unread(count=self._refused, reason=reason[:_MAX_REASON]))
+        self.queue_answer(Unread(count=self._refused, reason=reason[:_MAX_REASON]))
 
     def flush(self) -> None:
         """Send as many of the queued answers as the socket accepts now, and the others when the

@@ -179,7 +179,7 @@ class _Guardian:
             oom_score_adj=oom_score_adj,
             descriptor_limit=self._descriptor_limit,
             read_clock=read_clock,
-            tell=self._agent.tell,
+            tell=self._agent.queue_answer,
             note=_note,
             look=lambda: self._read_signals(0),
         )
@@ -343,7 +343,7 @@ class _Guardian:
         elif isinstance(request, AgentHello):
             self._agent.greet(self._tasks.make_snapshot(self._incarnation, request.number))
             if self._closing:
-                self._agent.tell(Stopping())
+                self._agent.queue_answer(Stopping())
         else:
             assert isinstance(request, AgentAlive)  # reading it noted the sign of life
             self._holding = request.holding
@@ -382,7 +382,7 @@ class _Guardian:
         )
         self._notifier.send("STOPPING=1")
         if not again:
-            self._agent.tell(Stopping())
+            self._agent.queue_answer(Stopping())
         self._tasks.close(at_once=again)
         if again:
             self._ack_until = 0.0

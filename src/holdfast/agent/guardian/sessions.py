@@ -259,7 +259,7 @@ class GuardianSessions:
         self._full_groups = [group for group in self._full_groups if not group.remove()]
         limit = place.memory_bytes or asked.memory_bytes
         session.group = make_limited_group(self._group_home, limit, self._mishaps)
-        session.keeper = self._keepers.take(place.deadline)
+        session.keeper = self._keepers.take_slot(place.deadline)
         given = {} if asked.bare else place.env
         env = {k: v for k, v in given.items() if k not in _NOT_GIVEN} | asked.env
         request = SpawnRequest(

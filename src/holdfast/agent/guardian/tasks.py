@@ -299,7 +299,7 @@ class HostTasks:
         heapq.heappush(self._deadlines, (task.deadline, task.key))
         if launch.contain or launch.memory_bytes:
             task.group = make_limited_group(self._group_home, launch.memory_bytes, self._mishaps)
-        task.keeper = self.keepers.take(task.deadline)
+        task.keeper = self.keepers.take_slot(task.deadline)
         slave = -1
         if launch.terminal and self.sessions is not None:
             slave = self.sessions.open_terminal(launch.key)

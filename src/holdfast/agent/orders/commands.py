@@ -168,7 +168,7 @@ class Commands:
         for key in keys:
             if (task := self.table.get(key)) is not None:
                 task.move(AgentTaskEvent.ACKNOWLEDGE)
-                self.keeper.settle(task)
+                self.keeper.forget_recorded(task)
 
     def _prolong(self, deadlines: Sequence[tuple[TaskKey, float]]) -> None:
         live = []

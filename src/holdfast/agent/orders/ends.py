@@ -98,7 +98,7 @@ class TaskEnds:
             await self.checkpoints.upload_last(task)
         left = [] if facts.succeeded else await tell_left_memory(task)
         for sentence in (*find_failed_saves(out_path(task)), *left):
-            task.note(task.redactor.mask_text(sentence))
+            task.add_notice(task.redactor.mask_text(sentence))
         if task.saved.notices:
             notices = (*facts.notices, *task.saved.notices)
             facts = msgspec.structs.replace(facts, notices=notices[:16])

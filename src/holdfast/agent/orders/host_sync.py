@@ -103,7 +103,7 @@ class HostSyncWork:
 
     def take_ranks(self) -> list[RankUsage]:
         """Return the readings of tasks that no sync told before."""
-        return self.usage.take()
+        return self.usage.take_readings()
 
     def say_strain(self) -> str:
         """Return in words what may slow down this host's processes."""
@@ -138,8 +138,8 @@ class HostSyncWork:
             log.error(f"this host is in error, and its leases are not renewed: {answer.fenced}")
         self._fenced = answer.fenced
         self.watching.take_excuses(answer.excused, started_at)
-        asked = newest and self.log_reader.take(answer.reads)
-        asked = (newest and self.sessions.take(answer.sessions)) or asked
+        asked = newest and self.log_reader.accept_orders(answer.reads)
+        asked = (newest and self.sessions.carry_out(answer.sessions)) or asked
         return self.commands.carry_out(answer, started_at=started_at, newest=newest) or asked
 
     async def mend(self, error: HoldfastError) -> None:

@@ -152,7 +152,7 @@ class ForwardedConnection(asyncio.Protocol):
             self._wire.close(LEFT)
         self._end()
 
-    def tell(self, sentence: str) -> None:
+    def tell_user(self, sentence: str) -> None:
         """Send the user a message beside the connection's bytes."""
         self._wire.send(frame(NOTICE, sentence.encode()))
 

@@ -365,7 +365,7 @@ class LiveSession:
         self._pump_link(link)
         self._read_on()
 
-    def tell(self, sentence: str) -> None:
+    def tell_users(self, sentence: str) -> None:
         """Send a message to every user who is linked to the session."""
         for link in self._links:
             link.wire.send(frame(NOTICE, sentence.encode()))

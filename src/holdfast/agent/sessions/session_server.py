@@ -110,7 +110,7 @@ class SessionServer:
         """Listen to the guardian, which tells of the sessions that an earlier agent began."""
         self._guardian.open(self._hear)
 
-    def take(self, orders: Sequence[SessionOrder]) -> bool:
+    def carry_out(self, orders: Sequence[SessionOrder]) -> bool:
         """Carry out orders about sessions. Return True if any of the orders is new."""
         now = asyncio.get_running_loop().time()
         new = [order for order in orders if order.id not in self._ordered]
@@ -216,13 +216,13 @@ class SessionServer:
             task.watch.touch(now, key=key_pressed)
             task.dirty = True
 
-    def tell(self, key: TaskKey, sentence: str) -> None:
+    def tell_users(self, key: TaskKey, sentence: str) -> None:
         """Send a message to every user who has a session in a task."""
         for live in self._live.values():
             if live.key == key:
-                live.tell(sentence)
+                live.tell_users(sentence)
         for carrier in self._forwards.get(key, ()):
-            carrier.tell(sentence)
+            carrier.tell_user(sentence)
 
     def _name_link(self, order: SessionOrder) -> tuple[str, dict[str, str]]:
         headers = {"Authorization": f"Bearer {self._calls.token}", "Holdfast-Ticket": order.ticket}

@@ -172,7 +172,7 @@ class SyncLoop:
         return max((call.alone_until for call in self._flights.values()), default=0.0)
 
     def _start(self, *, wait: bool = True) -> None:
-        self._news.take()
+        self._news.clear()
         self._seq += 1
         longest = min(self.interval_seconds, MAX_WAIT_SECONDS, self._lease_seconds / 6)
         wait_seconds = longest if self._connected and wait else 0.0

@@ -36,7 +36,7 @@ class SyncWish:
             self._due.clear()
             self.report(within_seconds=seconds)
 
-    def take(self) -> None:
+    def clear(self) -> None:
         """Note that a call reports everything that happened until now."""
         self._due.clear()
         if self._later is not None:

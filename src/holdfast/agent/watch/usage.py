@@ -65,7 +65,7 @@ class _Seen:
         self.cores_max = max(self.cores_max, used / span)
         self.memory_max = max(self.memory_max, memory_bytes)
 
-    def tell(self, key: TaskKey, now: float) -> RankUsage:
+    def take_readings(self, key: TaskKey, now: float) -> RankUsage:
         """Return the readings since the last call, and forget them."""
         cores, most = round(self.used / self.span, 3), round(self.cores_max, 3)
         told = RankUsage(key, cores, self.memory_max, most)
@@ -82,7 +82,7 @@ class UsageMeter:
         self._seen: dict[TaskKey, _Seen] = {}
         self._untold: list[RankUsage] = []
 
-    def take(self) -> list[RankUsage]:
+    def take_readings(self) -> list[RankUsage]:
         """Return the readings that were not returned before. A reading whose sync was lost leaves a
         gap."""
         untold, self._untold = self._untold, []
@@ -146,7 +146,7 @@ class UsageMeter:
                 seen.add(now, used, memory_bytes)
             seen.at, seen.group_seconds, seen.spent = now, seconds, spent
             if seen.span and (seen.told_at is None or now - seen.told_at >= tell_seconds - 1.0):
-                found.append(seen.tell(task.key, now))
+                found.append(seen.take_readings(task.key, now))
         return found
 
 

@@ -196,7 +196,7 @@ class Results:
         self._done: list[JobRecord | ArrayRecord] = []
         self._refused: HoldfastError | None = None
 
-    def take(self, job: JobRecord | ArrayRecord) -> None:
+    def print_result(self, job: JobRecord | ArrayRecord) -> None:
         """Print a job or an array that is now as the user asked."""
         self._done.append(job)
         if not self._io.as_json:
@@ -270,7 +270,7 @@ def _act_on_selected(io: CommandIO, job_ids: Sequence[str], acts: Acts) -> None:
         with DoneCount(io, len(job_ids), acts.done) as count:
             for outcome in _act_on_pages(job_ids, acts, count):
                 try:
-                    results.take(_read(outcome))
+                    results.print_result(_read(outcome))
                 except HoldfastError as error:
                     results.refuse(outcome.id, error)
     except HoldfastError as error:
@@ -292,7 +292,7 @@ def _act_on_words(io: CommandIO, client: Client, words: Sequence[str], acts: Act
     """Act on the jobs and arrays that the words name; on several jobs in one call."""
     results = Results(io)
     if len(words) == 1:
-        results.take(act_on(client, words[0], acts.job, acts.array))
+        results.print_result(act_on(client, words[0], acts.job, acts.array))
         results.show(as_list=False)
         return
     found: dict[str, str | HoldfastError] = {}
@@ -310,9 +310,9 @@ def _act_on_words(io: CommandIO, client: Client, words: Sequence[str], acts: Act
             try:
                 if not isinstance(job_id, str):
                     raise job_id
-                results.take(_read(outcomes[job_id]))
+                results.print_result(_read(outcomes[job_id]))
             except NotFound as missing:
-                results.take(acts.array(find_instead(client, word, missing)))
+                results.print_result(acts.array(find_instead(client, word, missing)))
         except HoldfastError as error:
             results.refuse(word, error)
     results.show(as_list=True)

@@ -43,14 +43,14 @@ class Gaps:
         self._missing: dict[str, int] = {}
         self._reasons: dict[str, str] = {}
 
-    def take(self, line: LogLine) -> None:
+    def note_gap(self, line: LogLine) -> None:
         """Note how many bytes are missing before a line."""
         if line.stream not in self._missing and not self._full:
             note(f"{line.stream} is faster than its log is kept (log_keep_mb): a gap is here")
         self._missing[line.stream] = self._missing.get(line.stream, 0) + line.gap
         self._reasons[line.stream] = line.reason
 
-    def tell(self) -> None:
+    def print_gap(self) -> None:
         """Say how many bytes are missing, and which command fetches them."""
         for stream, lost in self._missing.items():
             if self._full:
@@ -106,14 +106,14 @@ def copy_output(
             job = item
             if narrator is not None:
                 with progress.output():
-                    narrator.take(item)
+                    narrator.print_change(item)
             continue
         if narrator is not None:
             narrator.started()
         if item.gap:
             with progress.output():
-                gaps.take(item)
-        data = item.data if excerpt is None else excerpt.take(item)
+                gaps.note_gap(item)
+        data = item.data if excerpt is None else excerpt.choose_bytes(item)
         if prefixer is not None:
             data = prefixer.feed(item.attempt, item.rank, item.stream, data)
         with progress.output(data):
@@ -121,7 +121,7 @@ def copy_output(
     with progress.output():
         for stream, data in prefixer.close() if prefixer is not None else ():
             write_stream(stream, data)
-        gaps.tell()
+        gaps.print_gap()
     return job, gaps
 
 
@@ -316,7 +316,7 @@ def _show_array(
             if io.as_json:
                 io.show_json_line(item)
                 continue
-            data = prefixer.feed(0, index, item.stream, excerpt.take(item))
+            data = prefixer.feed(0, index, item.stream, excerpt.choose_bytes(item))
             write_stream(item.stream, data)
         for stream, data in prefixer.close():
             write_stream(stream, data)
@@ -334,7 +334,7 @@ def _follow(
             if isinstance(item, JobRecord):
                 job = item
             else:
-                item = msgspec.structs.replace(item, data=excerpt.take(item))
+                item = msgspec.structs.replace(item, data=excerpt.choose_bytes(item))
             io.show_json_line(item)
     else:
         with StepLine(io, job.id, wanted=which["wait"]) as progress:

@@ -41,7 +41,7 @@ class Narrator:
         """Note that the job runs, because output came."""
         self._timer.cancel()
 
-    def take(self, job: JobRecord) -> None:
+    def print_change(self, job: JobRecord) -> None:
         """Compare the job's state with the last one, and print a notice if it has changed."""
         state = job.state.value
         if state not in ("waiting", "queued"):

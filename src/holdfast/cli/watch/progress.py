@@ -84,7 +84,7 @@ class StepLine:
             yield
             self._whole = data.endswith(b"\n") if data else self._whole
 
-    def take(self, job: JobRecord) -> None:
+    def show_job(self, job: JobRecord) -> None:
         """Show the job as it is now."""
         found = find_estimate(job, datetime.now(UTC))
         with self._lock:
@@ -97,4 +97,4 @@ class StepLine:
         with contextlib.suppress(HoldfastError), self._io.client() as client:
             while not self._over.wait(LOOK_SECONDS):
                 with contextlib.suppress(HoldfastError):
-                    self.take(client.job(self._job_id))
+                    self.show_job(client.job(self._job_id))

@@ -288,7 +288,7 @@ def _read_refusal(place: ControllerPlace, wire: socket.socket, data: bytes) -> H
     answer, body = AnswerReader(), b""
     while True:
         answer.feed(data)
-        body += b"".join(answer.take())
+        body += b"".join(answer.take_pieces())
         if answer.done:
             return refuse(place, answer.status, body)
         data = wire.recv(_READ_BYTES)

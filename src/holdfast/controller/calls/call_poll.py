@@ -137,7 +137,7 @@ async def _poll(controller: Controller, visit: _Visit, receive: Receive) -> Call
     of the poll is over (POLL-1…3)."""
     host, request = visit.host, visit.request
     wakes, line = controller.wakes, controller.wakes.calls(host.id)
-    newest = line.take(request.incarnation, request.seq)
+    newest = line.begin_poll(request.incarnation, request.seq)
     told = any(report.ends or report.closing for report in request.executors)
     waits = newest and not told and not visit.answers_at_once
     until = controller.clock() + (request.wait_seconds if waits else 0.0)
@@ -217,7 +217,7 @@ async def _ask(
     idles = [_is_idle(guest, result) for guest, result in zip(guests, results, strict=True)]
     for number, (guest, result) in enumerate(zip(guests, results, strict=True)):
         if isinstance(result, ExecutorTurned):
-            calls.note(guest.turn, result)
+            calls.note_report(guest.turn, result)
             _poke(controller, guest.turn, result)
             guest.turned = result
             if guest.turn.report.loads:  # counted once, however often this call asks again

@@ -38,7 +38,7 @@ async def list_errors(call: ApiCall) -> Response:
             LogSpan(stream, max(0, stream.size - TAIL_BYTES), stream.size)
             for stream in streams[at : at + SPANS_AT_ONCE]
         ]
-        async with call.controller.searches.take(call.user):
+        async with call.controller.searches.wait_turn(call.user):
             pieces = await call.store.log_search.read_spans(spans)
             found += await asyncio.to_thread(_find_all, spans, pieces)
     return answer_page(await asyncio.to_thread(group_errors, found))

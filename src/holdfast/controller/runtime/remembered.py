@@ -222,7 +222,7 @@ class SavedJobs:
             self._ids.clear()
         self._ids.add(job_id)
 
-    def take(self, job_ids: Collection[str]) -> bool:
+    def forget_jobs(self, job_ids: Collection[str]) -> bool:
         """Forget the noted jobs among `job_ids`. Returns False where none was noted."""
         found = self._ids.intersection(job_ids)
         self._ids -= found

@@ -53,7 +53,7 @@ class Holds:
                 tasks = min(tasks, count_fitting(job, spare, tasks))
         return tasks
 
-    def take(self, job: Candidate, tasks: Iterable[TaskPlacement]) -> None:
+    def use_spare(self, job: Candidate, tasks: Iterable[TaskPlacement]) -> None:
         """Note a placement: a job that outlives a hold uses up its spare room."""
         outlived = [hold for hold in self._holds if not hold.sees_end_of(job, 0.0)]
         if outlived:

@@ -80,7 +80,7 @@ class HostRoom:
         """Return a copy of the free room to count with: [CPU slots, bytes of memory, devices]."""
         return list(self.free)
 
-    def take(self, job: Candidate, tasks: int) -> list[tuple[int, ...]]:
+    def reserve_tasks(self, job: Candidate, tasks: int) -> list[tuple[int, ...]]:
         """Reserve the room of `tasks` tasks; return the devices of each, the lowest free ones."""
         alike = self.kind.free
         alike[self.free] -= 1
@@ -229,7 +229,7 @@ class Room:
         for host, count in chosen:
             before = host.free
             host_id, incarnation = host.host_id, host.capacity.incarnation
-            taken = host.take(job, count)
+            taken = host.reserve_tasks(job, count)
             each = 1 if job.gpus else count
             for first, devices in enumerate(taken if job.gpus else taken[:1], rank):
                 tasks.append(

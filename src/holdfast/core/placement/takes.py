@@ -185,7 +185,7 @@ def _take(jobs: AlikeGroup, host: HostRoom) -> Taken:
         jobs=jobs,
         host_id=host.host_id,
         incarnation=host.capacity.incarnation,
-        devices=host.take(jobs.job, len(jobs.ids)),
+        devices=host.reserve_tasks(jobs.job, len(jobs.ids)),
     )
 
 

@@ -53,7 +53,7 @@ class ChecksumRing:
             self._kept = [one for one in self._kept if one.step % stride == 0]
             stride *= 2
 
-    def take(self) -> list[StepChecksum]:
+    def take_checksums(self) -> list[StepChecksum]:
         """Return the checksums that are not told yet, and forget them."""
         kept = self._kept[-MAX_TOLD:]
         self._told, self._kept = self.list_last(), []
@@ -88,7 +88,9 @@ class Agreement:
         """Return the checksum that all ranks had at a step, None where it is not known."""
         return self._alike.get(step)
 
-    def take(self, rank: int, checksums: Sequence[StepChecksum], ranks: int) -> Disagreement | None:
+    def compare_checksums(
+        self, rank: int, checksums: Sequence[StepChecksum], ranks: int
+    ) -> Disagreement | None:
         """Add the checksums that a rank told; return the first disagreement of the gang of `ranks`
         ranks."""
         for told in checksums:

@@ -91,7 +91,7 @@ class GangPace:
         self._start: int | None = None
         self.chunks: deque[Chunk] = deque(maxlen=MAX_CHUNKS)
 
-    def take(
+    def add_blocks(
         self, rank: int, blocks: Sequence[PaceBlock], now: float, sent_at: float, error: float
     ) -> None:
         """Take a rank's blocks, which came at `now`. sent_at: when the rank's host sent them, on the

@@ -88,11 +88,11 @@ class GangJudge:
         """Return the ranks that are slow now."""
         return list(self._slow.values())
 
-    def take(
+    def add_blocks(
         self, rank: int, blocks: Sequence[PaceBlock], now: float, sent_at: float, error: float
     ) -> None:
-        """Add the blocks that a rank's agent told (see `GangPace.take`)."""
-        self._pace.take(rank, blocks, now, sent_at, error)
+        """Add the blocks that a rank's agent told (see `GangPace.add_blocks`)."""
+        self._pace.add_blocks(rank, blocks, now, sent_at, error)
 
     def judge(self, now: float) -> list[Finding]:
         """Return the findings about the gang since the last call."""

@@ -139,7 +139,7 @@ class PaceRing:
             self._length //= 2
         self._begin(step, at)
 
-    def take(self, now: float) -> list[PaceBlock]:
+    def take_blocks(self, now: float) -> list[PaceBlock]:
         """Return the blocks that were not told yet, with their ages, and forget them."""
         if not self._ended:
             return []

@@ -200,7 +200,7 @@ class HeldBatches:
                     held.stop = held.cursor
                     self._returned[held.batch.id] = held.stop
 
-    def take(self, frame: AgentFrame) -> None:
+    def take_frame(self, frame: AgentFrame) -> None:
         """Carry out a frame of the agent: keep its new batches, drop recorded ends, note cancelled
         calls."""
         if frame.takes:

@@ -178,7 +178,7 @@ class AgentLine:
                     self._take_answer((way, blob.sha256), blob)
             for save in frame.saves:
                 self._take_answer(save.save, save)
-            self._batches.take(frame)
+            self._batches.take_frame(frame)
             self._taken(frame)
 
     def _take_answer(self, asked: Transfer, answer: BlobDone | SaveDone) -> None:

@@ -392,12 +392,12 @@ class _HostManager:
 
     def _ask_warden(self, request: WardenRequest) -> None:
         if not self._warden.ended:
-            self._warden.say(encode_local(request))
+            self._warden.queue_frame(encode_local(request))
             self._warden.flush()
 
     def _serve_warden(self) -> None:
         self._warden.flush()
-        frames = self._warden.hear()
+        frames = self._warden.read_frames()
         if frames:
             self._warden_heard_at = time.monotonic()
         for frame in frames:

@@ -127,7 +127,7 @@ class Warden:
 
     def _hear(self) -> None:
         try:
-            frames = self._line.hear()
+            frames = self._line.read_frames()
             requests = [bus_local.decode_warden_request(frame) for frame in frames]
         except (ValidationError, *UNREADABLE) as error:
             _note(f"the host manager's line cannot be read, so it is given up: {error}")
@@ -147,7 +147,7 @@ class Warden:
     def _tell(self, answer: bus_local.WardenAnswer) -> None:
         if self._closing:
             return
-        self._line.say(bus_local.encode_local(answer))
+        self._line.queue_frame(bus_local.encode_local(answer))
         self._flush()
 
     def _flush(self) -> None:

@@ -118,7 +118,7 @@ class Fleet:
         self.peers.move_to_end(identity)
         return True
 
-    def hear(self, identity: bytes, now: float) -> None:
+    def note_life(self, identity: bytes, now: float) -> None:
         """Count a frame as a sign of life and drop its messages, which its sender sends again."""
         peer = self.peers.get(identity)
         if peer is not None:

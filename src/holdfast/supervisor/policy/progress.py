@@ -50,7 +50,7 @@ class Progress:
         self.cut = True  # the time that runs now began with something other than a step
         self.excused_seconds = 0.0  # time since then in which another rank was in a section
 
-    def take(self, message: Any, now: float) -> None:
+    def note_message(self, message: Any, now: float) -> None:
         """Note a message of the rank. A span of time that includes a section is not counted as a
         step's."""
         if not isinstance(message, dict):
@@ -142,7 +142,7 @@ def watch_progress(
             process, future = happened.get(timeout=_LOOK_SECONDS)
             if future.about != "returncode":
                 if future.exception() is None and process in progress:
-                    progress[process].take(future.result(), time.monotonic())
+                    progress[process].note_message(future.result(), time.monotonic())
                     listen(process)
             else:
                 failure = judge_end(process)

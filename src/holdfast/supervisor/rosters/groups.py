@@ -227,7 +227,7 @@ class Process:
             if self._pid is not None:
                 self._pid.set_result(pid)
 
-    def settle(self, code: int) -> None:
+    def set_returncode(self, code: int) -> None:
         """Set the process's returncode; a later call changes nothing."""
         self._take_end(code)
 

@@ -145,7 +145,7 @@ class ProcessTable:
             if not host.identity:  # no manager had come yet: the order is still to be given
                 host.hold(_make_launch(group, index))
         for rank, code in returncodes.items():
-            group.processes[rank].settle(code)
+            group.processes[rank].set_returncode(code)
         for host in group.hosts:
             if host.connection_lost():
                 self.take_loss(host, host.make_error())
@@ -161,7 +161,7 @@ class ProcessTable:
         about: dict[str, str | int] = {"processes": group.world_size, "hosts": len(group.hosts)}
         if group.spec.log is not None:
             about["output"] = group.spec.log
-        self._events.say("group created", group=group.name, **about)
+        self._events.report_event("group created", group=group.name, **about)
         self.changed()
         ordered.set()
 
@@ -293,7 +293,7 @@ class ProcessTable:
                 self.refused["foreign rank"] += 1
 
     def _tell(self, kind: str, process: Process, **facts: str | int) -> None:
-        self._events.say(kind, process=process.name, host=str(process.host), **facts)
+        self._events.report_event(kind, process=process.name, host=str(process.host), **facts)
 
     def _take_launched(self, host: Host, message: wire.Launched) -> None:
         for process, entry in self._find(host, message.group, message.processes):
@@ -313,7 +313,7 @@ class ProcessTable:
                 continue
             code = entry.exit_code if entry.exit_code is not None else -(entry.signal or 9)
             self.running -= 1
-            process.settle(code)
+            process.set_returncode(code)
             if code:
                 self._tell("process ended", process, returncode=code)
         self.changed()
@@ -360,7 +360,7 @@ class ProcessTable:
     def _take_dropped(self, host: Host, message: wire.Dropped) -> None:
         self.dropped += message.count
         reason = f"{message.count} messages for rank {message.rank} were never taken by the process"
-        self._events.say("messages dropped", host=str(host), reason=reason)
+        self._events.report_event("messages dropped", host=str(host), reason=reason)
 
 
 def _make_launch(group: ProcessGroup, index: int) -> bytes:

@@ -169,7 +169,9 @@ class Life:
             folder / "containers", mark="m", options=ContainerOptions(), begun=starts.begin
         )
         self.keeper = Housekeeper(self.table, works)
-        self.shipper = LogShipper(cast(ControllerCalls, Logs()), lambda t: self.keeper.settle(t))
+        self.shipper = LogShipper(
+            cast(ControllerCalls, Logs()), lambda t: self.keeper.forget_recorded(t)
+        )
         places = TaskPlaces(
             host_mark="m",
             beat_socket="/b",

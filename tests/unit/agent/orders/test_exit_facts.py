@@ -214,7 +214,7 @@ def commands(table: TaskTable, line: Line, tmp_path: Path) -> Commands:
                 BlockingHttp(read_addresses("http://127.0.0.1:9")), incarnation="i" * 8, token=str
             ),
         ),
-        shipper=LogShipper(calls, keeper.settle),
+        shipper=LogShipper(calls, keeper.forget_recorded),
         hindrances=Hindrances(news),
         news=news,
         ports=claims.ports,

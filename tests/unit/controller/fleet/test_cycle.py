@@ -161,7 +161,7 @@ async def test_a_dead_provider_does_not_keep_the_jobs_from_another_pool(
     world.provider.list_error = None
     summary = await other.run(await world.store.fleet.get_pool("dear"))
     assert summary.actions.hosts_rented == 1
-    await other.rentals.settle()
+    await other.rentals.wait_for_calls()
     await other.close()
 
 

@@ -506,20 +506,20 @@ def test_a_small_batch_alone_is_nothing_to_tell_at_once() -> None:
     hello = batches.make_hello()
     assert hello.want == 50
     calls = [CallOrder(set=0, index=at, attempt=1, args="[]") for at in range(40)]
-    batches.take(AgentFrame(batches=[Batch(id=1, sets=[], calls=calls[:1])]))
+    batches.take_frame(AgentFrame(batches=[Batch(id=1, sets=[], calls=calls[:1])]))
     assert batches.make_frame() is None
     batches.defers = False  # the line looked again
     later = batches.make_frame()
     assert later is not None
     assert (later.held, later.want) == ([1], 50)
-    batches.take(AgentFrame(batches=[Batch(id=2, sets=[], calls=calls[:1])]))
+    batches.take_frame(AgentFrame(batches=[Batch(id=2, sets=[], calls=calls[:1])]))
     held = batches.next_batch()
     assert held is not None
     batches.end_call(held, CallEnd(0, False, 0.001, "1"))
     told = batches.make_frame()
     assert told is not None
     assert (told.held, len(told.ends)) == ([1, 2], 1)
-    batches.take(AgentFrame(batches=[Batch(id=3, sets=[], calls=calls)]))
+    batches.take_frame(AgentFrame(batches=[Batch(id=3, sets=[], calls=calls)]))
     asked = batches.make_frame()
     assert asked is not None, "more may wait"
 

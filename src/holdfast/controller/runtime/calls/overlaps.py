@@ -67,7 +67,7 @@ class Overlap:
                 fresh.append(BatchEnds(batch=each.batch, ends=ends))
         return fresh, repeated
 
-    def note(self, turned: ExecutorTurned, exchange: int) -> None:
+    def note_answer(self, turned: ExecutorTurned, exchange: int) -> None:
         """Note the store's answer. exchange: the number of the exchange that brought it."""
         for batch in turned.batches:
             self._handed[batch.id] = exchange, len(batch.calls)
@@ -88,7 +88,7 @@ class OverExecutors:
     def __contains__(self, key: TaskKey) -> bool:
         return key in self._keys
 
-    def note(self, reports: Iterable[ExecutorReport]) -> None:
+    def note_executors(self, reports: Iterable[ExecutorReport]) -> None:
         """Note the executors whose last report is among these, before it is on record."""
         self._keys |= dict.fromkeys(r.key for r in reports if r.closing is not None)
         while len(self._keys) > _MAX_OVER:

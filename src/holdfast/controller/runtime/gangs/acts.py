@@ -228,7 +228,7 @@ class Acting:
             _, spec = await self._specs.find(gang.job_id)
         except NotFound:
             return
-        found = gang.agreement.take(rank, checksums, spec.tasks)
+        found = gang.agreement.compare_checksums(rank, checksums, spec.tasks)
         await self._judge_rerun(gang)
         if found is None:
             return

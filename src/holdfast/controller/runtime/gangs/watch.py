@@ -62,7 +62,7 @@ class GangWatch:
         # Job → when its newest of them are written, and these; "" for a task that moves again.
         self._unwritten: dict[str, tuple[float, dict[TaskKey, str]]] = {}
 
-    def take(self, host_id: str, request: SyncRequest, tasks: Sequence[TaskReport]) -> None:
+    def keep_reports(self, host_id: str, request: SyncRequest, tasks: Sequence[TaskReport]) -> None:
         """Keep the parts of a sync's accepted reports that are about gangs; most syncs have
         none."""
         self._note_still(tasks)
@@ -97,7 +97,7 @@ class GangWatch:
                 continue
             self._unwritten.setdefault(task.key.job_id, (due, {}))[1][task.key] = task.still
 
-    async def settle(self, host_id: str, tasks: Sequence[TaskReport]) -> None:
+    async def compare_last(self, host_id: str, tasks: Sequence[TaskReport]) -> None:
         """Compare the last checksums of ranks that ended, before their ends are written."""
         last = [
             (gang, task)
@@ -163,7 +163,7 @@ class GangWatch:
         self._clocks.move_to_end(told.host_id)
         if len(self._clocks) > MAX_CLOCKS:
             self._clocks.popitem(last=False)
-        clock.note(told.heard_at, told.sent_at, told.round_trip)
+        clock.note_sync(told.heard_at, told.sent_at, told.round_trip)
         sent_at, error = clock.translate(told.sent_at)
         for task in told.tasks:
             key = task.key
@@ -186,7 +186,7 @@ class GangWatch:
                 self._gangs.popitem(last=False)
             touched[key.job_id] = gang
             gang.ranks[key.rank] = Rank(key.epoch, told.host_id, told.strain)
-            gang.judge.take(key.rank, _read_pace(task), told.heard_at, sent_at, error)
+            gang.judge.add_blocks(key.rank, _read_pace(task), told.heard_at, sent_at, error)
             if task.checksums:
                 gang.checksums.append((key.rank, task.checksums))
 
