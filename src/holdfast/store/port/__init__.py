@@ -1,1 +1,2 @@
-"""The contract of a store: one small port per file, and `store.py`, which joins them."""
+"""The contract of a store: `store.py` has one small port for each thing, and `clock.py` the time
+and the user of a call."""
