@@ -37,7 +37,7 @@ PAGES = sorted(
         ROOT / "tests" / "README.md",
     ]
 )
-TOP_FOLDERS = ("src", "tests", "docs", "bench", "examples", ".ci")
+TOP_FOLDERS = ("src", "tests", "docs", "bench", "examples", "release", ".ci", ".github")
 
 
 def module_name(path: Path) -> str:

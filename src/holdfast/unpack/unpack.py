@@ -4,7 +4,8 @@ LAY-1  Only names of the manifest are written, below the folder, and never throu
        down opens one folder without following links. A thing that a job left in the place of a
        folder or a file is moved aside, and not deleted; only a link is replaced.
 LAY-2  A file is whole or is not there: it is written under another name, its bytes are compared
-       with their digest, and it is renamed.
+       with their digest, and it is renamed. Of two names that are one on this disk, as on a Mac's,
+       the second is refused.
 LAY-3  A later attempt writes again each file that has changed since it was laid, by the file's
        number, size and times, and leaves all else as the job left it.
 """
@@ -47,6 +48,7 @@ class Unpacker:
         self._marks = marks
         self._read = read_piece
         self._at: list[tuple[bytes, int]] = []  # the folders down to the present one, open
+        self._written: dict[int, bytes] = {}  # number of a file → its path
         self.changed = 0
 
     def unpack(self, entries: Sequence[Entry]) -> dict[bytes, Mark]:
@@ -104,6 +106,11 @@ class Unpacker:
                 return mark
             if stat.S_ISDIR(found.st_mode):
                 _clear(parent, name, found)
+            elif (twin := self._written.get(found.st_ino)) is not None:
+                raise ValidationError(
+                    f"{show_path(entry.path)} is not written, because it and {show_path(twin)} are "
+                    "one name on this disk"
+                )
         with contextlib.suppress(FileNotFoundError):
             os.unlink(_NEW, dir_fd=parent)
         if entry.kind == LINK:
@@ -112,7 +119,9 @@ class Unpacker:
             self._write(parent, entry)
         os.rename(_NEW, name, src_dir_fd=parent, dst_dir_fd=parent)
         self.changed += 1
-        return _mark(os.stat(name, dir_fd=parent, follow_symlinks=False))
+        status = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        self._written[status.st_ino] = entry.path
+        return _mark(status)
 
     def _write(self, parent: int, entry: Entry) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

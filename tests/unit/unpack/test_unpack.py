@@ -138,3 +138,18 @@ def test_nothing_behind_a_link_that_a_job_left_is_deleted(tmp_path: Path) -> Non
     (work / "a").symlink_to(outside)
     remove_unpacked(str(work), marks)
     assert sorted(os.listdir(outside)) == ["b", "x"]
+
+
+def test_of_two_names_that_are_one_on_the_disk_the_second_is_refused(tmp_path: Path) -> None:
+    """As on a Mac, whose disk ignores case; a second link to a file shows that here."""
+    first, second = tmp_path / "READ", tmp_path / "Read"
+
+    def read(sha256: bytes, size: int) -> bytes:
+        if BYTES[sha256] == b"two":
+            os.link(first, second)
+        return BYTES[sha256]
+
+    tree = [file(b"READ", b"one"), file(b"Re", b"two"), file(b"Read", b"two")]
+    with pytest.raises(ValidationError, match="Read is not written, because it and READ are one"):
+        Unpacker(str(tmp_path), {}, read).unpack(tree)
+    assert first.read_bytes() == b"one"
