@@ -67,7 +67,8 @@ class Starter:
         self.launch.restype = ctypes.c_long
 
     def works(self) -> bool:
-        """Return whether a process could be made and came to its end. Raises OSError."""
+        """Try to start a process, and return whether it was made and came to its end. Raises
+        OSError."""
         trial = Launch(self, WordArray([b"starter"]), WordArray([]))
         return os.waitpid(trial.pid, 0)[1] == 0
 

@@ -191,7 +191,7 @@ class ForensicsSender:
             await asyncio.sleep(pause)
             pause = min(2 * pause, 15.0)
 
-    async def settle(self, seconds: float) -> None:
+    async def wait_until_sent(self, seconds: float) -> None:
         """Wait until all that is being sent has arrived, for `seconds` at most."""
         await self._sending.wait(seconds)
 

@@ -342,7 +342,7 @@ def _is_listening(host: str, port: int) -> bool:
 def look_at_agent(state: str) -> AgentFacts:
     """Return whether the agent of a folder runs, and whether its controller answers."""
     from holdfast.agent.config import CONFIG_FILE, HOST_FILE, read_config
-    from holdfast.agent.guardian.home import LOCK_FILE
+    from holdfast.agent.guardian.guardian_folder import LOCK_FILE
     from holdfast.errors import HoldfastError, Unavailable
 
     folder = Path(state)

@@ -233,7 +233,7 @@ class PartsSupervisor:
         part = self._parts.get(name)
         options = self._options_of(name)
         if part is not None and options is not None:
-            part.tell(options)
+            part.send_options(options)
 
     def _options_of(self, name: str) -> dict[str, Any] | None:
         if name == "agent":

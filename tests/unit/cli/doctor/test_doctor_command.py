@@ -126,10 +126,10 @@ def test_a_folder_that_cannot_be_written_says_why(tmp_path: Path) -> None:
 
 
 def test_an_agents_folder_says_whether_it_runs(tmp_path: Path) -> None:
-    from holdfast.agent.guardian.home import GuardianHome
+    from holdfast.agent.guardian.guardian_folder import GuardianFolder
 
     assert probe.look_at_agent(str(tmp_path)).running is False
-    home = GuardianHome(tmp_path / "host")
+    home = GuardianFolder(tmp_path / "host")
     assert probe.look_at_agent(str(tmp_path / "host")).running is True
     home.close()
 
