@@ -1,6 +1,7 @@
 """The parts that the slim installation leaves out."""
 
 import importlib.util
+from pathlib import Path
 
 from holdfast.errors import HoldfastError
 
@@ -16,3 +17,10 @@ def need_server() -> None:
             "install 'holdfast[server]'",
             code="missing_extra",
         )
+
+
+def find_docs() -> Path | None:
+    """Return the folder of the documents' site, None where its package is not installed."""
+    found = importlib.util.find_spec("holdfast_docs")
+    places = found.submodule_search_locations if found else None
+    return Path(places[0]) / "site" if places else None
