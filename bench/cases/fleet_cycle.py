@@ -141,7 +141,7 @@ async def measure(dsn: str, hosts: int) -> tuple[float, float]:
             began = time.monotonic()
             summary = await cycles.run(pool, listing=listing)
             took.append((time.monotonic() - began) * 1000)
-            if summary.error or summary.status.active_workers != hosts:
+            if summary.error or summary.status.active_hosts != hosts:
                 raise RuntimeError(f"the cycle did not see the pool: {summary}")
         await cycles.close()
         return took[0], took[1]

@@ -32,7 +32,7 @@ TUTORIAL = ["tour", "retries", "from-one-box-to-a-cluster"]
 HOW_TO = {
     "Run work": ["beats", "checkpoints", "code", "containers", "outputs", "python", "libraries", "gangs",
                  "stragglers", "arrays", "schedules", "preemption"],
-    "Calls and workflows": ["tasks", "models", "workflows"],
+    "Calls and workflows": ["functions", "models", "workflows"],
     "See and be told": ["classification", "dashboard", "watching", "when", "logs", "inside", "report", "notify",
                         "webhooks", "monitoring"],
     "Operate": ["where-am-i", "hosts", "hosts-as-services", "dead-hosts", "database", "projects"],
@@ -42,7 +42,7 @@ HOW_TO = {
     "Come from another tool": ["coming-from-a-scheduler", "coming-from"],
 }  # fmt: skip
 REFERENCE = ["cli", "rest", "graphql", "graphql-schema", "supervisor", "states", "metrics", "xid", "stops", "ledger",
-             "beat", "equivalents", "first-hour"]  # fmt: skip
+             "beat", "equivalents", "first-hour", "releasing"]  # fmt: skip
 EXPLANATION = ["which-tool", "causes", "tried", "untried", "transcripts", "benchmarks", "benchmarks-history",
                "measuring", "costs"]  # fmt: skip
 SHIM = "https://unpkg.com/iframe-worker/shim"

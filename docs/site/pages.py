@@ -111,7 +111,7 @@ def list_codes() -> list[Code]:
 
 
 def _list_kinds() -> list[type[errors.HoldfastError]]:
-    for module in ("blobs.interface", "client.locate", "providers.interface", "tasks.failures", "webhooks",
+    for module in ("blobs.interface", "client.locate", "providers.interface", "functions.failures", "webhooks",
                    "supervisor.rosters.failures", "supervisor.policy.selection"):  # fmt: skip
         importlib.import_module(f"holdfast.{module}")
     found, waiting = [], [errors.HoldfastError]

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.agent.guardian.child import EXIT_BAD_CONFIG as EXIT_BAD_CONFIG
-from holdfast.agent.guardian.home import GROUP_RECORD, SOCKET_RECORD
+from holdfast.agent.guardian.guardian_folder import GROUP_RECORD, SOCKET_RECORD
 from holdfast.core.gpus import Gpu
 from holdfast.core.spec import Name, ShortText
 from holdfast.errors import ValidationError

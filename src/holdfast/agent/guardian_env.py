@@ -29,7 +29,7 @@ class Ties(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: str
     host_mark: str
     memory_limits: MemoryLimits = "watch"
-    hand_fd: int | None = None
+    sessions_fd: int | None = None
     """The agent's end of the line about sessions; None below a guardian of an earlier version."""
     groups: str = ""
     """The folder of the host's control groups; "" where there is none."""
@@ -45,7 +45,9 @@ def read_ties(environ: Mapping[str, str]) -> Ties:
             # it died just now.
             guardian_pid=int(environ.get("HOLDFAST_GUARDIAN_PID") or os.getppid()),
             guardian_fd=int(environ["HOLDFAST_GUARDIAN_FD"]),
-            hand_fd=int(environ["HOLDFAST_HAND_FD"]) if "HOLDFAST_HAND_FD" in environ else None,
+            sessions_fd=int(environ["HOLDFAST_SESSIONS_FD"])
+            if "HOLDFAST_SESSIONS_FD" in environ
+            else None,
             beat_fd=int(environ["HOLDFAST_BEAT_FD"]),
             beat_socket=environ["HOLDFAST_BEAT_SOCKET"],
             incarnation=environ["HOLDFAST_INCARNATION"],

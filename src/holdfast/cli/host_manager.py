@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.extras import need_linux
 from holdfast.cli.options import LABEL, POSITIVE, SECONDS, read_pairs
 from holdfast.cli.up.up import read_gpus
 from holdfast.errors import ValidationError
@@ -76,6 +77,7 @@ def host_manager(url: str, simulate: int | None, **options: Any) -> int:
     silent; 71 no script was found; 72 this host was replaced; 73 it was given up;
     74 internal error.
     """
+    need_linux("host-manager")
     labels = read_pairs("--label", options.pop("labels"))
     gpus = None if options["gpus"] == "auto" else read_gpus(options["gpus"])
     patience = options.pop("patience_seconds")

@@ -448,7 +448,7 @@ class LogChunk(Record, frozen=True, kw_only=True):
     at: datetime | None = None
 
 
-class OrchestratorStatus(Record, frozen=True, kw_only=True):
+class FleetStatus(Record, frozen=True, kw_only=True):
     """The whole fleet in one row. health: "ok", "waiting" (work, and no host for it) or "degraded"
     (a host is in error or dead)."""
 
@@ -460,7 +460,7 @@ class OrchestratorStatus(Record, frozen=True, kw_only=True):
     health: str
 
 
-class WorkerHealth(Record, frozen=True, kw_only=True):
+class HostHealth(Record, frozen=True, kw_only=True):
     """An active host. Ages in seconds, memory in bytes over all its GPUs.
 
     verdict: "ok", "stale telemetry", "silent" or "dead".
@@ -475,7 +475,7 @@ class WorkerHealth(Record, frozen=True, kw_only=True):
     verdict: str
 
 
-class WorkerPerformance(Record, frozen=True, kw_only=True):
+class HostPerformance(Record, frozen=True, kw_only=True):
     """The work of a host: attempts on record, and calls of functions. mean_seconds: mean duration
     of one of them. uptime: seconds."""
 

@@ -102,9 +102,9 @@ E = TypeVar("E", bound=StrEnum)
 
 
 class Transition(NamedTuple, Generic[S]):
-    """One edge. becomes: the state that follows. because: why the edge exists. writer: the
-    statements of the store that write it, and after a colon the functions of `moves` that decide on
-    it; for a machine outside the store, a method."""
+    """One edge of a state machine. becomes: the state that follows. because: why the edge exists.
+    writer: the statements of the store that write it, and after a colon the functions of `moves`
+    that decide on it; for a machine outside the store, a method."""
 
     becomes: S
     because: str

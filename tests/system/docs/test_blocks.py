@@ -47,7 +47,7 @@ BEFORE = {
     "projects.md": ["holdfast projects create vision", "holdfast projects create speech", "holdfast run -- true"],
     "report.md": ["holdfast projects set vision"],
     "retries.md": ["holdfast projects set vision"],
-    "tasks.md": ["python -c 'from mytasks import double; print(double.submit(3).result(60))'"],
+    "functions.md": ["python -c 'from mytasks import double; print(double.submit(3).result(60))'"],
     "watching.md": [
         "holdfast submit --name train-a -- true", "holdfast submit --name train-b -- true", "holdfast run -- true",
     ],

@@ -70,7 +70,7 @@ class Inside:
 
     def tell_others(self) -> None:
         """Send TERM to the processes that are to have it now. Call this at `next_at`, once the main
-        program has had its own, until `settled`."""
+        program has had its TERM, until `settled`."""
         now = time.monotonic()
         if self.settled or now < self.next_at:
             return
@@ -90,9 +90,9 @@ class Inside:
             send_signal(entry, signal.SIGTERM)
 
     def _find(self) -> tuple[list[ProcessEntry], int] | None:
-        """Return the processes and the pid of the main one. None where the process with the
-        first pid does not carry this task's marks (TELL-2): it may be another process's, because
-        the engine, or this agent, may run in a container and number pids otherwise."""
+        """Return the container's processes, and the pid of the main process. None where the process
+        with the first pid does not carry this task's marks (TELL-2): it may be another process's,
+        because the engine, or this agent, may run in a container and number pids otherwise."""
         try:
             task, mark = read_marks(self._first)
             if task is None or mark is None:

@@ -135,7 +135,8 @@ async def measure(order: MeasureOrder, deadline_seconds: float) -> list[dict[str
 def gather(
     order: MeasureOrder, fragments: Iterable[dict[str, Any]], gpus: list[Gpu], *, seconds: float
 ) -> Measured:
-    """Return the findings of all parts as one. `missed` names the parts that are not there."""
+    """Return the findings of all parts in one record. `missed` names the parts that are not
+    there."""
     found: dict[str, Any] = {}
     done = set()
     for fragment in fragments:

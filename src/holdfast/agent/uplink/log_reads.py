@@ -37,7 +37,7 @@ class LogReader:
         self._sent_at: dict[str, float] = {}  # order id → CLOCK_BOOTTIME
         self._asked = asyncio.Event()
 
-    def take(self, orders: Sequence[LogReadOrder]) -> bool:
+    def accept_orders(self, orders: Sequence[LogReadOrder]) -> bool:
         """Answer these orders soon, and forget orders that the sync answer no longer names.
         Return True if any of them is new."""
         now = read_boottime()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.arrays import find_array, say_counts, say_parameters, say_progress
 from holdfast.cli.find.jobs import find_job
 from holdfast.cli.options import COUNT, OWNER, POSITIVE, choose_owner, read_pairs, read_since
@@ -77,7 +77,7 @@ REASON_COLUMNS, UNDER_COLUMNS, RATE_COLUMNS = 30, 5, 100
 @click.option("--watch", "watches", is_flag=True, help="Draw it anew every two seconds; q leaves.")
 @talks
 def jobs(
-    face: Face,
+    io: CommandIO,
     states: Sequence[str],
     labels: Sequence[str],
     limit: int,
@@ -129,16 +129,18 @@ def jobs(
         rows = list(found if everything else itertools.islice(found, min(limit, sys.maxsize)))
         return rows if sort == "age" else sorted(rows, key=_SORTS[sort])
 
-    if watches and not face.as_json and sys.stdin.isatty() and sys.stdout.isatty():
-        _watch(face, look, wide)
+    if watches and not io.as_json and sys.stdin.isatty() and sys.stdout.isatty():
+        _watch(io, look, wide)
         return
-    with face.client() as client:
+    with io.client() as client:
         rows = look(client)
-        starts = {} if face.as_json else _find_starts(client, rows)
-    face.show(rows, jobs_table(rows, wide=wide, starts=starts) if rows else "no jobs")
+        starts = {} if io.as_json else _find_starts(client, rows)
+    io.show(rows, jobs_table(rows, wide=wide, starts=starts) if rows else "no jobs")
 
 
-def _watch(face: Face, look: Callable[[Client], list[JobRecord | ArrayRecord]], wide: bool) -> None:
+def _watch(
+    io: CommandIO, look: Callable[[Client], list[JobRecord | ArrayRecord]], wide: bool
+) -> None:
     """Draw the table anew every two seconds."""
     from holdfast.cli.watch.again import watch
 
@@ -147,7 +149,7 @@ def _watch(face: Face, look: Callable[[Client], list[JobRecord | ArrayRecord]], 
         starts = _find_starts(client, rows)
         return jobs_table(rows, wide=wide, starts=starts) if rows else "no jobs"
 
-    watch(face, make)
+    watch(io, make)
 
 
 def jobs_table(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from holdfast.cli.face import Face
+from holdfast.cli.command_io import CommandIO
 from holdfast.cli.output import count_columns, printable, shorten, unstyle
 from holdfast.cli.watch.screen import Screen, ScreenEnded
 from holdfast.errors import HoldfastError
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 2.0
 
 
-def watch(face: Face, make: Callable[[Client], str]) -> None:
+def watch(io: CommandIO, make: Callable[[Client], str]) -> None:
     """Show the text that `make` returns, and make it again and again; an error is shown below the
     last text."""
     text = "looking…"
     try:
-        with Screen() as screen, face.client() as client:
+        with Screen() as screen, io.client() as client:
             while True:
                 said = f"{datetime.now():%H:%M:%S}, every {LOOK_SECONDS:g} s; q leaves"
                 try:

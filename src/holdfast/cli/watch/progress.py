@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from holdfast.cli.face import Face
+from holdfast.cli.command_io import CommandIO
 from holdfast.cli.watch.live_line import LiveLine
 from holdfast.core.progress.pace import Estimate, estimate
 from holdfast.core.words import split_span
@@ -59,9 +59,9 @@ class StepLine:
     because it could not be taken away again without the beginning of another.
     """
 
-    def __init__(self, face: Face, job_id: str, *, wanted: bool = True) -> None:
-        self._face, self._job_id = face, job_id
-        self._line = LiveLine(wanted=wanted and not face.as_json)
+    def __init__(self, io: CommandIO, job_id: str, *, wanted: bool = True) -> None:
+        self._io, self._job_id = io, job_id
+        self._line = LiveLine(wanted=wanted and not io.as_json)
         self._lock = threading.Lock()
         self._over = threading.Event()
         self._whole = True
@@ -84,7 +84,7 @@ class StepLine:
             yield
             self._whole = data.endswith(b"\n") if data else self._whole
 
-    def take(self, job: JobRecord) -> None:
+    def show_job(self, job: JobRecord) -> None:
         """Show the job as it is now."""
         found = find_estimate(job, datetime.now(UTC))
         with self._lock:
@@ -94,7 +94,7 @@ class StepLine:
                 self._line.show(say_estimate(found))
 
     def _look(self) -> None:
-        with contextlib.suppress(HoldfastError), self._face.client() as client:
+        with contextlib.suppress(HoldfastError), self._io.client() as client:
             while not self._over.wait(LOOK_SECONDS):
                 with contextlib.suppress(HoldfastError):
-                    self.take(client.job(self._job_id))
+                    self.show_job(client.job(self._job_id))

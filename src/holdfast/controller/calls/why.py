@@ -95,7 +95,7 @@ def _explain_end(found: CallCircumstances) -> Iterator[CallWhyLine]:
     state = standing.state.name.lower()
     how = "was cancelled" if standing.state is CallState.CANCELLED else state
     because = f": {standing.reason}" if standing.reason else ""
-    hint = f"holdfast tasks retry {found.name}"
+    hint = f"holdfast calls retry {found.name}"
     yield _line("ended", f"it {how}{because}", hint * (standing.state is not CallState.SUCCEEDED))
 
 

@@ -50,7 +50,7 @@ class NoticeOutcome(msgspec.Struct, frozen=True):
 
 
 class AddressRefused(OSError):
-    """Says that an address may not be called."""
+    """Raised where a notice may not connect to an address."""
 
 
 def judge_connections(event: str, arguments: tuple[Any, ...]) -> None:

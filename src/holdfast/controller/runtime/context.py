@@ -23,7 +23,7 @@ from holdfast.controller.runtime.gangs.watch import GangWatch
 from holdfast.controller.runtime.hosts.batch import SyncBatcher
 from holdfast.controller.runtime.hosts.doubts import Doubts
 from holdfast.controller.runtime.hosts.joins import Joins
-from holdfast.controller.runtime.hosts.joints import Joints
+from holdfast.controller.runtime.hosts.meetings import LinkMeetings
 from holdfast.controller.runtime.hosts.orders import GangLayouts
 from holdfast.controller.runtime.leading.allowance import Allowance
 from holdfast.controller.runtime.leading.due_times import DueTimes
@@ -108,7 +108,7 @@ class Controller:
         self.webhooks = Sender()
         self.notices = NoticeSender()
         self.joins = Joins(store, clock)
-        self.joints = Joints()
+        self.meetings = LinkMeetings()
         self.replica = ""  # the address at which other replicas reach this one
         self.replica_key = ""  # the cluster's own, once it was needed
         self.layouts = GangLayouts()

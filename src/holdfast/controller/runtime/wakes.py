@@ -112,7 +112,7 @@ class HostPolls:
         self.poll: HostSync | None = None  # the request of the newest call, sent when it is woken
         self._answer: HostSynced | None = None
 
-    def take(self, incarnation: str, seq: int) -> bool:
+    def begin_poll(self, incarnation: str, seq: int) -> bool:
         """Note a call of the host, and wake an older call so that it ends. Return False when a
         newer call of this incarnation came before."""
         if incarnation == self._incarnation and seq < self._seq:

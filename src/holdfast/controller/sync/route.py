@@ -98,7 +98,7 @@ async def sync(call: ApiCall) -> Response:
         text = "reports of host %s cannot be read: %s"
         log.error(text, host.name, "; ".join(unread), extra={"host": host.id})
     if request.gpus or request.ranks:
-        controller.telemetry.take(host.id, request.gpus, request.ranks)
+        controller.telemetry.keep_readings(host.id, request.gpus, request.ranks)
     try:
         answer = await _poll(controller, host, request, call.receive)
     except Gone:
@@ -121,7 +121,7 @@ async def _poll(
     """Return the first answer with news for the agent, or the last one (POLL-1…3)."""
     line, clock = controller.wakes.host(host.id), controller.clock
     began = clock()
-    newest = line.take(request.incarnation, request.seq)
+    newest = line.begin_poll(request.incarnation, request.seq)
     settings = await controller.settings.current()
     seconds = min(request.wait_seconds, settings.number("sync_interval_seconds"))
     report = _read_report(host, request, newest=newest)
@@ -131,7 +131,7 @@ async def _poll(
         newest = line.is_newest(request.incarnation, request.seq)
         return Moment(clock(), newest, controller.wakes.closing)
 
-    await controller.gangs.settle(host.id, request.tasks)
+    await controller.gangs.compare_last(host.id, request.tasks)
     seen = line.wake.version
     found = await _ask_store(controller, host, poll.report)
     _act_on(controller, request, found)
@@ -255,7 +255,7 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
     if wakes.later:
         controller.poke_soon(*wakes.later, seconds=ROOM_SECONDS)
     if found.succeeded or found.acked:
-        if controller.saved.take(found.succeeded):
+        if controller.saved.forget_jobs(found.succeeded):
             controller.poke("checkpoints")
         controller.metrics.ended.labels("succeeded", "").inc(len(found.succeeded))
         controller.metrics.retry_succeeded.inc(len(found.retried))
@@ -268,8 +268,8 @@ def _act_on(controller: Controller, request: wire.SyncRequest | None, found: Hos
     if request is not None:
         refused = {*found.refused, *found.lost}
         kept = [t for t in request.tasks if t.key not in refused] if refused else request.tasks
-        controller.metrics.run_counts.take(kept)
-        controller.gangs.take(found.host_id, request, kept)
+        controller.metrics.run_counts.add_counts(kept)
+        controller.gangs.keep_reports(found.host_id, request, kept)
     for key in found.refused:
         about = {"job": key.job_id, "epoch": key.epoch, "host": found.host_id}
         log.warning("a stale report was refused", extra=about)

@@ -78,7 +78,7 @@ def compile_pattern(text: str) -> re.Pattern[str]:
 def find_words(text: str) -> str:
     """Return the longest run of plain characters that every match contains; "" where there is none.
 
-    A search for it is some hundred times as fast as one for the expression.
+    A search for these characters is some hundred times as fast as a search for the expression.
     """
     return max(_runs(list(parser.parse(text))), key=len, default="")
 

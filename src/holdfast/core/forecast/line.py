@@ -25,7 +25,7 @@ def order_line(outlook: Outlook) -> list[Candidate]:
         else:
             owning.append(job)
             if job.member is None:
-                shares.take(job)
+                shares.count_job(job)
     return [*owning, *borrowing]
 
 

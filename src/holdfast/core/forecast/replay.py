@@ -50,7 +50,7 @@ class Effort:
         self.left = left
 
     def spend(self, units: int) -> None:
-        """Take the cost of a plan away."""
+        """Subtract the cost of a plan from the planning that is left."""
         self.left -= units
 
 
@@ -66,8 +66,8 @@ class _Pool:
         self.asked = 0
 
     def draw(self, age: float) -> float:
-        """Return in how many seconds a host serves that was asked for `age` seconds ago; infinity for one
-        that never does."""
+        """Return the seconds after which a host that was asked for `age` seconds ago serves;
+        infinity for a host that never does."""
         part = part_of(f"{self.outlook.name}/{self.asked}", self.scenario)
         fails = part_of(f"{self.outlook.name}!{self.asked}", self.scenario) < self.outlook.failing
         self.asked += 1
@@ -136,7 +136,7 @@ class _Replay:
         heapq.heappush(self._events, (at, self._count, event))
 
     def _bring(self, pool: _Pool, age: float) -> None:
-        """Let a host of a pool come that was asked for `age` seconds ago."""
+        """Let a host come that its pool asked for `age` seconds ago."""
         seconds = pool.draw(age)
         pool.starting += 1
         host_id = f"{pool.outlook.name}+{pool.asked}"
@@ -234,7 +234,8 @@ class _Replay:
             limit *= 4
 
     def _show(self, limit: int) -> list[Candidate]:
-        """Return the head of the line, each with its waiting time of this moment."""
+        """Return the first jobs of the line, each with the time that it has waited until this
+        moment."""
         hold_back = self.outlook.hold_back_seconds
         if hold_back is not None:
             for i, job in enumerate(self.line[:limit]):

@@ -67,7 +67,7 @@ class _Host:
         self.devices += sign * seat.devices
 
     def show(self) -> Capacity:
-        """Return the room as a plan is given it."""
+        """Return the room in the form that a plan reads."""
         before = self.capacity
         if (self.cpu_slots, self.memory_bytes, self.devices) != (
             before.free_cpu_slots,
@@ -84,7 +84,7 @@ class _Host:
 
 
 class World:
-    """One scenario's room and limits. Each change of them is a method here."""
+    """One scenario's room and limits, which only the methods of this class change."""
 
     def __init__(self, outlook: Outlook) -> None:
         self.hosts = {host.host_id: _Host(host) for host in outlook.hosts}

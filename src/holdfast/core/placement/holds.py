@@ -53,7 +53,7 @@ class Holds:
                 tasks = min(tasks, count_fitting(job, spare, tasks))
         return tasks
 
-    def take(self, job: Candidate, tasks: Iterable[TaskPlacement]) -> None:
+    def use_spare(self, job: Candidate, tasks: Iterable[TaskPlacement]) -> None:
         """Note a placement: a job that outlives a hold uses up its spare room."""
         outlived = [hold for hold in self._holds if not hold.sees_end_of(job, 0.0)]
         if outlived:
@@ -148,7 +148,7 @@ class Holds:
         self._holds.append(_Hold(at, need, spare))
 
     def _edges(self, job: Candidate) -> list[float]:
-        """Return the times at which the holds for others change for this job."""
+        """Return the times at which the room that is held for other jobs changes for this job."""
         limit = job.span_seconds
         times = {hold.at for hold in self._holds}
         if limit is not None:

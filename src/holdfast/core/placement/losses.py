@@ -52,8 +52,8 @@ def find_ran(tasks: Sequence[RunningTask]) -> float:
 
 
 def _find_medians(jobs: Mapping[str, Sequence[RunningTask]]) -> dict[str, float]:
-    """Return project → the median of the seconds that its running jobs would lose, of those whose
-    word is taken."""
+    """Return project → the median of the seconds that its running jobs would lose, of the jobs
+    whose own figures are believed."""
     known: dict[str, list[float]] = {}
     for tasks in jobs.values():
         if not _is_doubted(tasks):

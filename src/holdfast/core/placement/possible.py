@@ -10,10 +10,10 @@ from holdfast.core.placement.plan import describe_need
 from holdfast.core.placement.types import Candidate
 
 
-class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """The whole size of a host, busy or not, or of a pool's offer, of which `count` may be rented.
-    pool: the offer's pool, "" for a host. Present hosts of a pool are counted in its offers
-    only."""
+class HostShape(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole size of a host, busy or not, or of a pool's offer. count: how many hosts of this
+    shape there may be; a pool's present hosts are part of the count of its offer and stand nowhere
+    else. pool: the offer's pool, "" for a host."""
 
     name: str
     queues: frozenset[str]
@@ -25,7 +25,7 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 1
 
 
-def find_impossible(job: Candidate, sizes: Sequence[Size]) -> str | None:
+def find_impossible(job: Candidate, sizes: Sequence[HostShape]) -> str | None:
     """Return why no known host could ever run one task of `job`, or None."""
     if any(_serves(job, size) and count_tasks(job, size) for size in sizes):
         return None
@@ -41,7 +41,7 @@ def find_impossible(job: Candidate, sizes: Sequence[Size]) -> str | None:
     )
 
 
-def foresee(job: Candidate, sizes: Sequence[Size]) -> str | None:
+def foresee(job: Candidate, sizes: Sequence[HostShape]) -> str | None:
     """Return why a job that could run somewhere cannot with the hosts and pools as they are, or None:
     it waits until another host joins, which its user may not know."""
     if count_all_tasks(job, sizes) >= job.tasks:
@@ -67,7 +67,7 @@ def foresee(job: Candidate, sizes: Sequence[Size]) -> str | None:
     )
 
 
-def count_tasks(job: Candidate, size: Size) -> int:
+def count_tasks(job: Candidate, size: HostShape) -> int:
     """Return how many tasks of the job one host of the size holds, when it is idle."""
     needs = (
         (job.cpu_slots, size.cpu_slots),
@@ -77,7 +77,7 @@ def count_tasks(job: Candidate, size: Size) -> int:
     return min([job.tasks, *(have // want for want, have in needs if want)])
 
 
-def count_all_tasks(job: Candidate, sizes: Sequence[Size]) -> int:
+def count_all_tasks(job: Candidate, sizes: Sequence[HostShape]) -> int:
     """Return how many tasks of the job all eligible hosts and pools together hold when idle, at
     most as many as the job has. A pool counts as if it rented only its best offer."""
     offers: dict[str, int] = {}
@@ -95,5 +95,5 @@ def count_all_tasks(job: Candidate, sizes: Sequence[Size]) -> int:
     return own + sum(offers.values())
 
 
-def _serves(job: Candidate, size: Size) -> bool:
+def _serves(job: Candidate, size: HostShape) -> bool:
     return not size.queues or job.queue in size.queues

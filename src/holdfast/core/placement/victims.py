@@ -1,5 +1,5 @@
 """The jobs that another may replace, because it is more important or within its project's share:
-those of them whose stop costs least.
+and among these the jobs whose stop costs least.
 
 COST-1  The most important of the jobs that are stopped is as unimportant as possible, because a
         stopped job that is more important than a spared one would stop that one in its turn, and
@@ -147,7 +147,7 @@ priorities, and how long its jobs ran together."""
 
 
 class _Search:
-    """The search for jobs whose ends make room for one."""
+    """The search for jobs whose ends make room for a more important job."""
 
     def __init__(self, job: Candidate, ground: Ground, holds: Holds) -> None:
         self.ground = ground

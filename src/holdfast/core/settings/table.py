@@ -45,7 +45,7 @@ _ALL = (
     # watchdogs
     Setting("time_limit_seconds", "seconds", None,
             "wall clock an attempt or a call may take; where no layer sets it, a job has no limit, and a call has "
-            "that of calls in its queue (`holdfast tasks show`)",
+            "that of calls in its queue (`holdfast calls show`)",
             low=0.05, high=366 * _DAY, may_be_off=True, layer="queue or project"),
     Setting("stall_watch", "bool", True, "watch for beats that stop"),
     Setting("stall_timeout_seconds", "seconds", 120.0,

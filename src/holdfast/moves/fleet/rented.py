@@ -52,7 +52,7 @@ def check_registration(rental: RentedHost) -> HostState:
     return step(HOST, rental.host, HostEvent.REGISTER)
 
 
-def take(state: InstanceState, event: InstanceEvent) -> InstanceState | None:
+def apply_event(state: InstanceState, event: InstanceEvent) -> InstanceState | None:
     """Return the instance's state after `event`; None where its state does not accept the event,
     because another move came first."""
     found = INSTANCE.get((state, event))

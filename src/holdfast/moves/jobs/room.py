@@ -21,7 +21,7 @@ class RoomCheck:
         """Return the host's name."""
         return self._hosts[host_id].name
 
-    def take(self, places: Sequence[TaskPlacement], need: Need) -> bool:
+    def reserve_job(self, places: Sequence[TaskPlacement], need: Need) -> bool:
         """Reserve room for all tasks of a job or none, and return whether they fit, because two
         leaders must not place two tasks on one GPU."""
         gpus, slots, memory = need

@@ -107,7 +107,7 @@ class TreeEnding:
             self.next_at = min(self.next_at, kill_at)
 
     def take_first_exit(self) -> None:
-        """Note that the tree's first process was reaped; the next step is due at once."""
+        """Note that the tree's first process was reaped, which makes the next step due at once."""
         self.first_exited = True
         self.next_at = 0.0
 

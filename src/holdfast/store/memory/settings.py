@@ -7,7 +7,7 @@ from holdfast.core.placement.types import QuotaLeft
 from holdfast.core.records import ProjectRecord, QueueRecord, shared_fields
 from holdfast.core.settings.resolve import Value
 from holdfast.core.states import JobState
-from holdfast.moves import layers
+from holdfast.moves import settings
 from holdfast.moves.jobs import quotas
 from holdfast.moves.jobs.dispatch import SWITCH, Switches
 from holdfast.moves.registration import drain_jobs_for
@@ -39,34 +39,34 @@ class MemorySettings(InMemory, SettingsStore):
     async def write_cluster_settings(
         self, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: Now = None
     ) -> int:
-        checked = layers.check_changes(changes, unset, "cluster")
-        merged = layers.merge_layer(self.state.settings, checked, unset)
+        checked = settings.check_changes(changes, unset, "cluster")
+        merged = settings.merge_layer(self.state.settings, checked, unset)
         if merged != self.state.settings:
             self.state.settings = merged
             self.state.settings_rev += 1
-            self.state.log([layers.settings_event(checked, unset)], self.state.at(now))
+            self.state.log([settings.settings_event(checked, unset)], self.state.at(now))
         return self.state.settings_rev
 
     def _queue(self, name: str) -> MemoryQueue:
         if name not in self.state.queues:
-            raise layers.no_queue(name)
+            raise settings.no_queue(name)
         return self.state.queues[name]
 
     async def put_queue(
         self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: Now = None
     ) -> QueueRecord:
-        checked = layers.check_changes(changes, unset, "queue")
+        checked = settings.check_changes(changes, unset, "queue")
         at, queue = self.state.at(now), self.state.queues.get(name)
-        checked = layers.fill_queue(name, checked, created=queue is None)
+        checked = settings.fill_queue(name, checked, created=queue is None)
         before = {} if queue is None else queue.settings
-        merged = layers.merge_layer(before, checked, unset)
+        merged = settings.merge_layer(before, checked, unset)
         if queue is None or merged != before:
             created = queue is None
             queue = queue or MemoryQueue(name=name, settings={}, created_at=at)
             queue.settings = merged
             self.state.queues[name] = queue
             self.state.settings_rev += 1
-            self.state.log([layers.queue_event(name, checked, unset, created=created)], at)
+            self.state.log([settings.queue_event(name, checked, unset, created=created)], at)
         return QueueRecord(**shared_fields(queue, QueueRecord) | self._count_jobs(name))
 
     def _count_jobs(self, queue: str) -> dict[str, int]:
@@ -83,12 +83,12 @@ class MemorySettings(InMemory, SettingsStore):
         at, queue = self.state.at(now), self._queue(name)
         if (queue.paused_at is not None, queue.paused_reason, queue.hard) != (True, reason, hard):
             queue.paused_at, queue.paused_reason, queue.hard = queue.paused_at or at, reason, hard
-            self.state.log([layers.paused_event(name, reason, hard)], at)
+            self.state.log([settings.paused_event(name, reason, hard)], at)
         if not hard:
             return []
         running = [*self.state.by_state[JobState.RESERVED], *self.state.by_state[JobState.RUNNING]]
         m = self.state.load([i for i in running if self.state.jobs[i].row.queue == name], at)
-        drained = drain_jobs_for(m, Cause.PREEMPTED, layers.pause_reason(name, reason), None)
+        drained = drain_jobs_for(m, Cause.PREEMPTED, settings.pause_reason(name, reason), None)
         self.state.commit(m)
         return drained
 
@@ -96,7 +96,7 @@ class MemorySettings(InMemory, SettingsStore):
         queue = self._queue(name)
         if queue.paused_at is not None:
             queue.paused_at, queue.paused_reason, queue.hard = None, "", False
-            self.state.log([layers.resumed_event(name)], self.state.at(now))
+            self.state.log([settings.resumed_event(name)], self.state.at(now))
 
     def _project(self, name: str) -> ProjectRecord:
         found, use = self.state.projects.get(name), self.state.use_of(name)
@@ -113,16 +113,16 @@ class MemorySettings(InMemory, SettingsStore):
     async def put_project(
         self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: Now = None
     ) -> ProjectRecord:
-        checked = layers.check_changes(changes, unset, "project")
+        checked = settings.check_changes(changes, unset, "project")
         s, at = self.state, self.state.at(now)
         project = s.projects.get(name)
         before = {} if project is None else project.settings
-        merged = layers.merge_layer(before, checked, unset)
+        merged = settings.merge_layer(before, checked, unset)
         if project is None or merged != before:
             created = None if project is None else project.created_at
             s.projects[name] = MemoryProject(name=name, settings=merged, created_at=created or at)
             s.settings_rev += 1
-            s.log([layers.project_event(name, checked, unset, created=project is None)], at)
+            s.log([settings.project_event(name, checked, unset, created=project is None)], at)
         return self._project(name)
 
 

@@ -12,7 +12,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.ids import TaskKey
-from holdfast.core.placement.possible import Size
+from holdfast.core.placement.possible import HostShape
 from holdfast.core.records import HostRecord
 from holdfast.core.states import HostEvent, HostState
 from holdfast.core.transitions import HOST, sources, step
@@ -143,7 +143,7 @@ class PostgresHosts(OnSession, HostStore):
             lambda tx: read_hosts(tx, None, include_terminated, dead, part, limit)
         )
 
-    async def host_sizes(self) -> list[Size]:
+    async def host_sizes(self) -> list[HostShape]:
         """Return the whole sizes of the hosts that are present, and of the hosts that pools may
         rent."""
         hosts, pools, seen = await self.session.single(
@@ -153,7 +153,7 @@ class PostgresHosts(OnSession, HostStore):
         )
         specs = [msgspec.convert(p["spec"], PoolSpec) for p in pools if p["deleted_at"] is None]
         return [
-            *(msgspec.convert(row, Size) for row in hosts),
+            *(msgspec.convert(row, HostShape) for row in hosts),
             *list_offer_sizes(specs, as_seen(seen)),
         ]
 

@@ -58,7 +58,8 @@ def look_at_ranks(ranks: list[list[int]]) -> Any:
 
 
 def merge_looks(one: Any, other: Any) -> Any:
-    """Merge two reports: a text that stands in both is kept once, with the ranks of both."""
+    """Merge the reports of two hosts: a text that stands in both reports is kept once, with the
+    ranks of both."""
     first, second = (msgspec.convert(looks, Looks) for looks in (one, other))
     merged = Looks(
         flights=merge_flights(first.flights, second.flights),

@@ -362,8 +362,8 @@ class Context:
 def _take_given(
     given: GivenRun, port: int, bind: str, advertise: str | None, encrypt: bool
 ) -> tuple[int, str, str, bool]:
-    """Return (port, bind, advertise, encrypt) as Holdfast sets them; warn where the script's own
-    differ."""
+    """Return (port, bind, advertise, encrypt) as Holdfast sets them; warn where the script sets
+    others."""
     chosen = given.choose_bind(bind)
     changed = [f"port {given.port}"] if port not in (0, given.port) else []
     changed += [f"address {given.address}"] if advertise not in (None, given.address) else []

@@ -18,8 +18,8 @@ import pytest
 
 from holdfast.agent.calls import executors as module
 from holdfast.agent.calls.apps import AppTrials
+from holdfast.agent.calls.executor_paths import ExecutorPaths, make_place
 from holdfast.agent.calls.executors import Executors
-from holdfast.agent.calls.home import ExecutorHome, make_place
 from holdfast.agent.calls.lines import ExecutorLine, ExecutorLines
 from holdfast.agent.calls.places import (
     LOAD_SECONDS,
@@ -35,7 +35,7 @@ from holdfast.agent.probes.scripted import ScriptedProbe
 from holdfast.agent.tasks.table import TaskTable
 from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.calls import ControllerCalls
-from holdfast.agent.uplink.news import News
+from holdfast.agent.uplink.sync_wish import SyncWish
 from holdfast.agent.watch.kills import Kills
 from holdfast.agent.watch.runner import WatchRunner
 from holdfast.core.bundles.code import CodeRef
@@ -165,7 +165,7 @@ class Rig:
         (folder / "pages.py").write_text(APP)
         self.table = TaskTable(folder)
         self.table.open()
-        self.home = ExecutorHome(
+        self.home = ExecutorPaths(
             folder=folder / "calls", socket=str(folder / "s"), path=str(folder)
         )
         self.home.open()
@@ -192,7 +192,7 @@ class Rig:
                 self.table, NO_DEVICES, trip=lambda *_: None, first_beat=lambda: None
             ),
             kills=cast(Kills, SimpleNamespace(kill=self._kill)),
-            apps=AppTrials(News()),
+            apps=AppTrials(SyncWish()),
         )
 
     def make_rooms(self) -> ModelRooms:
@@ -395,7 +395,7 @@ def test_ends_wait_for_a_controller_that_is_away(tmp_path: Path) -> None:
 
 
 def test_the_next_agent_goes_on_with_the_executor(tmp_path: Path) -> None:
-    """HAND-1, PLACE-3: nothing is lost, and the running call is watched as before."""
+    """HELD-1, PLACE-3: nothing is lost, and the running call is watched as before."""
 
     async def run() -> None:
         async with rigged(tmp_path) as rig:
@@ -619,11 +619,11 @@ def test_a_strangers_line_is_closed(tmp_path: Path) -> None:
 
 
 def test_the_interpreter_of_executors_is_the_agents_own() -> None:
-    assert ExecutorHome(folder=Path("/x"), socket="/s").make_command()[0] == sys.executable
+    assert ExecutorPaths(folder=Path("/x"), socket="/s").make_command()[0] == sys.executable
 
 
 def test_an_executor_imports_the_code_that_was_brought_for_it(tmp_path: Path) -> None:
-    home = ExecutorHome(folder=tmp_path, socket="/s", path="/app")
+    home = ExecutorPaths(folder=tmp_path, socket="/s", path="/app")
     plain = LaunchOrder(
         key=KEY, attempt=1, name="n", queue="q", project="p", argv=[], watch=OWN,
         executor="pages-1", app="pages",

@@ -18,7 +18,6 @@ from graphql import GraphQLObjectType, get_introspection_query, get_named_type, 
 from holdfast.controller.graphql.endpoint import GraphqlRequest, Service, find_service
 from holdfast.controller.graphql.limits import Limits
 from holdfast.controller.graphql.reads import Reads
-from holdfast.controller.graphql.reference import render_page
 from holdfast.controller.graphql.schema import load_schema
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.controller.runtime.context import Controller
@@ -37,7 +36,9 @@ from holdfast.errors import Unavailable
 from holdfast.store.postgres.connection.leadership import PostgresLeadership
 from holdfast.store.postgres.connection.ports import OnSession
 from holdfast.store.postgres.store import PostgresStore
+from holdfast.version import name_install
 from holdfast.wire.api import ChainLink, HostView, RetryState, Why, WhyLine
+from tests.reference.graphql import render_page
 from tests.store.rig import Rig, fails
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, bearer, gpu
 from tests.waits import within
@@ -150,7 +151,7 @@ async def run_chain(served: Served, agent: FakeAgent) -> tuple[str, Any]:
 
 
 def test_the_page_is_of_today() -> None:
-    assert PAGE.read_text() == render_page(), "python -m holdfast.controller.graphql.reference"
+    assert PAGE.read_text() == render_page(), "python -m tests.reference.graphql"
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -191,7 +192,7 @@ except NotInstalled as error:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     ).stdout
     assert said.startswith("501 graphql_not_installed ")
-    assert "pip install 'holdfast[server,graphql]'" in said
+    assert name_install("server", "graphql") in said
 
 
 # ---- what it says, beside what REST says

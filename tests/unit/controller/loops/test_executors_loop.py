@@ -64,13 +64,13 @@ class Led:
         key = TaskKey("0" * 20, 0, 1)
         report = ExecutorReport(key=key, mean_seconds=seconds)
         turn = ExecutorTurn(host_id="h1", incarnation="i", report=report, family=FAMILY.name)
-        self.controller.calls.note(turn, ExecutorTurned(key=key))
+        self.controller.calls.note_report(turn, ExecutorTurned(key=key))
 
     def tell_room(self, job_id: str, free_gb: float, family: Family) -> None:
         """Have an executor report what its GPU has for a model."""
         report = ExecutorReport(key=TaskKey(job_id, 0, 1), free_gb=free_gb)
         turn = ExecutorTurn(host_id="h1", incarnation="i", report=report, family=family.name)
-        self.controller.calls.note(turn, ExecutorTurned(key=report.key))
+        self.controller.calls.note_report(turn, ExecutorTurned(key=report.key))
 
     async def live(self) -> list[JobRecord]:
         found = await self.rig.store.jobs.list_jobs(JobFilter(executors="only"))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.controller.loops.leader import Leader
-from holdfast.controller.loops.silhouette import keep_running
+from holdfast.controller.loops.loop import keep_running
 from holdfast.controller.loops.sweeps import DeadHostsLoop, LeasesLoop
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.outages import QUIET_SECONDS, TOLERATED_SECONDS, Outages

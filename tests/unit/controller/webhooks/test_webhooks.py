@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast import webhooks
-from holdfast.controller.loops.silhouette import keep_running
+from holdfast.controller.loops.loop import keep_running
 from holdfast.controller.loops.webhooks import PruneDeliveriesLoop, WebhooksLoop
 from holdfast.controller.runtime.auth import make_new_id
 from holdfast.controller.runtime.context import Controller

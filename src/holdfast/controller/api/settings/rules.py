@@ -20,7 +20,7 @@ async def get_rules(call: ApiCall) -> Response:
 
 
 async def put_rules(call: ApiCall) -> Response:
-    """Replace the operators' rules; a bad one is refused with its line."""
+    """Replace the operators' rules; a bad rule is refused with its line."""
     request = await call.body(RulesRequest)
     parse_rules(request.text)
     await call.store.settings.write_rules(request.text)

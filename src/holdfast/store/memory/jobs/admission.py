@@ -255,8 +255,8 @@ class MemoryAdmission(InMemory, AdmissionStore):
             gpus = job.gpus * job.row.tasks
             if p.size != job.row.tasks or not allotment.allows(job.row.project, gpus):
                 continue
-            if room.take(p.tasks, (job.gpus, job.cpu_slots, job.memory_bytes)):
-                allotment.take(job.row.project, gpus)
+            if room.reserve_job(p.tasks, (job.gpus, job.cpu_slots, job.memory_bytes)):
+                allotment.subtract_job(job.row.project, gpus)
                 self.reserve_one(job, p, ttls[p.job_id], at)
                 applied.append(p.job_id)
         return applied

@@ -18,6 +18,7 @@ from holdfast.core.settings.resolve import Value
 from holdfast.core.states import HostEvent, HostState, InstanceEvent, InstanceState
 from holdfast.moves.fleet.rented import (
     RentedHost,
+    apply_event,
     ended_event,
     failed_event,
     gone_event,
@@ -27,7 +28,6 @@ from holdfast.moves.fleet.rented import (
     made_event,
     name_host,
     say_taken,
-    take,
     take_host,
 )
 from holdfast.moves.registration import lost_event
@@ -124,7 +124,7 @@ class PostgresFleet(PostgresPools):
         alone."""
 
         async def work(tx: Tx, rental: RentedHost, at: datetime) -> InstanceRecord | None:
-            after = take(rental.state, InstanceEvent.ASK)
+            after = apply_event(rental.state, InstanceEvent.ASK)
             if after is None:
                 return None
             token = {
@@ -144,7 +144,7 @@ class PostgresFleet(PostgresPools):
         then replaces the offer's. Event host.made."""
 
         async def work(tx: Tx, rental: RentedHost, at: datetime) -> InstanceRecord | None:
-            after = take(rental.state, InstanceEvent.MAKE)
+            after = apply_event(rental.state, InstanceEvent.MAKE)
             if after is None:
                 return None
             params = {
@@ -167,7 +167,7 @@ class PostgresFleet(PostgresPools):
 
         async def work(tx: Tx, rental: RentedHost, at: datetime) -> bool:
             event = InstanceEvent.DENY
-            if take(rental.state, event) is None:
+            if apply_event(rental.state, event) is None:
                 # Its end was requested meanwhile, and then its state accepts this news as `miss`.
                 event = InstanceEvent.MISS
             if not await _lose(tx, rental, event, HostFault.NO_INSTANCE_ID, reason, at, final):
@@ -388,7 +388,7 @@ async def _lose(
     A provider often says that it took the machine away only after TERM has emptied the host, so its
     words are added to what the goodbye left: the host's reason, and those of attempts that TERM
     stopped. Their charge stands, because both ends are charged to nothing."""
-    if take(rental.state, event) is None:
+    if apply_event(rental.state, event) is None:
         return False
     await tx.run("lose_instance", id=rental.host_id, reason=reason, now=at)
     await write_events(tx, [ended_event(rental, event, reason)], at)

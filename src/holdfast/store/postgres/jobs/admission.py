@@ -340,9 +340,9 @@ def _fits(placement: JobPlacement, room: RoomCheck, allotment: Allotment) -> boo
     if not allotment.allows(placement.project, gpus):
         return False
     need = placement.gpus, placement.cpu_slots, placement.memory_bytes
-    if not room.take(placement.tasks, need):
+    if not room.reserve_job(placement.tasks, need):
         return False
-    allotment.take(placement.project, gpus)
+    allotment.subtract_job(placement.project, gpus)
     return True
 
 

@@ -1,4 +1,4 @@
-"""What becomes of leases in silence: they lapse, for the time in which they could be renewed."""
+"""Let the leases of silent hosts lapse, and stamp the times in which renewals could be written."""
 
 from datetime import datetime
 

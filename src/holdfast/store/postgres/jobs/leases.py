@@ -40,10 +40,10 @@ from holdfast.store.postgres.connection.session import Rows, Session, Step, Tx
 from holdfast.store.postgres.hosts import quarantine_host, retire_host, write_faults
 from holdfast.store.postgres.jobs import lapses
 from holdfast.store.postgres.jobs.admission import plan_reservation
-from holdfast.store.postgres.jobs.alike import AlikeJobs, make_offered
 from holdfast.store.postgres.jobs.ends import finish_jobs, split_ends
 from holdfast.store.postgres.jobs.placing import submit_and_take
-from holdfast.store.postgres.jobs.takes import Take, plan_take
+from holdfast.store.postgres.jobs.same_spec import SameSpecJobs, make_offered
+from holdfast.store.postgres.jobs.takes import HostTake, plan_take
 from holdfast.store.postgres.moves import load_moves, take_moves, write_events, write_moves
 from holdfast.store.postgres.sync.renewals import renew_leases, take_renewals, touch_hosts
 
@@ -53,7 +53,7 @@ class PostgresLeases(OnSession, LeaseStore):
 
     def __init__(self, session: Session, environment: Mapping[str, Value]) -> None:
         super().__init__(session)
-        self._alike = AlikeJobs()
+        self._alike = SameSpecJobs()
         self.environment = environment
 
     async def sync_hosts(
@@ -151,7 +151,7 @@ async def _sync(
     syncs: Sequence[HostSync],
     rules: Sequence[OperatorRule],
     terms: TakeTerms | None,
-    alike: AlikeJobs,
+    alike: SameSpecJobs,
     now: datetime | None,
 ) -> list[AnswerBuilder]:
     builders = [AnswerBuilder(s, "ok") for s in syncs]
@@ -298,7 +298,7 @@ async def _give_orders(
     tx: Tx,
     listening: Sequence[AnswerBuilder],
     staying: Sequence[AnswerBuilder],
-    take: Take | None,
+    take: HostTake | None,
     at: datetime,
 ) -> None:
     """Commit, in one round trip with the queries for orders: first for the orders that the leader's
@@ -310,7 +310,7 @@ async def _give_orders(
     if asked:
         _fill_orders(listening, *found[: len(asked)])
     if take is not None:
-        take.give(staying, found[-1])
+        take.add_offers(staying, found[-1])
 
 
 def ask_for_polls(

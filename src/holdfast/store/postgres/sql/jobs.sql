@@ -205,6 +205,8 @@ where j.id = any(%(ids)s);
 -- Planned anew for each call, because the conditions given decide which index serves.
 select j.id from jobs j
 where (%(states)s::text[] is null or j.state = any(%(states)s))
+  -- Ended jobs are found by `jobs_ended`, and not among a hundred thousand that wait.
+  and (not coalesce(%(states)s::text[] <@ array['succeeded', 'failed', 'cancelled'], false) or j.ended_at is not null)
   and (%(queues)s::text[] is null or j.queue = any(%(queues)s))
   and (%(projects)s::text[] is null or j.project = any(%(projects)s))
   and (%(owners)s::text[] is null or j.owner = any(%(owners)s))

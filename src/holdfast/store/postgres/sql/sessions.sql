@@ -66,7 +66,7 @@ returning id, job_id, rank, epoch, attempt, host_id, project, kind, command, own
           extract(epoch from ended_at - created_at)::double precision as seconds;
 
 -- name: find_lost_sessions
--- Sessions end with their attempts (HAND-2); where their host could not say so, this finds them.
+-- Sessions end with their attempts (INSIDE-2); where their host could not say so, this finds them.
 select s.id from sessions s
 where s.state <> 'ended' and s.created_at < coalesce(%(now)s, clock_timestamp()) - interval '30 seconds'
   and not exists (select from tasks t where t.job_id = s.job_id and t.rank = s.rank and t.epoch = s.epoch
