@@ -37,7 +37,6 @@ from holdfast.controller.runtime.background import keep_going
 from holdfast.controller.runtime.bundles.place import OTHER_BLOBS
 from holdfast.controller.runtime.context import Controller
 from holdfast.core.settings.resolve import layer_from_environment
-from holdfast.core.settings.table import RENAMED
 from holdfast.errors import HoldfastError, Unavailable, ValidationError
 from holdfast.http.addresses import read_address
 from holdfast.store.postgres.connection.migrate import migrate
@@ -177,20 +176,13 @@ class RunningServer:
         store: PostgresStore,
         sock: socket.socket,
         *,
+        blobs: BlobStore,
         environment: Mapping[str, str] | None = None,
         tls_cert: str | None = None,
         tls_key: str | None = None,
-        blobs: BlobStore | None = None,
         advertise: str | None = None,
         dashboard_urls: Sequence[str] = (),
     ) -> None:
-        for old in RENAMED:
-            if f"HOLDFAST_{old.upper()}" in (environment or {}):
-                log.warning(
-                    "HOLDFAST_%s has no effect any more: %s took its place",
-                    old.upper(),
-                    RENAMED[old],
-                )
         self.controller = Controller(store, layer_from_environment(environment or {}), blobs=blobs)
         self._sock = sock
         self._start_id = secrets.token_hex(4)

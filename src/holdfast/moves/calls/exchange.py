@@ -218,7 +218,7 @@ def _list_open(batch: OpenBatch, asked: Ranges) -> list[tuple[int, int]]:
 
 def _as_placed(spec: FunctionSpec) -> FunctionSpec:
     """Return a declaration without its host labels, because they have done their work once a host
-    is chosen, and an agent of an earlier version does not know them."""
+    is chosen."""
     return msgspec.structs.replace(spec, host_labels={}) if spec.host_labels else spec
 
 

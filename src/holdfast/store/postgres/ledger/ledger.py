@@ -16,7 +16,7 @@ from holdfast.core.ledger.close_minutes import (
 )
 from holdfast.core.ledger.split_lease import MINUTE_MS, Interval
 from holdfast.errors import Stale
-from holdfast.store.port.clock import Now
+from holdfast.store.clock import Now
 from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.ledger.reads import LedgerReads
 from holdfast.store.postgres.ledger.spans import (

@@ -9,7 +9,7 @@ from holdfast.core.logs import plan as log_plan
 from holdfast.core.logs.grams import hash_text
 from holdfast.core.logs.scan import LogPiece
 from holdfast.core.records import LogStreamRecord
-from holdfast.store.postgres.connection.ports import OnSession
+from holdfast.store.postgres.connection.parts import OnSession
 
 _LONGEST_MARK = 64
 _MARKS_BYTES = 1 << 16

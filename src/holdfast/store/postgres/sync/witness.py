@@ -12,7 +12,7 @@ import psycopg
 
 from holdfast.core.ids import TaskKey
 from holdfast.errors import Unavailable
-from holdfast.store.port.clock import Now
+from holdfast.store.clock import Now
 from holdfast.store.postgres.connection.pipeline import Connection, Statement
 from holdfast.store.postgres.connection.pool import cut_after
 from holdfast.store.postgres.connection.queries import QUERIES

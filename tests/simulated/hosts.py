@@ -1,24 +1,30 @@
 """Many simulated hosts in one process, over the real wire, for tests and benchmarks of scale.
 
 A thousand real managers would need a thousand processes. Here every host is a DEALER and a
-`HostSession`; only its processes are simulated (`simulated.py`).
+`HostSession`; only its processes are simulated (`holdfast.supervisor.host.simulated`).
 """
 
+from __future__ import annotations
+
+import argparse
 import gc
 import heapq
 import os
 import select
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import zmq
 
 from holdfast.process.loop import catch_signals
 from holdfast.process.spawn import raise_descriptor_limit
+from holdfast.supervisor import Context
 from holdfast.supervisor.host.host_manager import dial
 from holdfast.supervisor.host.ports import answer_port
 from holdfast.supervisor.host.simulated import SimulatedProcesses
-from holdfast.supervisor.line.keys import ManagerKey
+from holdfast.supervisor.line.keys import ManagerKey, parse_manager_key
 from holdfast.supervisor.line.session_host import HostSession
 from holdfast.wire.bus.messages import End, FindPort, MachineFacts, Up, encode_message
 
@@ -214,8 +220,31 @@ class SimulatedFleet:
             heapq.heappush(self._heap, (now, host.fd))
 
 
-def run_simulated_fleet(
-    url: str, key: ManagerKey | None, count: int, name: str, patience: float
-) -> int:
-    """Run `count` simulated hosts until the supervisor ends them; return a manager's exit code."""
-    return SimulatedFleet(url, key, count, name, patience).run()
+def start_simulated_hosts(ctx: Context, n: int, processes: int = 1) -> list[int]:
+    """Start `n` simulated hosts in `processes` processes that end with the context; return their pids."""
+    _, _, _, _, url, *key = ctx.manager_command(ctx._loopback())
+    shares = [n // processes + (index < n % processes) for index in range(processes)]
+    local, program = ctx._run.local, [sys.executable, __file__, url, *key]
+    return [
+        pid
+        for share in shares
+        if share
+        for pid in local.start([*program, "--count", str(share)], 1)
+    ]
+
+
+def main() -> int:
+    """Run simulated hosts until the supervisor ends them; return a manager's exit code."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("url")
+    parser.add_argument("--key-file", type=Path, required=True)
+    parser.add_argument("--count", type=int, required=True)
+    parser.add_argument("--wait", type=float, required=True)
+    parser.add_argument("--name", required=True)
+    options = parser.parse_args()
+    key = parse_manager_key(options.key_file.read_bytes())
+    return SimulatedFleet(options.url, key, options.count, options.name, options.wait).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

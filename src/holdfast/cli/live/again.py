@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command_io import CommandIO
+from holdfast.cli.live.screen import Screen, ScreenEnded
 from holdfast.cli.output import count_columns, printable, shorten, unstyle
-from holdfast.cli.watch.screen import Screen, ScreenEnded
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:

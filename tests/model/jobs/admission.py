@@ -17,19 +17,18 @@ from holdfast.core.transitions import JOB, TASK, sources, step
 from holdfast.moves.jobs import dispatch, requests
 from holdfast.moves.jobs.moves import LIVE_JOB_STATES
 from holdfast.moves.jobs.quotas import SHARES, Allotment, plan_owned, read_share
-from holdfast.moves.jobs.room import RoomCheck, plan_headroom, serves
+from holdfast.moves.jobs.room import RoomCheck, find_served, plan_headroom
 from holdfast.moves.rows import BACK_OFF, RETRIES_HELD, START_TIME, TaskRow
 from holdfast.moves.values import AdmissionSnapshot, Released, Reserved
-from holdfast.store.memory.jobs.candidates import candidate_of, limit_of
-from holdfast.store.memory.jobs.members import MemoryMembers
-from holdfast.store.memory.settings import quotas_left, read_switches
-from holdfast.store.memory.state import InMemory, MemoryJob, MemoryState, PassedOver
-from holdfast.store.port.clock import Now
-from holdfast.store.port.store import AdmissionStore
+from holdfast.store.clock import Now
+from tests.model.jobs.candidates import candidate_of, limit_of
+from tests.model.jobs.members import MemoryMembers
+from tests.model.settings import quotas_left, read_switches
+from tests.model.state import InMemory, MemoryJob, MemoryState, PassedOver
 
 
-class MemoryAdmission(InMemory, AdmissionStore):
-    """`AdmissionStore` in the model."""
+class MemoryAdmission(InMemory):
+    """`PostgresAdmission` in the model."""
 
     def __init__(
         self, state: MemoryState, environment: Mapping[str, Value], members: MemoryMembers
@@ -89,7 +88,7 @@ class MemoryAdmission(InMemory, AdmissionStore):
             s, self.environment, {s.jobs[i].row.project for i in s.by_state[JobState.QUEUED]}
         )
         headroom, allotment = self._plan_headroom(cluster), Allotment(quotas)
-        served = serves(hosts)
+        served = find_served(hosts)
         queues: dict[str, list[MemoryJob]] = {
             q.name: []
             for q in s.queues.values()

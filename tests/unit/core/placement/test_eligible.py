@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.core.placement.labels import carries
+from holdfast.core.placement.eligible import carries
 
 HOST = {"rack": "b12", "zone": "east", "odd": "!"}
 

@@ -15,13 +15,12 @@ from holdfast.moves.jobs import drains, requests
 from holdfast.moves.jobs.moves import last_beat
 from holdfast.moves.rows import START_TIME, JobRow, NewEvent
 from holdfast.moves.values import NewJob, Submitted
-from holdfast.store.memory.state import InMemory, MemoryJob, MemoryState
-from holdfast.store.port.clock import Now
-from holdfast.store.port.store import JobStore
+from holdfast.store.clock import Now
+from tests.model.state import InMemory, MemoryJob, MemoryState
 
 
-class MemoryJobs(InMemory, JobStore):
-    """`JobStore` in the model."""
+class MemoryJobs(InMemory):
+    """`PostgresJobs` in the model."""
 
     async def submit_jobs(self, jobs: Sequence[NewJob], *, now: Now = None) -> list[Submitted]:
         s, at = self.state, self.state.at(now)

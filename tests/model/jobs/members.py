@@ -15,15 +15,14 @@ from holdfast.moves.jobs import members
 from holdfast.moves.jobs.room import RoomCheck
 from holdfast.moves.rows import TaskRow
 from holdfast.moves.values import DueMember
-from holdfast.store.memory.hosts import quarantine_host
-from holdfast.store.memory.jobs.candidates import candidate_of
-from holdfast.store.memory.state import InMemory
-from holdfast.store.port.clock import Now
-from holdfast.store.port.store import MemberStore
+from holdfast.store.clock import Now
+from tests.model.hosts import quarantine_host
+from tests.model.jobs.candidates import candidate_of
+from tests.model.state import InMemory
 
 
-class MemoryMembers(InMemory, MemberStore):
-    """`MemberStore` in the model."""
+class MemoryMembers(InMemory):
+    """`PostgresMembers` in the model."""
 
     def _tasks(self) -> Iterator[TaskRow]:
         for state in members.GOING_ON:

@@ -12,19 +12,12 @@ from holdfast.moves.jobs import quotas
 from holdfast.moves.jobs.dispatch import SWITCH, Switches
 from holdfast.moves.registration import drain_jobs_for
 from holdfast.moves.values import SettingsLayers
-from holdfast.store.memory.state import (
-    UNFINISHED,
-    InMemory,
-    MemoryProject,
-    MemoryQueue,
-    MemoryState,
-)
-from holdfast.store.port.clock import Now
-from holdfast.store.port.store import SettingsStore
+from holdfast.store.clock import Now
+from tests.model.state import UNFINISHED, InMemory, MemoryProject, MemoryQueue, MemoryState
 
 
-class MemorySettings(InMemory, SettingsStore):
-    """`SettingsStore` in the model."""
+class MemorySettings(InMemory):
+    """`PostgresSettings` in the model."""
 
     async def read_settings(self) -> SettingsLayers:
         s = self.state

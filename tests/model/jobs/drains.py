@@ -9,16 +9,15 @@ from holdfast.core.states import JobState, TaskState
 from holdfast.moves.jobs import dispatch, drains
 from holdfast.moves.rows import TaskRow
 from holdfast.moves.values import DrainSnapshot
-from holdfast.store.memory.hosts import quarantine_host
-from holdfast.store.memory.jobs.admission import MemoryAdmission
-from holdfast.store.memory.settings import read_switches
-from holdfast.store.memory.state import InMemory, MemoryState
-from holdfast.store.port.clock import Now
-from holdfast.store.port.store import DrainStore
+from holdfast.store.clock import Now
+from tests.model.hosts import quarantine_host
+from tests.model.jobs.admission import MemoryAdmission
+from tests.model.settings import read_switches
+from tests.model.state import InMemory, MemoryState
 
 
-class MemoryDrains(InMemory, DrainStore):
-    """`DrainStore` in the model."""
+class MemoryDrains(InMemory):
+    """`PostgresDrains` in the model."""
 
     def __init__(self, state: MemoryState, admission: MemoryAdmission) -> None:
         super().__init__(state)

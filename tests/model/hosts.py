@@ -10,14 +10,13 @@ from holdfast.core.records import HostRecord, shared_fields
 from holdfast.core.states import HostEvent, HostState
 from holdfast.core.transitions import HOST, sources, step
 from holdfast.moves import registration
-from holdfast.store.memory.state import InMemory, MemoryHost, MemoryState
-from holdfast.store.port.clock import Now
-from holdfast.store.port.store import HostStore
+from holdfast.store.clock import Now
 from holdfast.wire.agent import HostFacts
+from tests.model.state import InMemory, MemoryHost, MemoryState
 
 
-class MemoryHosts(InMemory, HostStore):
-    """`HostStore` in the model."""
+class MemoryHosts(InMemory):
+    """`PostgresHosts` in the model."""
 
     async def register_host(
         self,

@@ -13,9 +13,9 @@ from holdfast.core.placement.takes import (
 )
 from holdfast.core.states import JobState, TaskState
 from holdfast.moves.jobs.reports import AnswerBuilder, count_wanted
-from holdfast.store.memory.jobs.admission import MemoryAdmission, order_of
-from holdfast.store.memory.jobs.candidates import candidate_of
-from holdfast.store.memory.state import MemoryState
+from tests.model.jobs.admission import MemoryAdmission, order_of
+from tests.model.jobs.candidates import candidate_of
+from tests.model.state import MemoryState
 
 
 def take_jobs(

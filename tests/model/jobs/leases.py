@@ -23,16 +23,15 @@ from holdfast.moves.values import (
     OfferedTask,
     TaskOffer,
 )
-from holdfast.store.memory.hosts import lose_host_tasks, quarantine_host, set_host_state
-from holdfast.store.memory.jobs.admission import MemoryAdmission
-from holdfast.store.memory.jobs.takes import take_jobs
-from holdfast.store.memory.state import InMemory, MemoryState
-from holdfast.store.port.clock import Now
-from holdfast.store.port.store import LeaseStore
+from holdfast.store.clock import Now
+from tests.model.hosts import lose_host_tasks, quarantine_host, set_host_state
+from tests.model.jobs.admission import MemoryAdmission
+from tests.model.jobs.takes import take_jobs
+from tests.model.state import InMemory, MemoryState
 
 
-class MemoryLeases(InMemory, LeaseStore):
-    """`LeaseStore` in the model."""
+class MemoryLeases(InMemory):
+    """`PostgresLeases` in the model."""
 
     def __init__(self, state: MemoryState, admission: MemoryAdmission) -> None:
         super().__init__(state)

@@ -1,25 +1,25 @@
 """A model of the store: jobs, gangs, tasks, leases, hosts, drains, members and takes, in memory.
 
-The model holds what the protocol's chaos (`tests/protocol`) and a simulator of scheduling drive,
-and nothing else: no calls, workflows, schedules, pools, logs or tokens. The model decides by
-the same moves as the store that ships, on PostgreSQL, and passes the same tests where it has the
-same methods (`tests/store/conformance`). Nothing in the model awaits, so each call is one atomic
-step, and nothing in it survives the process.
+The model holds what the protocol's chaos (`tests/protocol`) drives, and nothing else: no calls,
+workflows, schedules, pools, logs or tokens, no idempotency keys, parents or hard quotas of jobs. The
+model decides by the same moves as the store that ships, on PostgreSQL, and passes the same tests where
+it has the same methods (`tests/store/conformance`). Nothing in the model awaits, so each call is one
+atomic step, and nothing in it survives the process.
 """
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from holdfast.core.settings.resolve import Value
-from holdfast.store.memory.events import MemoryEvents
-from holdfast.store.memory.hosts import MemoryHosts
-from holdfast.store.memory.jobs.admission import MemoryAdmission
-from holdfast.store.memory.jobs.drains import MemoryDrains
-from holdfast.store.memory.jobs.jobs import MemoryJobs
-from holdfast.store.memory.jobs.leases import MemoryLeases
-from holdfast.store.memory.jobs.members import MemoryMembers
-from holdfast.store.memory.settings import MemorySettings
-from holdfast.store.memory.state import MemoryState
+from tests.model.events import MemoryEvents
+from tests.model.hosts import MemoryHosts
+from tests.model.jobs.admission import MemoryAdmission
+from tests.model.jobs.drains import MemoryDrains
+from tests.model.jobs.jobs import MemoryJobs
+from tests.model.jobs.leases import MemoryLeases
+from tests.model.jobs.members import MemoryMembers
+from tests.model.settings import MemorySettings
+from tests.model.state import MemoryState
 
 
 class MemoryStore:

@@ -11,7 +11,7 @@ import time
 
 import msgspec
 
-from holdfast.controller.notices.child import NoticeOrder, NoticeOutcome
+from holdfast.controller.runtime.senders.notice_child import NoticeOrder, NoticeOutcome
 from holdfast.core.webhooks.notices import Notice
 from holdfast.core.webhooks.values import DeliveryAnswer
 
@@ -157,7 +157,7 @@ async def _start() -> NoticeProcess:
         sys.executable,
         "-P",
         "-m",
-        "holdfast.controller.notices.child",
+        "holdfast.controller.runtime.senders.notice_child",
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,

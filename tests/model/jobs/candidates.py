@@ -8,7 +8,7 @@ from holdfast.core.host_faults import find_runtime_word
 from holdfast.core.placement.plan import Candidate
 from holdfast.core.placement.types import find_kin
 from holdfast.core.spec import JobSpec
-from holdfast.store.memory.state import MemoryJob
+from tests.model.state import MemoryJob
 
 
 def candidate_of(job: MemoryJob, at: datetime) -> Candidate:

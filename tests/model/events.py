@@ -4,12 +4,11 @@ from collections.abc import Sequence
 
 from holdfast.core.records import EventRecord
 from holdfast.moves.events import format_event_id, parse_event_id
-from holdfast.store.memory.state import InMemory
-from holdfast.store.port.store import EventStore
+from tests.model.state import InMemory
 
 
-class MemoryEvents(InMemory, EventStore):
-    """`EventStore` in the model."""
+class MemoryEvents(InMemory):
+    """`PostgresEvents` in the model."""
 
     async def read_events(
         self,

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from holdfast.cli.command_io import CommandIO
-from holdfast.cli.watch.live_line import LiveLine
+from holdfast.cli.live.live_line import LiveLine
 from holdfast.core.progress.pace import Estimate, estimate
 from holdfast.core.words import split_span
 from holdfast.errors import HoldfastError

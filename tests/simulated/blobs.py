@@ -1,4 +1,4 @@
-"""Blobs in memory, for tests and simulation."""
+"""Blobs in memory."""
 
 import time
 from collections.abc import AsyncIterator, Callable, Collection

@@ -11,6 +11,7 @@ sample, so that a test can change the readings.
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -43,7 +44,7 @@ def _select(lines: list[_Line], task: Probed) -> list[_Line]:
 class ScriptedProbe:
     """Reads tasks from a script."""
 
-    kind = "scripted"
+    kind: Literal["real", "scripted"] = "scripted"
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
@@ -111,3 +112,8 @@ class ScriptedProbe:
 
     async def close(self) -> None:
         """Do nothing, because a script has no worker."""
+
+
+def open_probe(path: str) -> ScriptedProbe:
+    """Return the probe of a host whose config says `probe: scripted:tests.simulated.probe:PATH`."""
+    return ScriptedProbe(path)
