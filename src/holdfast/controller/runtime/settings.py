@@ -14,7 +14,7 @@ from holdfast.core.calls.decide import pace_retries
 from holdfast.core.calls.executors import as_job, unwatched
 from holdfast.core.calls.values import ExecutorLimits, FunctionSpec
 from holdfast.core.endings.decide import Policy
-from holdfast.core.endings.rules import OperatorRule, parse_rules
+from holdfast.core.endings.rules import OUTDATED, OperatorRule, list_outdated, parse_rules
 from holdfast.core.placement.plan import silence_seconds
 from holdfast.core.placement.takes import TakeTerms
 from holdfast.core.placement.types import RunningTask, Share
@@ -36,7 +36,12 @@ RECENT_SECONDS = 30.0
 TIME_LIMIT = "time_limit_seconds"
 _MAX_CACHED_WATCHES = 4096
 _WatchKey = tuple[str, bool, bool, str, frozenset[tuple[str, Value]]]
-_parse_rules = functools.lru_cache(maxsize=2)(parse_rules)  # the text seldom changes
+
+
+@functools.lru_cache(maxsize=2)  # the text seldom changes
+def _parse_rules(text: str) -> tuple[tuple[OperatorRule, ...], list[str]]:
+    rules = parse_rules(text, keeps=lambda pattern: True)
+    return rules, list_outdated(rules)
 
 
 class Settings:
@@ -49,12 +54,15 @@ class Settings:
         self.rules_text = layers.rules
         self.rules: tuple[OperatorRule, ...] = ()
         self.rules_problem = ""
+        self.outdated_rules: list[str] = []
         try:
-            self.rules = _parse_rules(layers.rules)
+            self.rules, self.outdated_rules = _parse_rules(layers.rules)
         except ValidationError as error:
             # They were checked when they were written, but perhaps by another version; jobs must
             # still end.
             self.rules_problem = error.message
+        outdated = (f"the pattern of rule {name} {OUTDATED}" for name in self.outdated_rules)
+        self.remarks = tuple(outdated)
         self._environment = environment
         self._below = [("cluster", layers.cluster), ("environment", environment)]
         self._watches: dict[_WatchKey, WatchSettings] = {}
@@ -366,6 +374,9 @@ class SettingsCache:
             problem = self._known.rules_problem
             if problem and (before is None or before.rules_problem != problem):
                 log.error("the operators' rules cannot be read, and none is in force: %s", problem)
+            for sentence in self._known.remarks:
+                if before is None or sentence not in before.remarks:
+                    log.warning("%s", sentence)
         self._read_at = self._clock()
         assert self._known is not None
         return self._known

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from holdfast.cli.extras import find_docs
-from holdfast.cli.where.docs import docs
+from holdfast.cli.watch.docs import docs
 from holdfast.errors import HoldfastError, NotFound
 
 
