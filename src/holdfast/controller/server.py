@@ -250,8 +250,9 @@ class RunningServer:
         return f"{self._start_id}.{self.controller.wakes.topic('events').version}"
 
     def reload(self, *, unchanged: bool = True) -> None:
-        """Serve a renewed certificate to new connections. unchanged: read the files also where they did
-        not change. One that cannot be used is logged, and the one before it is served on."""
+        """Serve a renewed certificate to new connections. unchanged: read the files also where they
+        did not change. A certificate that cannot be used is logged, and the server goes on with the
+        certificate before."""
         context = self._server.config.ssl if self._server.config.loaded else None
         try:
             if self._certificate is not None and context is not None:

@@ -217,7 +217,7 @@ class SessionServer:
             task.dirty = True
 
     def tell_users(self, key: TaskKey, sentence: str) -> None:
-        """Send a message to every user who has a session in a task."""
+        """Send a message to every user of a session in a task."""
         for live in self._live.values():
             if live.key == key:
                 live.tell_users(sentence)

@@ -118,7 +118,8 @@ async def sync(call: ApiCall) -> Response:
 async def _poll(
     controller: Controller, host: HostRecord, request: wire.SyncRequest, receive: Receive
 ) -> wire.SyncAnswer:
-    """Return the first answer with news for the agent, or the last one (POLL-1…3)."""
+    """Return the first answer with something new for the agent, or the last answer when the time of
+    the poll is over (POLL-1…3)."""
     line, clock = controller.wakes.host(host.id), controller.clock
     began = clock()
     newest = line.begin_poll(request.incarnation, request.seq)

@@ -1,5 +1,5 @@
-"""One exchange with executors: apply their reports, choose the calls that each gets next, and
-answer.
+"""Carry out one exchange with executors: apply their reports, choose the calls that each executor
+gets next, and answer.
 
 A store calls `record_reports`, the moves' `judge` where it is needed, `choose`, `number` and `answer`, in
 this order. It reads the rows that each step needs, and writes the changes gathered in `moves`.

@@ -58,7 +58,7 @@ NOTHING = Sought()
 
 
 class PostgresWitness:
-    """The connection of second looks. It is made when the first one is asked for, and no pooled
+    """The connection of second looks. The connection is made at the first second look, and no other
     call ever runs on it."""
 
     def __init__(self, session: Session) -> None:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.placement.losses import weigh_jobs
 from holdfast.core.placement.plan import Candidate, Capacity, RunningTask, plan_admission
+from holdfast.core.placement.unsaved import weigh_jobs
 
 HOUR = 3600.0
 

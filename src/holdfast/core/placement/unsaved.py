@@ -21,7 +21,7 @@ MAX_BROKEN = 2
 one may be a person's decision, or an accident."""
 
 
-class Loss(msgspec.Struct, frozen=True, kw_only=True):
+class UnsavedWork(msgspec.Struct, frozen=True, kw_only=True):
     """The work that a job loses if it is stopped now.
 
     seconds: how long its ranks worked on it. gpu_seconds, cpu_slot_seconds: the same times what
@@ -37,7 +37,7 @@ class Loss(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None = None
 
 
-def weigh_jobs(running: Iterable[RunningTask]) -> dict[str, Loss]:
+def weigh_jobs(running: Iterable[RunningTask]) -> dict[str, UnsavedWork]:
     """Return job id → what the job would lose (UNSAVED-1, UNSAVED-2)."""
     jobs: dict[str, list[RunningTask]] = {}
     for task in running:
@@ -72,7 +72,7 @@ def _count_unsaved(tasks: Sequence[RunningTask]) -> float:
     return min([find_ran(tasks), *saved])
 
 
-def _weigh(tasks: Sequence[RunningTask], medians: Mapping[str, float]) -> Loss:
+def _weigh(tasks: Sequence[RunningTask], medians: Mapping[str, float]) -> UnsavedWork:
     seconds, first = _count_unsaved(tasks), tasks[0]
     devices = sum(task.devices for task in tasks)
     cpu_slots = 0 if devices else sum(task.cpu_slots for task in tasks)
@@ -81,7 +81,7 @@ def _weigh(tasks: Sequence[RunningTask], medians: Mapping[str, float]) -> Loss:
         by, seconds = "median", medians.get(first.project, find_ran(tasks))
     elif first.saved_seconds is not None and first.saved_seconds < find_ran(tasks):
         by = "checkpoint"
-    return Loss(
+    return UnsavedWork(
         seconds=seconds,
         gpu_seconds=devices * seconds,
         cpu_slot_seconds=cpu_slots * seconds,
