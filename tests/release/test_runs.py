@@ -83,9 +83,12 @@ def tool(index: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def cache(index: str, tmp_path: Path) -> Iterator[dict[str, str]]:
-    """The variables of a uv whose package cache is warm and may be deleted."""
+def cache(index: str, tool: Path, tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The variables of a uv whose package cache is warm and may be deleted: links to the files of
+    the usual one, which has what `tool` was made of."""
     env = {"UV_INDEX": index, "UV_CACHE_DIR": str(tmp_path / "cache")}
+    usual = run(UV, "cache", "dir").strip()
+    subprocess.run(["cp", "-al", usual, tmp_path / "cache"], check=False, capture_output=True)
     run(
         UV,
         "tool",
