@@ -129,7 +129,7 @@ _HOMES = {
     "get_message_queue": "member.messages",
     "judge_end": "policy.runs",
     "judge_host": "policy.measures",
-    "make_flight_environment": "gather.records",
+    "make_flight_environment": "member.flight_records",
     "replace_lost": "policy.runs",
     "run_group": "policy.runs",
     "running": "policy.runs",

@@ -133,5 +133,5 @@ def test_checkpoints_are_asked_for_only_where_the_job_may_have_some(
         key=TaskKey("gang", 0, 3), attempt=2, host_id="h1", devices=(), lease_ttl_seconds=60.0
     )
     offer = TaskOffer(task=task, job=JOBS[0], secrets={}, saved=saved)
-    run(make_orders(cast(Any, Store()), [offer], SETTINGS, GangLayouts(), shared=True))
+    run(make_orders(cast(Any, Store()), [offer], SETTINGS, GangLayouts()))
     assert found == asked
