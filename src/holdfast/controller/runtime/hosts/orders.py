@@ -52,7 +52,7 @@ class GangLayout:
             "group_world_size": len(self.hosts),
             "falls_together": len(self.hosts) == 1 and not offer.job.spec.supervised,
             "master_addr": first.address,
-            "master_port": first.port,
+            "master_port": first.port or 0,
         }
 
 
