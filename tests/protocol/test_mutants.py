@@ -251,7 +251,7 @@ def retries_not_counted_on_the_attempt(p: Patch) -> None:
 
 
 def room_not_checked_again(p: Patch) -> None:
-    p.setattr(RoomCheck, "take", lambda self, placement, need: True)
+    p.setattr(RoomCheck, "reserve_job", lambda self, placement, need: True)
 
 
 def reservation_of_an_earlier_epoch_and_state(p: Patch) -> None:

@@ -296,16 +296,18 @@ def test_after_an_answer_the_next_request_waits_for_what_its_executor_says(
     monkeypatch.setattr(module, "GAP_SECONDS", 60.0)
     monkeypatch.setattr(module, "SHORT_GAP_SECONDS", 60.0)
     happened: list[str] = []
-    hear, say = ExecutorLine.hear, ExecutorLine.say
+    receive, send = ExecutorLine.receive_frame, ExecutorLine.send_frame
     monkeypatch.setattr(
-        ExecutorLine, "hear", lambda line, frame: (happened.append("heard"), hear(line, frame))
+        ExecutorLine,
+        "receive_frame",
+        lambda line, frame: (happened.append("heard"), receive(line, frame)),
     )
     monkeypatch.setattr(
         ExecutorLine,
-        "say",
+        "send_frame",
         lambda line, frame: (
             happened.append("batch" * bool(frame.batches) + "end" * bool(frame.recorded)),
-            say(line, frame),
+            send(line, frame),
         ),
     )
 

@@ -146,7 +146,7 @@ class Line(GuardianLink):
         self.said: list[Request] = []
         self.gathered: list[int] = []  # how many requests each call of `together` sent at once
 
-    def say(self, request: Request) -> None:
+    def send_message(self, request: Request) -> None:
         self.said.append(request)
 
     @contextlib.contextmanager
@@ -176,7 +176,7 @@ def table(tmp_path: Path) -> TaskTable:
 class Forgetful(Housekeeper):
     """Waits for no logs."""
 
-    def settle(self, task: AgentTask) -> None:
+    def forget_recorded(self, task: AgentTask) -> None:
         self._table.forget(task)
 
 
