@@ -5,7 +5,7 @@ UV     := .uv/bin/uv
 RUN    := .venv/bin
 UVENV  := UV_PROJECT_ENVIRONMENT=$(CURDIR)/.venv
 
-.PHONY: help release release-tools client test-bare programs browser kept pictures slow-ranks code-large demo demo-fleet demo-pipeline test heavy ddp stops gpu integrations slurm kubernetes s3 tools lint types imports bench bench-keep bench-peers costs curves profile soak clean env anew
+.PHONY: docs docs-wheel hang-picture help release release-tools client test-bare programs browser kept pictures slow-ranks code-large demo demo-fleet demo-pipeline test heavy ddp stops gpu integrations slurm kubernetes s3 tools lint types imports bench bench-keep bench-peers costs curves profile soak clean env anew
 
 ##@ Begin
 # Each target's own line says what it does; lines with ##@ are the headings.
@@ -82,6 +82,21 @@ browser: env    ## the dashboard in a real Chromium, which it installs where roo
 pictures: env   ## the dashboard's pictures of the docs, taken anew
 	@$(UVENV) $(UV) sync --quiet --frozen --all-extras --group browser --python $(PYTHON)
 	@HOLDFAST_TEST_CHROMIUM=$$(command -v $(or $(CHROMIUM),chromium)) $(RUN)/python examples/pictures.py
+
+# The builder has an environment of its own.
+docs: env .venv-docs/.ready ## the documents as a site in build/site, without a warning; asks no other host for anything
+	@$(RUN)/python -m docs.site.build build/site --builder .venv-docs/bin/zensical
+
+docs-wheel: docs ## the site as a package, which `holdfast docs` opens offline, in dist/
+	@$(RUN)/python -m docs.site.wheel build/site dist
+
+.venv-docs/.ready:
+	@$(PYTHON) -m venv .venv-docs
+	@.venv-docs/bin/pip install --quiet --disable-pip-version-check 'zensical==0.0.73'
+	@touch .venv-docs/.ready
+
+hang-picture: env ## the moving picture of a hang that is freed, from a real run, drawn anew
+	@$(RUN)/python examples/hang_picture.py
 
 kept: env       ## the parts of others that the dashboard's pages use, fetched anew by npm and compared with their digests
 	@$(RUN)/python examples/fetch_kept.py
@@ -208,4 +223,4 @@ soak: env       ## long runs with faults
 
 ##@ Clean up
 clean:          ## take the environments and caches away
-	rm -rf .venv .uv .venv-torch .venv-peers .venv-client .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis demo-run bench/results build dist
+	rm -rf .venv .uv .venv-torch .venv-peers .venv-client .venv-docs .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis demo-run bench/results build dist

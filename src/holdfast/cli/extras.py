@@ -3,6 +3,7 @@
 import importlib.util
 import platform
 import sys
+from pathlib import Path
 
 from holdfast.errors import HoldfastError
 from holdfast.version import name_install
@@ -30,3 +31,10 @@ def need_server() -> None:
             f"{name_install('server')}",
             code="missing_extra",
         )
+
+
+def find_docs() -> Path | None:
+    """Return the folder of the documents' site, None where its package is not installed."""
+    found = importlib.util.find_spec("holdfast_docs")
+    places = found.submodule_search_locations if found else None
+    return Path(places[0]) / "site" if places else None

@@ -151,5 +151,5 @@ def test_of_two_names_that_are_one_on_the_disk_the_second_is_refused(tmp_path: P
 
     tree = [file(b"READ", b"one"), file(b"Re", b"two"), file(b"Read", b"two")]
     with pytest.raises(ValidationError, match="Read is not written, because it and READ are one"):
-        Layer(str(tmp_path), {}, read).lay(tree)
+        Unpacker(str(tmp_path), {}, read).unpack(tree)
     assert first.read_bytes() == b"one"

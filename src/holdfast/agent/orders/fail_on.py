@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from holdfast.agent.redact import Redactor
-from holdfast.core.endings.regex import MAX_LINE_CHARS, compile_pattern
 from holdfast.core.logs.lines import cut_line
+from holdfast.core.logs.regex import MAX_LINE_CHARS, compile_pattern
 
 _PIECE_BYTES = 1 << 20
 _MAX_LINE_BYTES = 4 * MAX_LINE_CHARS

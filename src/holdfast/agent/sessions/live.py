@@ -366,7 +366,7 @@ class LiveSession:
         self._read_on()
 
     def tell_users(self, sentence: str) -> None:
-        """Send a message to every user who is linked to the session."""
+        """Send a message to every linked user of the session."""
         for link in self._links:
             link.wire.send(frame(NOTICE, sentence.encode()))
 

@@ -217,7 +217,7 @@ class SessionServer:
             task.dirty = True
 
     def tell_users(self, key: TaskKey, sentence: str) -> None:
-        """Send a message to every user who has a session in a task."""
+        """Send a message to every user of a session in a task."""
         for live in self._live.values():
             if live.key == key:
                 live.tell_users(sentence)
@@ -251,9 +251,6 @@ class SessionServer:
         task, refused = self._table.get(order.key), self._check(order)
         if refused is not None or task is None:
             return refused or _REFUSED
-        if not self._guardian.works:
-            old = "the guardian of this host is of a version without sessions; start the host anew"
-            return SessionStatus(code="conflict", detail=old, status=409)
         env = {"HOLDFAST_SESSION": order.session}
         if order.tty:
             env |= {"TERM": order.term or "xterm-256color", "COLUMNS": "", "LINES": ""}

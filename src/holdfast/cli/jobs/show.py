@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.command_io import CommandIO, talks
+from holdfast.cli.extras import find_docs
 from holdfast.cli.find.arrays import say_parameters
 from holdfast.cli.find.jobs import act_on
 from holdfast.cli.jobs.arrays import show_array
@@ -216,6 +217,7 @@ def _job_text(
         ("state", paint(job.state.value)),
         ("reason", job.reason if job.reason != job.state.value else ""),
         ("cause", job.cause.value if job.cause else ""),
+        ("its page", f"holdfast docs {job.cause}" if job.cause and find_docs() else ""),
         ("exit code", "" if job.exit_code is None else str(job.exit_code)),
         ("queue", f"{job.queue}, priority {job.priority}, project {job.project}"),
         ("owner", job.owner),

@@ -46,9 +46,10 @@ def dashboard(io: CommandIO, no_open: bool, listed: bool, end: str | None) -> No
         io.show_json(link)
         return
     print_text(link.url)
-    if not no_open and _has_display():
+    if not no_open and has_display():
         webbrowser.open(link.url)
 
 
-def _has_display() -> bool:
+def has_display() -> bool:
+    """Return whether a browser can show itself here."""
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))

@@ -7,7 +7,7 @@ from functools import cache
 from typing import NamedTuple
 
 from holdfast.core.causes import Cause
-from holdfast.core.endings.regex import find_words
+from holdfast.core.logs.regex import find_words
 
 
 class LogPart(StrEnum):

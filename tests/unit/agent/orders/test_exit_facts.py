@@ -21,7 +21,6 @@ from holdfast.agent.orders.commands import Commands
 from holdfast.agent.orders.environment import inherit_environment, make_task_environment
 from holdfast.agent.orders.exit_facts import make_facts
 from holdfast.agent.orders.launches import Launcher, TaskPlaces
-from holdfast.agent.probes.scripted import ScriptedProbe
 from holdfast.agent.tasks.table import TaskTable
 from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.calls import ControllerCalls
@@ -45,6 +44,7 @@ from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import ClaimOrder, LaunchOrder, PreemptOrder, Renewed, SyncAnswer
 from holdfast.wire.calls import PLACE_BYTES
 from holdfast.wire.guardian import Ack, Extend, LaunchTask, Request, StopTask, StreamEnd, TaskEnded
+from tests.simulated.probe import ScriptedProbe
 
 KEY = TaskKey("job", 0, 1)
 STALL = make_trip(Watchdog.STALL, "still", {})
