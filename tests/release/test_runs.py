@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -160,9 +161,11 @@ def test_a_job_a_gang_a_call_and_the_page(tool: Path, tmp_path: Path) -> None:
         (link,) = re.findall(
             r"http://holdfast\.localhost:\d+/sign-in#\S+", up.run("dashboard", "--no-open")
         )
-        with urllib.request.urlopen(
-            link.partition("#")[0].replace("holdfast.localhost", "127.0.0.1")
-        ) as page:
+        place = urllib.parse.urlsplit(link)
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{place.port}{place.path}", headers={"Host": place.netloc}
+        )
+        with urllib.request.urlopen(request) as page:
             assert b"Holdfast" in page.read()
         assert "needs it in its own environment" not in up.say()
         up.stop()

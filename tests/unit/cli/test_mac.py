@@ -21,7 +21,7 @@ LINUX_ALONE = {
 }
 MODULES = """
 import importlib, pkgutil, holdfast
-parts = ("cli", "client", "core", "http", "unpack", "functions", "wire", "work")
+parts = ("cli", "client", "core", "functions", "http", "unpack", "wire", "work")
 skipped = ("holdfast.functions.executor", "holdfast.work.making", "holdfast.work.inside", "holdfast.cli.up",
            "holdfast.cli.__main__", "holdfast.cli.doctor.probe")
 for part in parts:
