@@ -16,14 +16,21 @@ PAGES = [
     for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md"))
     if page != _OF_RELEASES and page.parent.name != "decisions"
 ]
-_EITHER = re.compile(rf"pip install '(?:\.|{DISTRIBUTION})(\[[a-z0-9,]+\])?'")
+_EITHER = re.compile(
+    rf"pip install (?:'(?:\.|{DISTRIBUTION})(?P<parts>\[[a-z0-9,]+\])?'|\.(?=[`\s]))"
+)
 _NOTES = re.compile(r" *# in a clone of th(?:e|is) repository|(?<='`) in a clone\b,?")
 
 
 def write_lines(text: str, *, published: bool) -> str:
     """Return a page with the lines that hold now."""
     name = DISTRIBUTION if published else "."
-    text = _EITHER.sub(lambda found: f"pip install '{name}{found[1] or ''}'", text)
+
+    def write(found: re.Match[str]) -> str:
+        parts = found["parts"] or ""
+        return f"pip install '{name}{parts}'" if parts else f"pip install {name}"
+
+    text = _EITHER.sub(write, text)
     return _NOTES.sub("", text) if published else text
 
 

@@ -17,6 +17,7 @@ import os
 import re
 import resource
 import select
+import selectors
 import signal
 import socket
 import sys
@@ -58,6 +59,7 @@ def become_mac() -> None:
             delattr(module, name)
     sysconfig.get_config_vars()  # read once, from a file that is named by the real platform
     sys.platform = "darwin"
+    selectors.DefaultSelector = selectors.PollSelector  # type: ignore[misc]  # macOS has kqueue, and this
     os.uname = lambda: os.uname_result(("Darwin", "mac", "24.0.0", "Darwin Kernel", "arm64"))
     proxies = types.ModuleType("_scproxy")  # C of macOS's Python, for urllib
     vars(proxies).update(_get_proxy_settings=dict, _get_proxies=dict)

@@ -14,4 +14,5 @@ def name_install(*parts: str, version: str = "") -> str:
     extras = f"[{','.join(parts)}]" if parts else ""
     if PUBLISHED:
         return f"pip install '{DISTRIBUTION}{extras}{version and f'=={version}'}'"
-    return f"pip install '.{extras}' in a clone of Holdfast{version and f' {version}'}"
+    place = f"'.{extras}'" if extras else "."
+    return f"pip install {place} in a clone of Holdfast{version and f' {version}'}"

@@ -1,5 +1,6 @@
 """Draw the state machines as a Markdown page: `python -m tests.reference.states`."""
 
+from holdfast.core.sessions.transitions import SESSION
 from holdfast.core.transitions import (
     AGENT_TASK,
     ATTEMPT,
@@ -12,14 +13,15 @@ from holdfast.core.transitions import (
     S,
     Table,
 )
+from holdfast.core.webhooks.transitions import DELIVERY, WEBHOOK
 from holdfast.core.workflows.transitions import NODE, RUN
 
 _HEAD = """# States
 
-Generated from `core/transitions.py` and `core/workflows/transitions.py`
-by `python -m tests.reference.states`; a test holds the two together.
+Generated from `core/transitions.py`, and from `transitions.py` in `core/workflows/`, `core/sessions/` and
+`core/webhooks/`, by `python -m tests.reference.states`; a test holds the two together.
 Each edge is `event`, then the reason why it exists, and what writes it: a statement of
-`store/postgres/sql/`, and after a colon the functions of `moves/` that decide on it.
+`store/postgres/sql/`, and after a colon the functions that decide on it.
 """
 
 
@@ -52,6 +54,9 @@ def render_states_page() -> str:
         render_table("Outputs of a rank", OUTPUTS),
         render_table("Run of a workflow", RUN),
         render_table("Node of a run", NODE),
+        render_table("Session of a person in a task", SESSION),
+        render_table("Webhook, or notice target", WEBHOOK),
+        render_table("Delivery to a webhook", DELIVERY),
     ]
     return "\n".join([_HEAD, *tables])
 

@@ -41,13 +41,19 @@ def index(dist: Path) -> Iterator[str]:
     answers |= {f"/files/{name}": data for name, data in files.items()}
 
     class Answer(http.server.BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:  # uv asks so for what a file has
+            self._begin(answers.get(self.path))
+
         def do_GET(self) -> None:
             data = answers.get(self.path)
+            self._begin(data)
+            self.wfile.write(data or b"")
+
+        def _begin(self, data: bytes | None) -> None:
             self.send_response(200 if data is not None else 404)
             self.send_header("Content-Length", str(len(data or b"")))
             self.send_header("Content-Type", "text/html" if "simple" in self.path else "zip")
             self.end_headers()
-            self.wfile.write(data or b"")
 
         def log_message(self, format: str, *args: object) -> None:
             pass

@@ -150,8 +150,8 @@ def test_two_names_that_are_one_on_this_disk_are_refused_and_not_merged(
 ) -> None:
     said(shared, "exec", job, "--", "sh", "-c", "mkdir -p out/two; echo a >out/two/Read; echo b >out/two/READ",
          stdin=subprocess.DEVNULL)  # fmt: skip
-    done = on_mac(shared, "cp", "-r", f"{job}:out/two", str(tmp_path / "two"))
-    assert done.returncode == 1
+    done = on_mac(shared, "cp", f"{job}:out/two", str(tmp_path / "two"))
+    assert done.returncode == 2
     assert b"are one name on this disk" in done.stderr
 
 
@@ -160,10 +160,10 @@ def test_a_link_in_the_way_is_refused_by_its_name(
 ) -> None:
     (tmp_path / "to").mkdir()
     (tmp_path / "to" / "out").symlink_to(tmp_path)
-    done = on_mac(shared, "cp", "-r", f"{job}:out", str(tmp_path / "to"))
-    assert done.returncode == 1
+    done = on_mac(shared, "cp", f"{job}:out/", str(tmp_path / "to"))
+    assert done.returncode == 2
     assert b"Traceback" not in done.stderr
-    assert b"a link or a file and no folder" in done.stderr
+    assert b"a link or a file has this name here" in done.stderr
 
 
 def test_a_command_a_shell_and_a_port(shared: Cluster, job: str) -> None:
@@ -176,7 +176,7 @@ def test_a_command_a_shell_and_a_port(shared: Cluster, job: str) -> None:
         assert wait_exit(process, 30) == 3
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with in_terminal(shared, "port-forward", job, f"{port}:23117") as (_, master):
+    with in_terminal(shared, "port-forward", job, f"23117:{port}") as (_, master):
         read_until(master, str(port).encode())
         with socket.create_connection(("127.0.0.1", port), 30) as end:
             end.sendall(b"hi")
@@ -194,9 +194,9 @@ def test_the_sdk(shared: Cluster, job: str) -> None:
     code = (
         "from mac import become_mac; become_mac(); import asyncio, holdfast\n"
         "from holdfast import Client, AsyncClient\n"
-        f"with Client() as client: print(client.get_job({job!r}).state)\n"
+        f"with Client() as client: print(client.job({job!r}).state)\n"
         "async def ask():\n"
-        f"    async with AsyncClient() as client: print((await client.get_job({job!r})).state)\n"
+        f"    async with AsyncClient() as client: print((await client.job({job!r})).state)\n"
         "asyncio.run(ask())\n"
         "holdfast.beat(1)\n"
     )

@@ -34,12 +34,13 @@ def test_no_page_installs_by_a_name_that_is_not_ours(page: Path) -> None:
 
 
 def test_the_lines_of_pages_after_an_upload() -> None:
-    page = "pip install '.[server,forensics]'    # in a clone of this repository\n`pip install '.[s3]'` in a clone, or"
-    told = f"pip install '{DISTRIBUTION}[server,forensics]'\n`pip install '{DISTRIBUTION}[s3]'` or"
+    page = "pip install '.[server,forensics]'    # in a clone of this repository\n`pip install '.[s3]'` in a clone, or `pip install .` there"
+    told = f"pip install '{DISTRIBUTION}[server,forensics]'\n`pip install '{DISTRIBUTION}[s3]'` or `pip install {DISTRIBUTION}` there"
     assert write_lines(page, published=True) == told
 
 
 def test_the_sentences_of_errors_name_what_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert name_install() == "pip install . in a clone of Holdfast"
     assert name_install("server", "s3") == "pip install '.[server,s3]' in a clone of Holdfast"
     monkeypatch.setattr(version, "PUBLISHED", True)
     assert name_install("server") == f"pip install '{DISTRIBUTION}[server]'"

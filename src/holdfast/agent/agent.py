@@ -3,7 +3,8 @@
 Its parts are made in an order in which each has the parts that it calls: first the part that
 reports (`SyncWish`) and the part that kills (`Kills`, on a line to the guardian that is not open yet),
 then the watches, then the parts that start and end tasks, and last the loop that syncs with the
-controller.
+controller. One call goes back: a watch tells the people at a task through the sessions, which are
+made after the tasks.
 
 AGT-1  The agent may be killed, frozen or replaced at any line of code: the guardian owns the
        processes, the disk has the orders and offsets, and all reports repeat (`Snapshot`,

@@ -56,7 +56,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "supervise": ("supervise", "Run a policy script over hosts that are replaced singly."),
     "host-manager": ("host_manager", "Make this machine a host of a policy script."),
     "db": ("operate.db", "Migrate the database, or show its version."),
-    "docs": ("where.docs", "Open the documents, offline; of a cause or an error code, too."),
+    "docs": ("watch.docs", "Open the documents, offline; of a cause or an error code, too."),
     "completion": ("completion", "Print the completion script of bash, zsh or fish."),
     "version": ("version", "Print the version."),
 }

@@ -54,7 +54,7 @@ def _check_listen(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> str | None:
     if value is not None:
-        from holdfast.supervisor.script.run_config import parse_listen
+        from holdfast.supervisor.run_config import parse_listen
 
         try:
             parse_listen(value)

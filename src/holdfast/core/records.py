@@ -14,7 +14,7 @@ from holdfast.core.causes import Cause
 from holdfast.core.dependencies import Wants
 from holdfast.core.facts import TaskFacts
 from holdfast.core.gpus import Gpu
-from holdfast.core.health.checks import CheckKind, CheckResult, CheckVerdict, Measured
+from holdfast.core.host_checks import CheckKind, CheckResult, CheckVerdict, Measured
 from holdfast.core.host_faults import Hindrance, list_able_labels
 from holdfast.core.ids import TaskKey
 from holdfast.core.retry import RetryPolicy
@@ -292,7 +292,7 @@ class HostRecord(Record, frozen=True, kw_only=True):
     incarnation: the id of its agent's start, "" before its first call. offer, usd_per_hour: offer
     and price of a host that a pool rents. memory_limits: how a task over its memory is ended: by
     the kernel ("group": a control group of the task's own) or by the agent's watch ("watch"); ""
-    where an older agent does not say. faults: abilities that it lacks now. provider_says: its
+    before its first call. faults: abilities that it lacks now. provider_says: its
     provider's last message about a machine that starts.
     """
 

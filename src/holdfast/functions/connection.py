@@ -37,7 +37,7 @@ class CallsConnection:
             return self._client
 
     def use(self, client: Client | None) -> None:
-        """Submit through this client from now on; None to find one at the next use."""
+        """Submit through this client from now on; None to find a client at the next use."""
         with self._lock:
             self._client, self._pid, self._given = client, os.getpid(), client is not None
 

@@ -1,4 +1,5 @@
-"""`@holdfast.task`: a plain function becomes one whose calls can run on the hosts of a cluster."""
+"""`@holdfast.task`: make a plain function into a function whose calls can run on the hosts of a
+cluster."""
 
 from __future__ import annotations
 

@@ -56,9 +56,9 @@ class Presence:
     def _run(self) -> None:
         pause = threading.Event()
         while not pause.wait(SAY_SECONDS):
-            self.say()
+            self.report_clients()
 
-    def say(self) -> None:
+    def report_clients(self) -> None:
         """Report once that the clients of the open sets live. A set of a call that ended is let
         go."""
         with self._lock:

@@ -27,12 +27,12 @@ from functools import partial
 import msgspec
 
 from holdfast.process.endings.ending import Signaller, TreeEnding
-from holdfast.process.endings.telling import Tell
 from holdfast.process.groups import TaskGroup
 from holdfast.process.loop import Mishaps, Poller
 from holdfast.process.output.writer import OutputHome, Streams
 from holdfast.process.spawn import SPARE_DESCRIPTORS, Child, SpawnRequest, read_start, spawn
 from holdfast.process.syscalls import read_boottime
+from holdfast.process.telling import Tell
 from holdfast.process.tree import Forest, Mark, Tree
 from holdfast.process.watch import MAX_EXITS, Exit, Watcher
 from holdfast.wire.guardian import StreamEnd

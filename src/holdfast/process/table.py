@@ -12,7 +12,7 @@ import signal
 from typing import Protocol
 
 from holdfast.process.brand import find_brand
-from holdfast.process.endings.telling import SignalMasks
+from holdfast.process.telling import SignalMasks
 
 TASK_VARIABLE = "HOLDFAST_TASK"
 HOST_VARIABLE = "HOLDFAST_HOST"

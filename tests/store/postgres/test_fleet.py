@@ -15,7 +15,7 @@ from holdfast.core.fleet.instances import Offer
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.fleet.snapshot import FleetHost
 from holdfast.core.gpus import Gpu
-from holdfast.core.health.checks import CheckVerdict
+from holdfast.core.host_checks import CheckVerdict
 from holdfast.core.host_faults import Hindrance
 from holdfast.core.placement.types import QuotaLeft
 from holdfast.core.records import HostCheckRecord

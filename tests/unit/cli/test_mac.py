@@ -21,8 +21,8 @@ LINUX_ALONE = {
 }
 MODULES = """
 import importlib, pkgutil, holdfast
-parts = ("cli", "client", "core", "http", "laying", "tasks", "wire", "work")
-skipped = ("holdfast.tasks.executor", "holdfast.work.making", "holdfast.work.inside", "holdfast.cli.up",
+parts = ("cli", "client", "core", "http", "unpack", "functions", "wire", "work")
+skipped = ("holdfast.functions.executor", "holdfast.work.making", "holdfast.work.inside", "holdfast.cli.up",
            "holdfast.cli.__main__", "holdfast.cli.doctor.probe")
 for part in parts:
     package = importlib.import_module(f"holdfast.{part}")

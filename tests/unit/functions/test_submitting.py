@@ -233,12 +233,12 @@ def test_what_a_call_opened_is_let_go_through_its_own_client(controller: Control
     CONNECTION.use(cast(Client, other))
     two = function.submit(2)
     assert (controller.counts[one.set_id], list(other.sets)) == (1, [two.set_id])
-    presence.say()
+    presence.report_clients()
     assert controller.counts[endless.id] == 100
     assert "the call that submitted it ended" in controller.cuts[endless.id]
     assert (controller.touched, other.touched) == ([], [two.set_id])
     CONNECTION.use(cast(Client, controller))
-    presence.say()
+    presence.report_clients()
     assert other.counts[two.set_id] == 1, "it is let go also where no further call is submitted"
 
 
@@ -449,13 +449,13 @@ def test_open_sets_are_spoken_for_as_long_as_they_are_in_use(controller: Control
         presence.add(opened)
     controller.requests.clear()
     controller.touched.clear()
-    presence.say()
+    presence.report_clients()
     assert sorted(controller.touched) == sorted([handle.set_id, endless.id])
     endless.close("enough")
     assert controller.cuts[endless.id] == "enough"
     controller.touched.clear()
     del opened
-    presence.say()
+    presence.report_clients()
     assert controller.touched == [handle.set_id]
 
 

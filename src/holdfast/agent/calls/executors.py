@@ -43,7 +43,6 @@ from holdfast.wire.calls import (
     PHASE_IDLE,
     PHASE_LOADING,
     PHASE_UNLOADING,
-    TAKES,
     AgentFrame,
     BlobDone,
     CallsAnswer,
@@ -104,7 +103,6 @@ class Executors:
     _asides: Asides = field(default_factory=Asides)
     _warned: set[tuple[TaskKey, int, int]] = field(default_factory=set)
     _server: asyncio.Server | None = None
-    _takes: tuple[str, ...] = TAKES
     _away: bool = False
     _closed: bool = False
     _seq: int = field(default_factory=lambda: int(read_boottime() * 1000))
@@ -137,7 +135,6 @@ class Executors:
                         if line is None:
                             return
                         line.connect(writer)
-                        line.send_frame(AgentFrame(takes=self._takes))
                     if line is not None:
                         self._hear(line, frame)
         except (OSError, ValidationError, *UNREADABLE) as error:
@@ -296,10 +293,6 @@ class Executors:
         """Carry out the controller's answer about executors. Return True if any part of it was
         new."""
         news = False
-        if (takes := (*TAKES, *answer.takes)) != self._takes:
-            self._takes = takes
-            for each in self.lines.known.values():
-                each.send_frame(AgentFrame(takes=takes))
         fresh = {report.key for report in request.executors if report.fresh}
         closed = {report.key for report in request.executors if report.closing is not None}
         for said in answer.executors:

@@ -2,7 +2,7 @@
 
 A runtime signals the first process alone, and a small init passes the signal to its one child, the
 main program. The processes below are told from here, by the table that holds outside containers
-too (`process.endings.telling`): a shell or a launcher without a handler for TERM dies of it, and
+too (`process.telling`): a shell or a launcher without a handler for TERM dies of it, and
 the kernel kills all other processes of the container then, so a program below the shell that has a
 checkpoint to save is told before it (TELL-4).
 
@@ -18,8 +18,8 @@ import time
 from holdfast.agent.containers.plan import name_container
 from holdfast.core.ids import TaskKey
 from holdfast.process.endings.teller import Teller
-from holdfast.process.endings.telling import HALF, Tell, judge_answer, may_tell_last
 from holdfast.process.table import ProcessEntry, read_marks, read_signals, read_table, send_signal
+from holdfast.process.telling import HALF, Tell, judge_answer, may_tell_last
 
 _LOOK_SECONDS = (0.06, 0.5)
 

@@ -70,7 +70,7 @@ class AgentChild:
         self._note = note
         self._hear = hear
         self._gone = gone
-        self.open_session_line: Callable[[], socket.socket] | None = None
+        self.open_session_line: Callable[[], socket.socket]  # the guardian's sessions, made later
         self._number = 0
         self._failures = 0
         self._refused = 0  # messages of this agent that were refused
@@ -198,17 +198,18 @@ class AgentChild:
             self._put_off(now, error)
             return
         try:
-            sessions = self.open_session_line() if self.open_session_line is not None else None
+            sessions = self.open_session_line()
         except OSError as error:
             ours.close()
             theirs.close()
             self._put_off(now, error)
             return
         self._number += 1
-        lines = (theirs,) if sessions is None else (theirs, sessions)
-        own = {"HOLDFAST_GUARDIAN_FD": str(theirs.fileno())}
-        if sessions is not None:
-            own["HOLDFAST_SESSIONS_FD"] = str(sessions.fileno())
+        lines = (theirs, sessions)
+        own = {
+            "HOLDFAST_GUARDIAN_FD": str(theirs.fileno()),
+            "HOLDFAST_SESSIONS_FD": str(sessions.fileno()),
+        }
         request = SpawnRequest(
             argv=self._argv,
             env={**self._env, **own},

@@ -19,7 +19,7 @@ import msgspec
 from holdfast.agent.health.measure import MeasureOrder
 from holdfast.agent.health.parts import ask_parts
 from holdfast.core.gpus import Gpu
-from holdfast.core.health.checks import DeviceMeasure, Measured
+from holdfast.core.host_checks import DeviceMeasure, Measured
 from holdfast.errors import HoldfastError
 from holdfast.wire.health import (
     MAX_FAILURES,

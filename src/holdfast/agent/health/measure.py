@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.agent.health.parts import report_parts
 from holdfast.bounds import MAX_DISK_BYTES
-from holdfast.core.health.checks import DeviceMeasure
+from holdfast.core.host_checks import DeviceMeasure
 from holdfast.version import VERSION
 
 MATMUL_SIZE = 4096

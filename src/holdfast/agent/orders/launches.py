@@ -219,7 +219,7 @@ class Launcher:
     def _begin(self, order: LaunchOrder, deadline: float, now: float) -> None:
         if not order.master_port:
             order = msgspec.structs.replace(order, master_port=self._find_port(order, now))
-        task = self.table.add(msgspec.structs.replace(order, peers=[]), now)
+        task = self.table.add(order, now)
         peers = self._peers.leave(order, task.folder)
         task.deadline = deadline
         if not order.fetches:

@@ -47,8 +47,6 @@ class GangPeers:
         return found
 
     def _text_of(self, order: LaunchOrder) -> str | None:
-        if order.peers:
-            return msgspec.json.encode(order.peers).decode()
         key = (order.key.job_id, order.key.epoch)
         gang = self._gangs.get(key)
         if gang is not None and key not in self._texts:

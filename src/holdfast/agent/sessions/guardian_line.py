@@ -28,32 +28,23 @@ class GuardianSessionLine:
     has to close the descriptors.
     """
 
-    def __init__(self, fd: int | None) -> None:
-        self._socket = None if fd is None else socket.socket(fileno=fd)
+    def __init__(self, fd: int) -> None:
+        self._socket = socket.socket(fileno=fd)
         self._unsent: deque[bytes] = deque()
         self._hear: Callable[[GuardianAnswer, list[int]], None] = lambda answer, fds: None
-
-    @property
-    def works(self) -> bool:
-        """Return whether the guardian knows of sessions, which a guardian of an earlier version
-        does not."""
-        return self._socket is not None
 
     def open(self, hear: Callable[[GuardianAnswer, list[int]], None]) -> None:
         """Begin to listen to the guardian, and pass its answers to `hear`."""
         self._hear = hear
-        if self._socket is not None:
-            self._socket.setblocking(False)
-            asyncio.get_running_loop().add_reader(self._socket.fileno(), self._read)
+        self._socket.setblocking(False)
+        asyncio.get_running_loop().add_reader(self._socket.fileno(), self._read)
 
     def send(self, request: GuardianRequest) -> None:
         """Send a message to the guardian."""
-        if self._socket is not None:
-            self._unsent.append(encode(request))
-            self._flush()
+        self._unsent.append(encode(request))
+        self._flush()
 
     def _flush(self) -> None:
-        assert self._socket is not None
         loop, fd = asyncio.get_running_loop(), self._socket.fileno()
         try:
             while self._unsent:
@@ -68,7 +59,6 @@ class GuardianSessionLine:
         loop.remove_writer(fd)
 
     def _read(self) -> None:
-        assert self._socket is not None
         while True:
             try:
                 data, fds, _, _ = socket.recv_fds(self._socket, MAX_PACKET_BYTES, _MOST_ENDS)

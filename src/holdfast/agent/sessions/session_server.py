@@ -251,9 +251,6 @@ class SessionServer:
         task, refused = self._table.get(order.key), self._check(order)
         if refused is not None or task is None:
             return refused or _REFUSED
-        if not self._guardian.works:
-            old = "the guardian of this host is of a version without sessions; start the host anew"
-            return SessionStatus(code="conflict", detail=old, status=409)
         env = {"HOLDFAST_SESSION": order.session}
         if order.tty:
             env |= {"TERM": order.term or "xterm-256color", "COLUMNS": "", "LINES": ""}

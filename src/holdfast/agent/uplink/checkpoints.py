@@ -260,8 +260,8 @@ class CheckpointTransfers:
     async def _find_older(
         self, task: AgentTask, offer: CheckpointOffer, error: Exception, wire: Wire
     ) -> CheckpointOffer | None:
-        """Return the checkpoint before this one; None if none is kept or the controller does not
-        answer."""
+        """Return the checkpoint before the given checkpoint; None if none is kept or the controller
+        does not answer."""
         skip = partial(self._transfers.skip, task.key, offer.number, str(error), wire)
         try:
             older = await run_aside(skip)

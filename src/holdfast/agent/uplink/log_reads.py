@@ -81,7 +81,7 @@ class LogReader:
         return LogReadAnswer(id=order.id, offset=start, data=data, reason=reason)
 
     def _find_task(self, order: LogReadOrder) -> AgentTask:
-        """Return the task of an order; if it is forgotten, one that stands for its folder, where
-        all output was masked when it was shipped."""
+        """Return the task of an order; if the task is forgotten, a stand-in for its folder, in
+        which all output was masked when it was shipped."""
         found = self._table.get(order.key)
         return found or AgentTask(order.key, self._table.folder_of(order.key), None, 0.0)

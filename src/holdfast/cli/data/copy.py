@@ -12,9 +12,9 @@ import click
 from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.data.outputs import note_missing
 from holdfast.cli.find.jobs import find_job
+from holdfast.cli.live.live_line import LiveLine
 from holdfast.cli.options import COUNT
 from holdfast.cli.output import note
-from holdfast.cli.watch.live_line import LiveLine
 from holdfast.client.data.session_pipe import CopySessions
 from holdfast.core.words import short_bytes, split_span
 from holdfast.errors import Conflict, NotFound, ValidationError

@@ -16,14 +16,13 @@ import click
 from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.arrays import find_array, say_counts, say_parameters, say_progress
 from holdfast.cli.find.jobs import find_job
+from holdfast.cli.live.progress import find_estimate, say_left, say_rate
 from holdfast.cli.options import COUNT, OWNER, POSITIVE, choose_owner, read_pairs, read_since
 from holdfast.cli.output import age, columns, count_columns, shorten, table, unstyle
-from holdfast.cli.watch.progress import find_estimate, say_left, say_rate
 from holdfast.core.arrays.records import ArrayRecord
 from holdfast.core.progress.pace import Estimate
 from holdfast.core.states import JobState
 from holdfast.core.words import split_span
-from holdfast.errors import NotFound
 
 if TYPE_CHECKING:
     from holdfast.client import Client
@@ -142,7 +141,7 @@ def _watch(
     io: CommandIO, look: Callable[[Client], list[JobRecord | ArrayRecord]], wide: bool
 ) -> None:
     """Draw the table anew every two seconds."""
-    from holdfast.cli.watch.again import watch
+    from holdfast.cli.live.again import watch
 
     def make(client: Client) -> str:
         rows = look(client)
@@ -210,10 +209,7 @@ def _find_starts(client: Client, rows: Iterable[JobRecord | ArrayRecord]) -> dic
     queued = {row.id for row in rows if row.state is JobState.QUEUED}
     if not queued:
         return {}
-    try:
-        found = [each for each in client.forecasts() if each.job_id in queued]
-    except NotFound:  # an older controller
-        return {}
+    found = [each for each in client.forecasts() if each.job_id in queued]
     return {each.job_id: _say_start(each) for each in found if each.expected_start is not None}
 
 

@@ -16,9 +16,9 @@ from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.endings import EXIT_FAILED, EXIT_INTERRUPTED
 from holdfast.cli.find.jobs import act_on, one_job
 from holdfast.cli.jobs.ranks_output import Excerpt, RankPrefixer, find_last_lines
+from holdfast.cli.live.progress import StepLine
 from holdfast.cli.options import COUNT, JOB, POSITIVE, read_since
 from holdfast.cli.output import note, say_state, table, write_stream
-from holdfast.cli.watch.progress import StepLine
 from holdfast.core.logs.likeness import say_group
 from holdfast.core.records import JobRecord
 from holdfast.core.words import count_of, short_bytes

@@ -21,10 +21,10 @@ from holdfast.cli.endings import EXIT_INTERRUPTED
 from holdfast.cli.jobs.logs import copy_output, exit_code_of_job, tell_end
 from holdfast.cli.jobs.narrator import Narrator
 from holdfast.cli.jobs.submit import check_piped_input, submit_spec, takes_spec
+from holdfast.cli.live.progress import StepLine
 from holdfast.cli.options import COUNT
 from holdfast.cli.output import note
 from holdfast.cli.sessions.attach import come_to
-from holdfast.cli.watch.progress import StepLine
 from holdfast.core.words import short_bytes
 from holdfast.errors import HoldfastError
 

@@ -475,8 +475,7 @@ def submit(
     io.show(job, job.id)
     if io.as_json:
         return
-    if job.limits.sentence:  # an older controller says none
-        note(say_limits(job.limits))
+    note(say_limits(job.limits))
     if os.isatty(2):
         note(f"submitted {job.name!r}. Follow it: holdfast logs -f {job.id}")
 

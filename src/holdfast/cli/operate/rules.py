@@ -15,7 +15,7 @@ from holdfast.cli.operate.resource import Columns, draw_columns, resource
 from holdfast.cli.output import facts, note
 from holdfast.client.synchronous import Client
 from holdfast.core.causes import Cause
-from holdfast.core.endings.rules import OperatorRule, drop_rule, parse_rules
+from holdfast.core.endings.rules import OUTDATED, OperatorRule, drop_rule, parse_rules
 from holdfast.errors import NotFound, ValidationError
 
 if TYPE_CHECKING:
@@ -84,6 +84,8 @@ def rules(client: Client, as_text: bool) -> RulesView | str:
     view = client.rules()
     if view.problem:
         note(f"the rules are not in force, because this version cannot read them: {view.problem}")
+    for name in view.outdated:
+        note(f"the pattern of rule {name} {OUTDATED}")
     return view.text if as_text else view
 
 

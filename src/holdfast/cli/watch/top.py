@@ -17,6 +17,7 @@ import click
 import msgspec
 
 from holdfast.cli.command_io import CommandIO, talks
+from holdfast.cli.live.screen import Screen, ScreenEnded
 from holdfast.cli.output import columns, print_text
 from holdfast.cli.watch.draw import (
     Ask,
@@ -29,7 +30,6 @@ from holdfast.cli.watch.draw import (
     settle,
     sort_jobs,
 )
-from holdfast.cli.watch.screen import Screen, ScreenEnded
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:

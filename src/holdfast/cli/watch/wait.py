@@ -13,9 +13,9 @@ from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.data.outputs import list_missing
 from holdfast.cli.endings import EXIT_FAILED, EXIT_OK, EXIT_TIMEOUT
 from holdfast.cli.find.jobs import act_on
+from holdfast.cli.live.live_line import LiveLine
 from holdfast.cli.options import read_seconds
 from holdfast.cli.output import note, say_state
-from holdfast.cli.watch.live_line import LiveLine
 from holdfast.client.jobs.waiting import Work, wait_for_ends
 from holdfast.client.late import LateModule
 from holdfast.client.rest import RestCall, ask

@@ -30,7 +30,6 @@ from holdfast.errors import HoldfastError, NotFound, Unavailable
 from holdfast.store.postgres.calls.values import ExecutorTurn, ExecutorTurned
 from holdfast.wire.calls import (
     MAX_CALLS_BYTES,
-    RETURNS,
     Batch,
     CallsAnswer,
     CallsRequest,
@@ -161,8 +160,7 @@ async def _poll(controller: Controller, visit: _Visit, receive: Receive) -> Call
         await _ask(controller, visit, guests, woken=woken)
     settings = await controller.settings.recent()
     return CallsAnswer(
-        executors=[*strangers, *(_answer(guest, settings) for guest in guests if guest.turned)],
-        takes=(RETURNS,),
+        executors=[*strangers, *(_answer(guest, settings) for guest in guests if guest.turned)]
     )
 
 

@@ -17,7 +17,7 @@ from holdfast.core.calls.rooms import count_beside, find_room, fits_model, list_
 from holdfast.core.calls.values import CallState, Family, FunctionSpec
 from holdfast.core.causes import CHARGED_TO, Budget, Cause
 from holdfast.core.fleet.pools import PoolSpec
-from holdfast.core.placement.labels import NOT, list_unmet
+from holdfast.core.placement.eligible import NOT, list_unmet
 from holdfast.core.records import HostRecord, JobRecord
 from holdfast.core.states import JobState
 from holdfast.errors import NotFound

@@ -19,7 +19,6 @@ from holdfast.controller.runtime.context import Controller
 from holdfast.controller.runtime.leading.ends import foresee_ends
 from holdfast.controller.runtime.settings import Settings
 from holdfast.core.causes import Cause
-from holdfast.core.placement.losses import weigh_jobs
 from holdfast.core.placement.plan import (
     AdmissionPlan,
     Candidate,
@@ -30,6 +29,7 @@ from holdfast.core.placement.plan import (
 )
 from holdfast.core.placement.preemption import say_preempted, say_reclaimed
 from holdfast.core.placement.takes import MAX_PASSED
+from holdfast.core.placement.unsaved import weigh_jobs
 from holdfast.moves.values import AdmissionSnapshot
 
 log = logging.getLogger("holdfast.loops")

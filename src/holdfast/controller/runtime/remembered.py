@@ -111,7 +111,7 @@ class OfferPrices:
 
 
 class History:
-    """The durations of jobs of a name, from the jobs on record (`AdmissionStore.read_spans`)."""
+    """The durations of jobs of a name, from the jobs on record (`PostgresAdmission.read_spans`)."""
 
     def __init__(self, store: PostgresStore, clock: Callable[[], float]) -> None:
         self._store = store

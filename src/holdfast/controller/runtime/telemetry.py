@@ -33,7 +33,8 @@ class ReadingsWriter:
     def keep_readings(
         self, host_id: str, gpus: Sequence[GpuTelemetry], ranks: Sequence[RankUsage] = ()
     ) -> None:
-        """Keep a host's readings until they are written. A host tells those of its tasks once."""
+        """Keep a host's readings until they are written. A host reports the readings of its tasks
+        only once."""
         if gpus:
             self._newest[host_id] = (self._clock(), gpus)
         if ranks:

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core.placement.eligible import serves
 from holdfast.moves.values import HostSync, HostSynced
 
 MAX_LOOKED_AT = 64
@@ -91,8 +92,8 @@ class WaitingRoom(msgspec.Struct):
 
     def fits(self, queue: str, cpu_slots: int, gpus: int) -> bool:
         """Return whether a job with these needs may find room on the host."""
-        serves = not self.queues or queue in self.queues
-        return serves and self.cpu_slots >= cpu_slots and self.devices >= gpus
+        room = self.cpu_slots >= cpu_slots and self.devices >= gpus
+        return room and serves(self.queues, queue)
 
 
 class HostPolls:

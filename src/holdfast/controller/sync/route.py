@@ -118,7 +118,8 @@ async def sync(call: ApiCall) -> Response:
 async def _poll(
     controller: Controller, host: HostRecord, request: wire.SyncRequest, receive: Receive
 ) -> wire.SyncAnswer:
-    """Return the first answer with news for the agent, or the last one (POLL-1…3)."""
+    """Return the first answer with something new for the agent, or the last answer when the time of
+    the poll is over (POLL-1…3)."""
     line, clock = controller.wakes.host(host.id), controller.clock
     began = clock()
     newest = line.begin_poll(request.incarnation, request.seq)
@@ -184,7 +185,6 @@ def _guess_room(host: HostRecord, request: wire.SyncRequest) -> WaitingRoom:
 
 
 def _read_report(host: HostRecord, request: wire.SyncRequest, *, newest: bool) -> HostSync:
-    # The leader gives out the room of a stopped task, because its gang or another job wants it.
     ended = [t for t in request.tasks if t.state == "ended"]
     others = (
         [t for t in request.tasks if t.state != "ended"] if len(ended) < len(request.tasks) else []
@@ -213,6 +213,7 @@ def _read_report(host: HostRecord, request: wire.SyncRequest, *, newest: bool) -
         tallies=tuple((t.key, t.tally) for t in others if t.tally is not None),
         leaving=request.leaving,
         faults=_read_faults(request.faults),
+        # The leader gives out the room of a stopped task, because its gang or another job wants it.
         takes=newest and bool(ended) and not any(t.facts and t.facts.stopped for t in ended),
         room=guess_room(host.cpu_slots, len(request.tasks) - len(ended), len(ended)),
     )
@@ -303,22 +304,13 @@ async def _make_answer(
         )
     offers, claims = ((), ()) if request.leaving else (found.offers, found.claims)
     controller.specs.keep_offered(offers)
-    shared = request.shares_peers
     return wire.SyncAnswer(
         claim=[
             wire.ClaimOrder(key=c.key, attempt=c.attempt, ttl_seconds=c.lease_ttl_seconds)
             for c in claims
         ],
-        launch=await make_orders(
-            controller.store,
-            offers,
-            settings,
-            controller.layouts,
-            shared=shared,
-            shares_ports=request.shares_ports,
-            shares_orders=request.shares_orders,
-        ),
-        gangs=controller.layouts.list_gangs(offers) if shared else [],
+        launch=await make_orders(controller.store, offers, settings, controller.layouts),
+        gangs=controller.layouts.list_gangs(offers),
         preempt=preempt,
         renewed=[wire.Renewed(key=key, ttl_seconds=ttl) for key, ttl in found.renewed],
         lost=list(found.lost),

@@ -24,6 +24,7 @@ from holdfast.core.forecast.spreads import (
     foretell_span,
     spread_of,
 )
+from holdfast.core.placement.eligible import serves
 from holdfast.core.placement.types import Candidate, Capacity, RunningTask
 from holdfast.store.postgres.jobs.forecasts import ObservedSpan, RentedPool
 
@@ -212,7 +213,7 @@ def choose_offer(rented: RentedPool, line: Sequence[Candidate]) -> Offer:
     """Return the offer that the first job of the line fits into, else the first."""
     spec = rented.view.spec
     for job in line:
-        if not spec.queues or job.queue in spec.queues:
+        if serves(spec.queues, job.queue):
             for offer in spec.offers:
                 if offer.gpus >= job.gpus and offer.cpu_slots >= job.cpu_slots:
                     return offer

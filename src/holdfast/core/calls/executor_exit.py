@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from holdfast.core.calls.executors import APP
-from holdfast.core.placement.labels import carries
+from holdfast.core.placement.eligible import carries, serves
 from holdfast.core.placement.plan import plan_admission
 from holdfast.core.placement.types import Candidate, Capacity, QuotaLeft
 from holdfast.core.spec import JobSpec
@@ -61,7 +61,7 @@ def list_claims(
         if slot.family != family
         and (slot.gpus > 0) == (gpus > 0)
         and carries(labels, slot.host_labels)
-        and (not queues or slot.queue in queues)
+        and serves(queues, slot.queue)
     ]
 
 

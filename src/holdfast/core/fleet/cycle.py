@@ -11,8 +11,8 @@ from holdfast.core.fleet.demand import (
     NO_PRICES,
     PoolDemand,
     Prices,
+    could_run,
     list_needs,
-    serves,
     split_demand,
 )
 from holdfast.core.fleet.grow import find_bound, scale_up
@@ -31,7 +31,7 @@ def plan_fleet(snapshot: FleetSnapshot, prices: Prices = NO_PRICES) -> tuple[act
             view,
             snapshot.silence_seconds,
             snapshot.dead_seconds,
-            any(serves(view.spec, waiting) for waiting in snapshot.waiting),
+            any(could_run(view.spec, waiting) for waiting in snapshot.waiting),
         )
         for view in snapshot.pools
     ]

@@ -19,7 +19,7 @@ import msgspec
 from holdfast.core.forecast.outlook import JobArrival, Outlook, PoolOutlook
 from holdfast.core.forecast.spreads import Spread
 from holdfast.core.forecast.world import World, gather_lives, part_of
-from holdfast.core.placement.labels import carries
+from holdfast.core.placement.eligible import is_eligible
 from holdfast.core.placement.plan import MAX_HOLDERS as MAX_HOLDERS_NOW
 from holdfast.core.placement.plan import AdmissionPlan, plan_admission
 from holdfast.core.placement.types import Candidate, Capacity, RunningTask
@@ -174,7 +174,7 @@ class _Replay:
         if live is None or live.ends_at > self.at:
             return False
         self.world.end(key)
-        if live.draining and live.told and not live.told[0].draining:
+        if live.draining and live.told and not live.tasks[0].draining:
             self._queue(live.job, front=True)
         return True
 
@@ -330,7 +330,7 @@ class _Replay:
 def count_ranks(job: Candidate, pool: PoolOutlook) -> int:
     """Return how many tasks of a job one of the pool's hosts holds; 0 where it takes none."""
     host = pool.host
-    if (host.queues and job.queue not in host.queues) or not carries(host.labels, job.host_labels):
+    if not is_eligible(host, job.queue, job.host_labels):
         return 0
     needs = (
         (job.gpus, len(host.free_devices)),

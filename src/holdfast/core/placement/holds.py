@@ -15,10 +15,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
-from holdfast.core.placement.losses import Loss, weigh_jobs
 from holdfast.core.placement.ranks import say_names
 from holdfast.core.placement.room import Chosen, HostRoom, Room, choose_hosts, count_fitting
 from holdfast.core.placement.types import Candidate, RunningTask, TaskPlacement
+from holdfast.core.placement.unsaved import UnsavedWork, weigh_jobs
 
 DRAIN_SECONDS = 60.0
 """The time within which a task that is being stopped is expected to have ended. With a notice it is
@@ -41,7 +41,7 @@ class Holds:
         return len(self._holds)
 
     @cached_property
-    def losses(self) -> dict[str, Loss]:
+    def losses(self) -> dict[str, UnsavedWork]:
         """Return job id → what each running job would lose if it were stopped."""
         return weigh_jobs(self.running)
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.core.gpus import Gpu
-from holdfast.core.placement.labels import carries
+from holdfast.core.placement.eligible import carries, is_eligible, serves
 from holdfast.core.placement.plan import describe_need
 from holdfast.core.placement.types import Candidate
 
@@ -27,9 +27,9 @@ class HostShape(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_impossible(job: Candidate, sizes: Sequence[HostShape]) -> str | None:
     """Return why no known host could ever run one task of `job`, or None."""
-    if any(_serves(job, size) and count_tasks(job, size) for size in sizes):
+    if any(serves(size.queues, job.queue) and count_tasks(job, size) for size in sizes):
         return None
-    serving = [size for size in sizes if _serves(job, size)]
+    serving = [size for size in sizes if serves(size.queues, job.queue)]
     if not serving:
         return None  # no host serves the queue *yet*, which `foresee` reports
     gpus, slots = max(len(s.gpus) for s in serving), max(s.cpu_slots for s in serving)
@@ -46,7 +46,7 @@ def foresee(job: Candidate, sizes: Sequence[HostShape]) -> str | None:
     it waits until another host joins, which its user may not know."""
     if count_all_tasks(job, sizes) >= job.tasks:
         return None
-    serving = [size for size in sizes if _serves(job, size)]
+    serving = [size for size in sizes if serves(size.queues, job.queue)]
     if not serving:
         return f"no host serves queue {job.queue} now, so it waits until one does"
     labelled = [size for size in serving if carries(size.labels, job.host_labels)]
@@ -83,7 +83,7 @@ def count_all_tasks(job: Candidate, sizes: Sequence[HostShape]) -> int:
     offers: dict[str, int] = {}
     own = 0
     for size in sizes:
-        if not _serves(job, size) or not carries(size.labels, job.host_labels):
+        if not is_eligible(size, job.queue, job.host_labels):
             continue
         held = size.count * count_tasks(job, size)
         if size.pool:
@@ -93,7 +93,3 @@ def count_all_tasks(job: Candidate, sizes: Sequence[HostShape]) -> int:
         if own + sum(offers.values()) >= job.tasks:
             return job.tasks
     return own + sum(offers.values())
-
-
-def _serves(job: Candidate, size: HostShape) -> bool:
-    return not size.queues or job.queue in size.queues

@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from holdfast.core.placement.labels import carries
+from holdfast.core.placement.eligible import is_eligible
 from holdfast.core.placement.types import Candidate, Capacity, TaskPlacement
 from holdfast.core.spec import MAX_TASKS
 
@@ -53,11 +53,9 @@ class Kind:
     def serves(self, job: Candidate) -> bool:
         """Return whether these hosts serve the job's queue, carry the labels it asks for and have
         its container runtime. A job may still bar some of them."""
-        capacity = self._capacity
-        if job.runtime and job.runtime in capacity.lacking:
-            return False
-        return (not capacity.queues or job.queue in capacity.queues) and carries(
-            capacity.labels, job.host_labels
+        has = self._capacity
+        return is_eligible(
+            has, job.queue, job.host_labels, lacking=has.lacking, runtime=job.runtime
         )
 
 

@@ -16,10 +16,10 @@ from itertools import combinations
 from math import comb, fsum
 
 from holdfast.core.placement.holds import DRAIN_SECONDS, Amount, Holds, give
-from holdfast.core.placement.losses import find_ran
 from holdfast.core.placement.room import count_fitting
 from holdfast.core.placement.shares import Shares
 from holdfast.core.placement.types import Candidate, RunningTask
+from holdfast.core.placement.unsaved import find_ran
 
 MAX_VICTIMS = 256
 """Most running jobs that a preemption considers: the least important that lose least."""

@@ -310,13 +310,6 @@ _ALL = (
 # fmt: on
 SETTINGS: Mapping[str, Setting] = {s.name: s for s in _ALL}
 
-RENAMED: Mapping[str, str] = {
-    "io_moving_mb": "io_moving_mb_per_second",
-    "cpu_memory_moving_mb": "memory_moving_mb_per_second",
-}
-"""Name of a setting of an earlier version → the setting that replaced it, whose value means
-something else."""
-
 BUILTIN_QUEUES: Mapping[str, Mapping[str, Value]] = {"cpu": {}, "gpu": {}}
 """The queues a new cluster starts with, and their settings."""
 

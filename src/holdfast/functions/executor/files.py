@@ -78,7 +78,7 @@ class AppFiles:
 
 
 def read_state(file: str) -> State:
-    """Return the values by which two versions of a file differ."""
+    """Return the values of a file's state by which two versions of the file are told apart."""
     try:
         found = os.stat(file)
     except OSError:

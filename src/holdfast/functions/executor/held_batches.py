@@ -20,7 +20,6 @@ import msgspec
 from holdfast.core.calls.batches import choose_want
 from holdfast.wire.calls import (
     BUSY_LONG,
-    RETURNS,
     AgentFrame,
     Batch,
     BatchEnds,
@@ -81,7 +80,6 @@ class HeldBatches:
         self._returned: dict[int, int] = {}  # batch -> the first position that was given back
         self._waits_for: list[str] = []  # calls that the running call waits for, by its threads
         self._began_at: float | None = None
-        self._returns = False  # the agent takes calls back
         self.news = threading.Event()
         self.running: tuple[HeldBatch, int] | None = None
         self.mean_seconds = 0.0
@@ -192,7 +190,7 @@ class HeldBatches:
 
     def give_back(self) -> None:
         """Give back the calls in hand behind a call that keeps them waiting (HELD-2)."""
-        if not self._returns or not self.busy:
+        if not self.busy:
             return
         with self._taking:
             for held in self._held.values():
@@ -203,8 +201,6 @@ class HeldBatches:
     def take_frame(self, frame: AgentFrame) -> None:
         """Carry out a frame of the agent: keep its new batches, drop recorded ends, note cancelled
         calls."""
-        if frame.takes:
-            self._returns = RETURNS in frame.takes
         for batch in frame.batches:
             # There were no more: to ask at once again would only hold up the ends of these.
             self.defers = len(batch.calls) < min(self._reported[0], FEW_CALLS)

@@ -3,9 +3,6 @@
 LINE-2  The runner makes no system call for a short call: the thread looks for ends every
         `FLUSH_SECONDS` while there are any, and is woken only when it sleeps, when the next batch
         is wanted, or when nothing is left to run. An agent that is away or frozen holds up no call.
-- The executor does not wait for an answer that an agent of an earlier version never gives: an
-  agent lists in the first frame of a connection the requests that it carries out, and an
-  agent that sends no such frame has `GREETING_SECONDS`.
 """
 
 import contextlib
@@ -25,12 +22,6 @@ from holdfast.wire.calls import AgentFrame, BlobDone, CallSave, ExecutorFrame, S
 from holdfast.wire.frames import FrameReader, encode_frame
 
 FLUSH_SECONDS = 0.02
-GREETING_SECONDS = 30.0
-OLDER = (
-    "the agent of this host is of an earlier version and carries no checkpoints; restart it with the "
-    "version of its executors"
-)
-MUTE = "the agent of this host does not answer"
 CUT = "this process was forked by the call, and has no line to the agent; save in the call itself"
 _AGAIN_SECONDS = (0.05, 1.0)
 _READ_BYTES = 1 << 18
@@ -54,8 +45,6 @@ class AgentLine:
         self._transfers: dict[Transfer, threading.Event] = {}
         self._unsent: list[Transfer] = []
         self._answers: dict[Transfer, BlobDone | SaveDone] = {}
-        self._takes: frozenset[str] | None = None  # requests that the agent carries out
-        self._greets_by = 0.0
         self._is_cut = False
         self.looks = False  # the thread looks by itself soon
 
@@ -118,7 +107,6 @@ class AgentLine:
         line.settimeout(None)  # the default may be another by a call's `socket.setdefaulttimeout`
         self._socket, self._reader = line, FrameReader()
         line.connect(self._address)
-        self._takes, self._greets_by = None, time.monotonic() + GREETING_SECONDS
         self._unsent = list(self._transfers)
         self._send(self._batches.make_hello())
 
@@ -133,7 +121,6 @@ class AgentLine:
                 os.eventfd_read(self._wake_fd)
             if self._socket.fileno() in ready:
                 self._read()
-            self._refuse_uncarried()
             asked, self._unsent = self._unsent, []
             frame = self._batches.make_frame(full=bool(asked))
             self.looks = frame is not None
@@ -148,21 +135,8 @@ class AgentLine:
         it."""
         if self.looks:
             return 1000 * FLUSH_SECONDS
-        until = [] if (left := self._batches.busy_in) is None else [1000 * left + 1.0]
-        if self._transfers and self._takes is None:
-            until.append(max(1.0, 1000 * (self._greets_by - time.monotonic())))
-        return min(until, default=None)
-
-    def _refuse_uncarried(self) -> None:
-        """Answer the requests that the agent does not carry out."""
-        for asked in list(self._transfers):
-            if isinstance(asked, CallSave) and (why := self._explain_uncarried()):
-                self._take_answer(asked, SaveDone(save=asked, error=why))
-
-    def _explain_uncarried(self) -> str | None:
-        if self._takes is not None:
-            return None if "saves" in self._takes else OLDER
-        return MUTE if time.monotonic() > self._greets_by else None
+        left = self._batches.busy_in
+        return None if left is None else 1000 * left + 1.0
 
     def _read(self) -> None:
         assert self._socket is not None
@@ -171,8 +145,6 @@ class AgentLine:
             raise ConnectionResetError("the agent closed the line")
         for body in self._reader.feed(data):
             frame = _decode(body)
-            if self._takes is None:
-                self._takes = frozenset(frame.takes)
             for blob in frame.blobs:
                 for way in ("fetch", "keep"):
                     self._take_answer((way, blob.sha256), blob)

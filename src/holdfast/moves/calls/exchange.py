@@ -1,5 +1,5 @@
-"""One exchange with executors: apply their reports, choose the calls that each gets next, and
-answer.
+"""Carry out one exchange with executors: apply their reports, choose the calls that each executor
+gets next, and answer.
 
 A store calls `record_reports`, the moves' `judge` where it is needed, `choose`, `number` and `answer`, in
 this order. It reads the rows that each step needs, and writes the changes gathered in `moves`.
@@ -218,7 +218,7 @@ def _list_open(batch: OpenBatch, asked: Ranges) -> list[tuple[int, int]]:
 
 def _as_placed(spec: FunctionSpec) -> FunctionSpec:
     """Return a declaration without its host labels, because they have done their work once a host
-    is chosen, and an agent of an earlier version does not know them."""
+    is chosen."""
     return msgspec.structs.replace(spec, host_labels={}) if spec.host_labels else spec
 
 

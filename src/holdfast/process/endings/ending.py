@@ -7,10 +7,10 @@ import signal
 
 from holdfast.process import table as process_table
 from holdfast.process.endings.teller import Teller
-from holdfast.process.endings.telling import HALF, Tell
 from holdfast.process.groups import TaskGroup
 from holdfast.process.spawn import signal_group
 from holdfast.process.table import ProcessEntry
+from holdfast.process.telling import HALF, Tell
 from holdfast.process.tree import Forest, Tree
 
 KILL_POLL_SECONDS = 0.005

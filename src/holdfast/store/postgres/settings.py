@@ -19,15 +19,14 @@ from holdfast.moves.jobs.quotas import Quota, Use, check_quota, quota_left, read
 from holdfast.moves.registration import drain_jobs_for
 from holdfast.moves.rows import NewEvent
 from holdfast.moves.values import SettingsLayers
-from holdfast.store.port.clock import Now
-from holdfast.store.port.store import SettingsStore
-from holdfast.store.postgres.connection.ports import OnSession, reads, transacts
+from holdfast.store.clock import Now
+from holdfast.store.postgres.connection.parts import OnSession, reads, transacts
 from holdfast.store.postgres.connection.session import Rows, Tx, to_json
 from holdfast.store.postgres.moves import load_moves, write_events, write_moves
 from holdfast.store.postgres.prices import write_prices
 
 
-class PostgresSettings(OnSession, SettingsStore):
+class PostgresSettings(OnSession):
     """Every layer of settings on record.
 
     A write merges `changes` into the layer and drops the names in `unset`. Where that changed
@@ -35,6 +34,7 @@ class PostgresSettings(OnSession, SettingsStore):
     """
 
     async def read_settings(self) -> SettingsLayers:
+        """Return every layer, from one revision or newer."""
         (row,) = await self.session.list_of(SettingsLayers, "read_settings")
         return row
 
@@ -47,6 +47,7 @@ class PostgresSettings(OnSession, SettingsStore):
     async def write_cluster_settings(
         self, tx: Tx, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: Now = None
     ) -> int:
+        """Change the cluster's settings and return the revision. Event settings.changed."""
         checked = settings.check_changes(changes, unset, "cluster")
         return await write_cluster(tx, checked, unset, await tx.now(now))
 
@@ -95,6 +96,7 @@ class PostgresSettings(OnSession, SettingsStore):
     async def put_queue(
         self, name: str, changes: Mapping[str, Value], unset: Sequence[str] = (), *, now: Now = None
     ) -> QueueRecord:
+        """Create or change a queue."""
         await self.session.transact(
             lambda tx: _put_layer(tx, "queue", name, changes, unset, settings.queue_event, now)
         )
@@ -117,6 +119,8 @@ class PostgresSettings(OnSession, SettingsStore):
     async def pause_queue(
         self, tx: Tx, name: str, reason: str, *, hard: bool, now: Now = None
     ) -> list[str]:
+        """Stop new starts from the queue; `hard` also drains its running jobs (cause preempted,
+        operator stop). Returns the jobs that began to drain. Raises NotFound."""
         at = await tx.now(now)
         row = await tx.one("lock_queue", name=name)
         if row is None:
@@ -138,6 +142,7 @@ class PostgresSettings(OnSession, SettingsStore):
 
     @transacts
     async def resume_queue(self, tx: Tx, name: str, *, now: Now = None) -> None:
+        """Allow new starts again. Raises NotFound."""
         at = await tx.now(now)
         row = await tx.one("lock_queue", name=name)
         if row is None:
@@ -179,6 +184,7 @@ class PostgresSettings(OnSession, SettingsStore):
         *,
         now: Now = None,
     ) -> ProjectRecord:
+        """Create or change a project. Event project.changed."""
         await _put_layer(tx, "project", name, changes, unset, settings.project_event, now)
         return await _read_project(tx, name)
 

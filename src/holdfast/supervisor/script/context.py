@@ -22,8 +22,8 @@ from holdfast.supervisor.rosters.groups import (
 )
 from holdfast.supervisor.rosters.host_roster import EXIT_REPLACED, EXIT_RETURNED
 from holdfast.supervisor.rosters.hosts import Demand, Host
+from holdfast.supervisor.run_config import ANYWHERE, GivenRun, read_given
 from holdfast.supervisor.script.open_run import OpenRun
-from holdfast.supervisor.script.run_config import ANYWHERE, GivenRun, read_given
 from holdfast.supervisor.script.status import Status
 from holdfast.supervisor.tree.mapreduce import WIDTH, Reduction, map_and_reduce
 
@@ -297,10 +297,6 @@ class Context:
         for key, value in (labels or {}).items():
             more += ["--label", f"{key}={value}"]
         return self._run.local.start(self.manager_command(self._loopback()) + more, n)
-
-    def start_simulated_hosts(self, n: int, processes: int = 1) -> list[int]:
-        """Start `n` simulated hosts in `processes` processes here, for tests of scale."""
-        return self._run.local.start_simulated(self.manager_command(self._loopback()), n, processes)
 
     def _loopback(self) -> str:
         if self._run.advertise in _LOOPBACK or ":" in self._run.advertise:

@@ -28,16 +28,16 @@ from holdfast.supervisor.rosters.events import EventLog
 from holdfast.supervisor.rosters.host_roster import EXIT_RETURNED, HostRoster
 from holdfast.supervisor.rosters.process_table import ProcessTable
 from holdfast.supervisor.rosters.state import REATTACH_SECONDS, SavedRun, StateFolder
-from holdfast.supervisor.script.forked import close_ports, watch_forks
-from holdfast.supervisor.script.job_counts import JobCounts
-from holdfast.supervisor.script.local import LocalManagers
-from holdfast.supervisor.script.run_config import (
+from holdfast.supervisor.run_config import (
     ANYWHERE,
     RUN_VARIABLE,
     GivenRun,
     parse_listen,
     read_shared_words,
 )
+from holdfast.supervisor.script.forked import close_ports, watch_forks
+from holdfast.supervisor.script.job_counts import JobCounts
+from holdfast.supervisor.script.local import LocalManagers
 from holdfast.supervisor.script.status import StatusLine
 
 if TYPE_CHECKING:

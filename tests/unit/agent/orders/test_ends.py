@@ -87,7 +87,7 @@ class Guardian(GuardianLink):
         super().__init__()
         self.held: dict[TaskKey, TaskStatus] = {}
 
-    def say(self, request: Request) -> None:
+    def send_message(self, request: Request) -> None:
         if isinstance(request, LaunchTask):
             self.hold(request.key)
         elif isinstance(request, Ack):

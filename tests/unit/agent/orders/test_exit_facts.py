@@ -21,7 +21,6 @@ from holdfast.agent.orders.commands import Commands
 from holdfast.agent.orders.environment import inherit_environment, make_task_environment
 from holdfast.agent.orders.exit_facts import make_facts
 from holdfast.agent.orders.launches import Launcher, TaskPlaces
-from holdfast.agent.probes.scripted import ScriptedProbe
 from holdfast.agent.tasks.table import TaskTable
 from holdfast.agent.tasks.task import AgentTask
 from holdfast.agent.uplink.calls import ControllerCalls
@@ -45,6 +44,7 @@ from holdfast.process.syscalls import read_boottime
 from holdfast.wire.agent import ClaimOrder, LaunchOrder, PreemptOrder, Renewed, SyncAnswer
 from holdfast.wire.calls import PLACE_BYTES
 from holdfast.wire.guardian import Ack, Extend, LaunchTask, Request, StopTask, StreamEnd, TaskEnded
+from tests.simulated.probe import ScriptedProbe
 
 KEY = TaskKey("job", 0, 1)
 STALL = make_trip(Watchdog.STALL, "still", {})
@@ -146,7 +146,7 @@ class Line(GuardianLink):
         self.said: list[Request] = []
         self.gathered: list[int] = []  # how many requests each call of `together` sent at once
 
-    def say(self, request: Request) -> None:
+    def send_message(self, request: Request) -> None:
         self.said.append(request)
 
     @contextlib.contextmanager
@@ -176,7 +176,7 @@ def table(tmp_path: Path) -> TaskTable:
 class Forgetful(Housekeeper):
     """Waits for no logs."""
 
-    def settle(self, task: AgentTask) -> None:
+    def forget_recorded(self, task: AgentTask) -> None:
         self._table.forget(task)
 
 

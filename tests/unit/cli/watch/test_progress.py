@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.cli.command_io import CommandIO
 from holdfast.cli.jobs.jobs import jobs_table
-from holdfast.cli.watch.progress import StepLine, say_estimate, say_rate
+from holdfast.cli.live.progress import StepLine, say_estimate, say_rate
 from holdfast.core.progress.pace import Estimate
 from tests.unit.cli.stub import JOB, job_record
 

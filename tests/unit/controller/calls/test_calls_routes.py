@@ -33,6 +33,7 @@ from holdfast.wire.calls import (
     ExecutorReport,
     ModelLoad,
 )
+from tests.simulated.blobs import MemoryBlobs
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, bearer
 from tests.waits import within
 
@@ -624,7 +625,7 @@ async def test_a_reader_waits_for_what_an_agent_could_not_send(
     batch = await executor.take()
     first = make_mark(made.id, 0, 1).encode() + b"first\n"
     await agent.send_log(executor.key, first)
-    running = RunningServer(served.store, bind_socket("127.0.0.1", 0))
+    running = RunningServer(served.store, bind_socket("127.0.0.1", 0), blobs=MemoryBlobs())
     await running.start()
     agent.served = new = Served(running, served.store)
     if not away:

@@ -16,6 +16,7 @@ from holdfast.core.states import JobState
 from holdfast.moves.values import JobFilter
 from holdfast.store.postgres.calls.values import BusyCall, ExecutorTurn, ExecutorTurned, Feed
 from holdfast.wire.calls import ExecutorReport
+from tests.simulated.blobs import MemoryBlobs
 from tests.store.rig import Rig
 
 FAMILY = Family(app="mytasks", queue="cpu")
@@ -56,7 +57,7 @@ class Led:
         self.feeds = Feeds()
         store = rig.store
         store.calls = self.feeds  # type: ignore[assignment]  # only what the loop reads
-        self.controller = Controller(store, clock=lambda: 0.0)
+        self.controller = Controller(store, clock=lambda: 0.0, blobs=MemoryBlobs())
         self.loop = ExecutorsLoop(self.controller)
 
     def tell_mean(self, seconds: float) -> None:

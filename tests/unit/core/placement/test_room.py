@@ -42,7 +42,7 @@ class PlainHost:
             and len(self.devices) >= job.gpus
         )
 
-    def take(self, job: Candidate) -> tuple[int, ...]:
+    def reserve_tasks(self, job: Candidate) -> tuple[int, ...]:
         self.slots -= job.cpu_slots
         self.memory -= job.memory_bytes
         taken, self.devices = tuple(self.devices[: job.gpus]), self.devices[job.gpus :]

@@ -22,7 +22,6 @@ from holdfast.core.calls.values import FunctionSpec
 from holdfast.wire.calls import (
     PLACE_BYTES,
     PLACE_FORMAT,
-    TAKES,
     AgentFrame,
     Batch,
     CallEnd,
@@ -73,15 +72,12 @@ class ScriptedAgent:
 
     # ---- the line
 
-    def accept(self, *, record: bool = True, greets: bool = True) -> ExecutorFrame:
-        """Take the executor's next connection; return its hello. greets: as an agent does that knows
-        of checkpoints."""
+    def accept(self, *, record: bool = True) -> ExecutorFrame:
+        """Take the executor's next connection; return its hello."""
         self._listener.settimeout(30)
         self._line, _ = self._listener.accept()
         self._reader = FrameReader()
         self._frames.clear()
-        if greets:
-            self.say(takes=TAKES)
         return self.hear(lambda frame: frame.hello, record=record)
 
     def hang_up(self) -> None:

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import signal
-import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,10 @@ import pytest
 
 from holdfast.core.calls.batches import choose_want
 from holdfast.core.calls.large import LargeValue, write_arguments
-from holdfast.functions.executor import line
 from holdfast.functions.executor.held_batches import HeldBatches
 from holdfast.wire.calls import (
     PHASE_CALLING,
     PHASE_IDLE,
-    RETURNS,
-    TAKES,
     AgentFrame,
     Batch,
     BlobDone,
@@ -125,12 +121,10 @@ def plain() -> None: ...
 def start(tmp_path: Path) -> Iterator[Start]:
     agents: list[ScriptedAgent] = []
 
-    def begin(
-        app: str = APP, *, wants: bool = True, greets: bool = True, **limits: Any
-    ) -> ScriptedAgent:
+    def begin(app: str = APP, *, wants: bool = True, **limits: Any) -> ScriptedAgent:
         agent = ScriptedAgent(tmp_path, app, limits)
         agents.append(agent)
-        hello = agent.accept(greets=greets)
+        hello = agent.accept()
         if wants and not hello.want:
             agent.hear(lambda frame: frame.want == 1)
         return agent
@@ -456,49 +450,6 @@ def test_checkpoints_go_through_the_agent(
     assert not list(agent.blobs.glob("*checkpoint-out"))
 
 
-OLDER = "the agent of this host is of an earlier version and carries no checkpoints"
-
-
-def test_an_agent_that_knows_no_checkpoints_is_not_waited_for(start: Start) -> None:
-    """It was started before the version that its executors are of."""
-    agent = start(greets=False)
-    loaded, saved = agent.run(7, ("go_on", {}), ("keep", {}))
-    assert error_of(loaded).message.startswith(
-        f"the checkpoint of this call cannot be had: {OLDER}"
-    )
-    assert json.loads(saved.value) == "kept on"
-    assert f"the checkpoint is not kept; the one before stays: {OLDER}" in agent.read("stderr")
-    assert not list(agent.blobs.glob("*checkpoint-out"))
-
-
-def test_an_older_agent_may_take_over_amid_a_save(start: Start) -> None:
-    agent = start()
-    agent.say(batches=[agent.batch(7, ("keep", {}))])
-    assert agent.hear(lambda frame: frame.saves).saves
-    agent.hang_up()
-    assert agent.accept(greets=False).hello
-    agent.say(batches=[agent.batch(8, ("double", {"n": 1}))])  # the first that it says
-    agent.hear(lambda frame: {(7, 0), (8, 0)} <= agent.ends.keys())
-    assert json.loads(agent.ends[7, 0].value) == "kept on"
-    assert OLDER in agent.read("stderr")
-
-
-def test_an_agent_that_never_greets_is_not_waited_for_either(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may be frozen, or of an earlier version with nothing to say."""
-    monkeypatch.setattr(line, "GREETING_SECONDS", 0.05)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(tmp_path / "s"))
-        listener.listen()
-        mute = line.AgentLine(
-            str(tmp_path / "s"), HeldBatches("0123456789abcdefghjk:0:1", 0), print
-        )
-        mute.start()
-        done = mute.move_checkpoint(CallSave(7, 0, "00"))
-    assert done.error == "the agent of this host does not answer"
-
-
 def test_a_small_batch_alone_is_nothing_to_tell_at_once() -> None:
     """Its agent knows that it handed the batch on; a request about it would only hold up the end."""
     batches = HeldBatches("0123456789abcdefghjk:0:1", 0)
@@ -543,7 +494,6 @@ def test_what_is_in_hand_behind_a_call_that_keeps_it_waiting_is_given_back(
 ) -> None:
     """HELD-2: where it runs for a second, and at once where it waits for another call."""
     agent = start(APP + BEHIND)
-    agent.say(takes=(*TAKES, RETURNS))
     flag = agent.folder / "flag"
     given = {"path": str(flag)} if not call else {"path": str(flag), "call": call}
     short = ("double", {"n": 1})

@@ -3,7 +3,7 @@
 import msgspec
 
 from holdfast.core.records import FleetStatus, HostHealth, HostPerformance
-from holdfast.store.postgres.connection.ports import OnSession, reads
+from holdfast.store.postgres.connection.parts import OnSession, reads
 from holdfast.store.postgres.connection.session import Tx
 
 

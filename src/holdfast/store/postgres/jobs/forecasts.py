@@ -11,8 +11,8 @@ from holdfast.core.placement.types import Candidate
 from holdfast.core.progress.pace import estimate
 from holdfast.core.states import HostState, InstanceState
 from holdfast.moves.values import StoreValue
-from holdfast.store.port.clock import Now
-from holdfast.store.postgres.connection.ports import OnSession, reads
+from holdfast.store.clock import Now
+from holdfast.store.postgres.connection.parts import OnSession, reads
 from holdfast.store.postgres.connection.session import Tx
 
 MAX_PAST = 2000

@@ -11,8 +11,8 @@ from holdfast.moves.jobs import requests
 from holdfast.moves.jobs.reports import AnswerBuilder
 from holdfast.moves.values import HostSync, HostSynced, NewJob, Submitted
 from holdfast.store.postgres.connection.session import Tx, to_json
-from holdfast.store.postgres.jobs.jobs import ask_insert, make_row
 from holdfast.store.postgres.jobs.same_spec import SameSpecJobs
+from holdfast.store.postgres.jobs.submissions import ask_insert, make_row
 from holdfast.store.postgres.jobs.takes import ask_takes, choose_jobs
 
 
@@ -24,7 +24,7 @@ async def submit_and_take(
     alike: SameSpecJobs,
     now: datetime | None,
 ) -> tuple[Submitted, HostSynced] | None:
-    """Write a job, and let the host take jobs for its free room (`LeaseStore.submit_to_host`).
+    """Write a job, and let the host take jobs for its free room (`PostgresLeases.submit_to_host`).
     Locks are taken in the one order: queues, hosts, jobs."""
     limit = count_worth(1)
     row = make_row(job, requests.hash_spec(job.spec))

@@ -16,7 +16,7 @@ from holdfast.core.ledger.close_minutes import (
 )
 from holdfast.core.ledger.split_lease import MINUTE_MS, Interval
 from holdfast.errors import Stale
-from holdfast.store.port.clock import Now
+from holdfast.store.clock import Now
 from holdfast.store.postgres.connection.session import Session, Tx
 from holdfast.store.postgres.ledger.reads import LedgerReads
 from holdfast.store.postgres.ledger.spans import (
@@ -107,7 +107,8 @@ class _KnownSubjects(msgspec.Struct, frozen=True):
 
 
 async def _write(tx: Tx, facts: MinuteInputs, rows: SpanRows, ready: ReadySpan) -> list[int]:
-    """Write a span, and return the ids of its strangers."""
+    """Write the rows of a span, and return the ids of the subjects that this replica did not
+    know."""
     await tx.run("allow_ledger_pauses")
     span = {"since": from_ms(facts.since_ms), "until": from_ms(facts.until_ms)}
     if not await tx.run("move_ledger_cursor", **span):

@@ -55,13 +55,13 @@ where (%(job_id)s::text is null or job_id = %(job_id)s) and (%(also_over)s or st
 order by created_at desc, id desc limit %(limit)s;
 
 -- name: note_session_begun
-update sessions set state = 'running' where id = %(id)s and state = 'opening';
+update sessions set state = 'running' where id = %(id)s and state = any(%(begin_from)s);
 
 -- name: end_session
 -- Once, because the guard reads the state.
 update sessions set state = 'ended', ended_at = greatest(created_at, coalesce(%(now)s, clock_timestamp())),
        exit_code = %(exit_code)s, reason = %(reason)s
-where id = %(id)s and state <> 'ended' and (%(host_id)s::text is null or host_id = %(host_id)s)
+where id = %(id)s and state = any(%(end_from)s) and (%(host_id)s::text is null or host_id = %(host_id)s)
 returning id, job_id, rank, epoch, attempt, host_id, project, kind, command, owner, from_address, ended_at,
           extract(epoch from ended_at - created_at)::double precision as seconds;
 

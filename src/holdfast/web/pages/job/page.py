@@ -212,8 +212,8 @@ class StackGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def group_stacks(views: Sequence[ForensicsView]) -> list[StackGroup]:
-    """Group what was gathered before kills, what is read first at the front: ranks with the same text
-    share a group."""
+    """Group the evidence that was gathered before kills, with the parts that a person reads first
+    at the front: ranks with the same text share a group."""
     groups: dict[tuple[int, str, str], StackGroup] = {}
     for view in views:
         for part, text in view.sections.items():
