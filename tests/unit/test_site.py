@@ -4,12 +4,13 @@ page asks another host."""
 from __future__ import annotations
 
 import re
+import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from docs.site import agents, build, pages
+from docs.site import agents, build, pages, wheel
 
 from holdfast.core.causes import Cause
 from tests.unit.sources import ROOT
@@ -97,3 +98,32 @@ def test_what_others_have_not_is_dated() -> None:
         tests = re.findall(r"`(tests/[^`]*)`", answer)
         assert all((ROOT / test).exists() for test in tests), tool
         assert tests or "](" in answer or "cannot yet" in answer, tool
+
+
+def test_the_wheel_holds_the_site_and_is_equal_each_time(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    (site / "reference").mkdir(parents=True)
+    (site / "words.json").write_text("{}")
+    (site / "reference" / "a.html").write_text("a")
+    first = wheel.write_wheel(site, tmp_path)
+    bytes_before = first.read_bytes()
+    assert wheel.write_wheel(site, tmp_path).read_bytes() == bytes_before
+    with zipfile.ZipFile(first) as packed:
+        names = packed.namelist()
+        record = next(name for name in names if name.endswith("/RECORD"))
+        listed = [line.split(",")[0] for line in packed.read(record).decode().splitlines()]
+    assert {"holdfast_docs/__init__.py", "holdfast_docs/site/words.json"} <= set(names)
+    assert sorted(listed) == sorted(names)
+
+
+def test_a_link_out_of_the_documents_leads_to_a_copy(tmp_path: Path) -> None:
+    page = tmp_path / "guides" / "gangs.md"
+    page.parent.mkdir()
+    page.write_text("[a](../../examples/beat.c) [b](../../examples/slurm) [c](https://x.example)")
+    text = build.bring_files(page, tmp_path)
+    assert "](../files/examples/beat.c)" in text
+    assert "](../files/examples/slurm/list.txt)" in text
+    assert "policy.py" in (tmp_path / "files/examples/slurm/list.txt").read_text()
+    assert (tmp_path / "files/examples/beat.c").read_text() == (
+        ROOT / "examples/beat.c"
+    ).read_text()
