@@ -330,11 +330,14 @@ class HostStore(Protocol):
         *,
         include_terminated: bool = False,
         dead: bool = False,
+        trouble: bool = False,
+        gpus: bool = False,
         part: str | None = None,
         limit: int | None = None,
     ) -> list[HostRecord]:
-        """Return hosts by name. dead: only the hosts that are flagged dead. part: a part of the name in
-        any case, or the beginning of the id. limit: the most hosts to return."""
+        """Return hosts by name. dead: only the hosts that are flagged dead. trouble: only the hosts that
+        are flagged dead, not active, or have a fault. gpus: only the hosts that have some. part: a part
+        of the name in any case, or the beginning of the id. limit: the most hosts to return."""
 
     async def move_host(
         self,

@@ -136,11 +136,13 @@ class PostgresHosts(OnSession, HostStore):
         *,
         include_terminated: bool = False,
         dead: bool = False,
+        trouble: bool = False,
+        gpus: bool = False,
         part: str | None = None,
         limit: int | None = None,
     ) -> list[HostRecord]:
         return await self.session.single(
-            lambda tx: read_hosts(tx, None, include_terminated, dead, part, limit)
+            lambda tx: read_hosts(tx, None, include_terminated, dead, trouble, gpus, part, limit)
         )
 
     async def host_sizes(self) -> list[Size]:
@@ -435,13 +437,16 @@ async def read_hosts(
     tx: Tx,
     ids: list[str] | None,
     include_terminated: bool,
-    dead: bool,
+    dead: bool = False,
+    trouble: bool = False,
+    gpus: bool = False,
     part: str | None = None,
     limit: int | None = None,
 ) -> list[HostRecord]:
     """Return host records by name."""
     params = {
-        "ids": ids, "include_terminated": include_terminated, "dead": dead, "part": part, "limit": limit
+        "ids": ids, "include_terminated": include_terminated, "dead": dead, "trouble": trouble,
+        "gpus": gpus, "part": part, "limit": limit
     }  # fmt: skip
     return await tx.list_of(HostRecord, "read_hosts", **params)
 
