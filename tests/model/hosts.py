@@ -15,6 +15,12 @@ from holdfast.wire.agent import HostFacts
 from tests.model.state import InMemory, MemoryHost, MemoryState
 
 
+def is_in_trouble(host: MemoryHost) -> bool:
+    """Return whether a host does not simply serve."""
+    fallen = host.flagged_dead_at is not None or bool(host.faults)
+    return fallen or host.state is not HostState.ACTIVE
+
+
 class MemoryHosts(InMemory):
     """`PostgresHosts` in the model."""
 
@@ -89,6 +95,8 @@ class MemoryHosts(InMemory):
         *,
         include_terminated: bool = False,
         dead: bool = False,
+        trouble: bool = False,
+        gpus: bool = False,
         part: str | None = None,
         limit: int | None = None,
     ) -> list[HostRecord]:
@@ -98,6 +106,8 @@ class MemoryHosts(InMemory):
             for host in sorted(self.state.hosts.values(), key=lambda h: (h.name, h.id))
             if (include_terminated or host.state is not HostState.TERMINATED)
             and (not dead or host.flagged_dead_at is not None)
+            and not (trouble and not is_in_trouble(host))
+            and (not gpus or host.gpus)
             and (part is None or word in host.name.lower() or host.id.startswith(word))
         ][:limit]
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
-from holdfast.client.download import receive
 from holdfast.client.follow import Follow, ReconnectDelays
 from holdfast.client.locate import locate
 from holdfast.client.methods.every import EveryMethod
@@ -231,6 +230,8 @@ class RestConnection(Blocking):
             raise explain_loss(self.place, error) from error
 
     def _fetch(self, wanted: FetchFile) -> None:
+        from holdfast.client.download import receive  # late, because few programs fetch a file
+
         request = HttpRequest(
             "GET", wanted.path, self._timeout_seconds, wanted.query, repeatable=True
         )

@@ -205,6 +205,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     bind(on_pools.GET_PLAN, pools.get_plan),
     bind(on_pools.RUN_CYCLE, pools.run_cycle),
     bind(on_pools.GET_STATUS, pools.get_status),
+    bind(on_pools.COUNT_HOSTS, pools.count_hosts),
     bind(on_pools.LIST_HEALTH, pools.list_health),
     bind(on_pools.LIST_PERFORMANCE, pools.list_performance),
     bind(on_reports.GET_REPORT, reports.get_report),

@@ -460,6 +460,24 @@ class FleetStatus(Record, frozen=True, kw_only=True):
     health: str
 
 
+class HostCount(Record, frozen=True, kw_only=True):
+    """The hosts of one state. dead: whether they are flagged dead. Slots and GPUs are those of all
+    these hosts, busy those under live leases."""
+
+    state: HostState
+    dead: bool
+    hosts: int
+    cpu_slots: int
+    busy_cpu_slots: int
+    gpus: int
+    busy_gpus: int
+
+    @property
+    def unfit(self) -> bool:
+        """Return whether nothing runs well on these hosts until a person acts."""
+        return self.dead or self.state in (HostState.QUARANTINED, HostState.ERROR)
+
+
 class HostHealth(Record, frozen=True, kw_only=True):
     """An active host. Ages in seconds, memory in bytes over all its GPUs.
 

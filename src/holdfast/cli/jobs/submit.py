@@ -9,7 +9,6 @@ import struct
 import sys
 import termios
 import time
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -344,6 +343,8 @@ def read_file(path: str) -> dict[str, Any]:
                     f"{path} is not YAML: {' '.join(str(error).split())}", field="file"
                 ) from error
         else:
+            import tomllib  # late, because most jobs are given by words
+
             try:
                 fields = tomllib.loads(data.decode())
             except (ValueError, RecursionError) as error:  # a number of 5000 digits, too

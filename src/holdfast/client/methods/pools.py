@@ -101,6 +101,11 @@ class PoolMethods:
         return ask(on_pools.GET_STATUS)
 
     @gives_list
+    def host_counts(self) -> PageCall[records.HostCount]:
+        """Return how many hosts are in each state, and their slots and GPUs."""
+        return ask(on_pools.COUNT_HOSTS)
+
+    @gives_list
     def hosts_health(self) -> PageCall[records.HostHealth]:
         """Return the active hosts: heartbeat, task, GPU memory, and a verdict."""
         return ask(on_pools.LIST_HEALTH)

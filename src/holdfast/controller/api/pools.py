@@ -123,6 +123,11 @@ async def get_status(call: ApiCall) -> Response:
     return answer_json(await call.store.views.read_status())
 
 
+async def count_hosts(call: ApiCall) -> Response:
+    """Return how many hosts are in each state, and their slots and GPUs."""
+    return answer_page(await call.store.views.count_hosts())
+
+
 async def list_health(call: ApiCall) -> Response:
     """List the active hosts: heartbeat, task, GPU memory, and a verdict."""
     return answer_page(await call.store.views.list_health())

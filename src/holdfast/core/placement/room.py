@@ -154,7 +154,13 @@ class Room:
     def __init__(self, hosts: Iterable[Capacity]) -> None:
         order = sorted(hosts, key=lambda c: (len(c.free_devices), c.free_cpu_slots, c.host_id))
         kinds: dict[object, Kind] = {}
-        self.hosts = [HostRoom(c, kinds.setdefault(_sort_of(c), Kind(c))) for c in order]
+        self.hosts = []
+        for capacity in order:
+            sort = _sort_of(capacity)
+            kind = kinds.get(sort)
+            if kind is None:
+                kind = kinds[sort] = Kind(capacity)
+            self.hosts.append(HostRoom(capacity, kind))
         self.kinds = list(kinds.values())
         self._serving: dict[Shape, _Serving] = {}
         self._needs: dict[object, _Serving] = {}

@@ -147,13 +147,16 @@ class PostgresHosts(OnSession):
         *,
         include_terminated: bool = False,
         dead: bool = False,
+        trouble: bool = False,
+        gpus: bool = False,
         part: str | None = None,
         limit: int | None = None,
     ) -> list[HostRecord]:
-        """Return hosts by name. dead: only the hosts that are flagged dead. part: a part of the name in
-        any case, or the beginning of the id. limit: the most hosts to return."""
+        """Return hosts by name. dead: only the hosts that are flagged dead. trouble: only the hosts that
+        are flagged dead, not active, or have a fault. gpus: only the hosts that have some. part: a part
+        of the name in any case, or the beginning of the id. limit: the most hosts to return."""
         return await self.session.single(
-            lambda tx: read_hosts(tx, None, include_terminated, dead, part, limit)
+            lambda tx: read_hosts(tx, None, include_terminated, dead, trouble, gpus, part, limit)
         )
 
     async def host_sizes(self) -> list[HostShape]:
@@ -475,13 +478,16 @@ async def read_hosts(
     tx: Tx,
     ids: list[str] | None,
     include_terminated: bool,
-    dead: bool,
+    dead: bool = False,
+    trouble: bool = False,
+    gpus: bool = False,
     part: str | None = None,
     limit: int | None = None,
 ) -> list[HostRecord]:
     """Return host records by name."""
     params = {
-        "ids": ids, "include_terminated": include_terminated, "dead": dead, "part": part, "limit": limit
+        "ids": ids, "include_terminated": include_terminated, "dead": dead, "trouble": trouble,
+        "gpus": gpus, "part": part, "limit": limit
     }  # fmt: skip
     return await tx.list_of(HostRecord, "read_hosts", **params)
 

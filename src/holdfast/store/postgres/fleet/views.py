@@ -2,7 +2,7 @@
 
 import msgspec
 
-from holdfast.core.records import FleetStatus, HostHealth, HostPerformance
+from holdfast.core.records import FleetStatus, HostCount, HostHealth, HostPerformance
 from holdfast.store.postgres.connection.parts import OnSession, reads
 from holdfast.store.postgres.connection.session import Tx
 
@@ -14,6 +14,10 @@ class PostgresFleetViews(OnSession):
     async def read_status(self, tx: Tx) -> FleetStatus:
         """Return counts of the whole fleet, and one word that says how healthy the fleet is."""
         return msgspec.convert(await tx.one("read_fleet_status"), FleetStatus)
+
+    async def count_hosts(self) -> list[HostCount]:
+        """Return how many hosts are in each state, and their slots and GPUs."""
+        return await self.session.list_of(HostCount, "count_hosts")
 
     async def list_health(self) -> list[HostHealth]:
         """Return the active hosts, by name."""

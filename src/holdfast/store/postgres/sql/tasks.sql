@@ -394,11 +394,6 @@ order by t.queue, t.gpus, t.cpu_slots, t.memory_bytes, 6;
 
 -- ---- Upkeep.
 
--- name: gauge_busy
-select coalesce(sum(cpu_slots), 0)::bigint as slots,
-       coalesce(sum(cardinality(devices)), 0)::bigint as gpus
-from tasks where state in ('reserved', 'running', 'preempting');
-
 -- name: settle_leases
 -- A lease in force cannot end later than its TTL from now.
 with ahead as (

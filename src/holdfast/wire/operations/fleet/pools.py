@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from holdfast.core.fleet.actions import CycleSummary, PoolPlan
-from holdfast.core.records import FleetStatus, HostHealth, HostPerformance
+from holdfast.core.records import FleetStatus, HostCount, HostHealth, HostPerformance
 from holdfast.wire.operations.operation import Operation, PageOf, Query, Role, reads
 from holdfast.wire.operations.queries import Flag
 from holdfast.wire.pools import PoolPause, PoolStatus, ScaleRequest
@@ -65,6 +65,10 @@ RUN_CYCLE = Operation(
 )  # fmt: skip
 GET_STATUS = reads(
     "/v1/fleet/status", "Counts of the whole fleet, and its health in a word.", FleetStatus
+)  # fmt: skip
+COUNT_HOSTS = reads(
+    "/v1/fleet/hosts", "How many hosts are in each state, and their slots and GPUs.",
+    PageOf(HostCount)
 )  # fmt: skip
 LIST_HEALTH = reads(
     "/v1/fleet/health", "Active hosts: heartbeat, task, GPU memory, a verdict.",
