@@ -184,6 +184,7 @@ import asyncio
 from holdfast.controller.runtime.context import Controller
 from holdfast.controller.graphql.endpoint import NotInstalled, find_service
 from holdfast.store.postgres.store import PostgresStore
+from tests.simulated.blobs import MemoryBlobs
 try:
     asyncio.run(find_service(Controller(PostgresStore(""), blobs=MemoryBlobs())))
 except NotInstalled as error:

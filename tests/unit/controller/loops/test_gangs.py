@@ -50,8 +50,7 @@ async def launch_gang(
         while not (answer := await agent.sync(*others, wait=1.0)).launch:
             assert not answer.claim
     assert len(answer.launch) == ranks
-    assert {order.master_port > 0 for order in answer.launch} == {True}, "for an agent of before"
-    assert len({order.master_port for order in answer.launch}) == 1
+    assert {order.master_port for order in answer.launch} == {0}, "their host finds one port"
     return answer.launch
 
 
@@ -155,9 +154,7 @@ async def test_nobody_is_preempted_who_has_hardly_begun_nor_where_preemption_is_
     assert len(await until_told_to_stop(agent, reports)) == 2
 
 
-async def test_peers_are_told_once_to_an_agent_that_shares_them(
-    served: Served, agent: FakeAgent
-) -> None:
+async def test_peers_are_told_once(served: Served, agent: FakeAgent) -> None:
     """The ranks are told once an answer, however many orders it has."""
     other = FakeAgent(served, "h2", cpu_slots=2, address="10.0.0.2")
     await other.register()
