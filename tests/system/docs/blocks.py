@@ -67,6 +67,12 @@ NOT_RUN: dict[str, dict[str, str]] = {
     "workflows.md": {"holdfast workflow run nightly.toml": "a registry of images: tests/system/workflows"},
 }  # fmt: skip
 
+# Guides whose commands are in the test's reach, and were not yet seen to run; the list only shrinks.
+NOT_YET = (
+    "code.md", "functions.md", "logs.md", "outputs.md", "pools.md", "report.md", "retries.md", "schedules.md",
+    "tour.md", "watching.md", "webhooks.md", "when.md", "where-am-i.md",
+)  # fmt: skip
+
 
 class Block(NamedTuple):
     """A fenced block: its page, its language, its text, and its commands."""
@@ -98,14 +104,14 @@ def find_commands(language: str, text: str) -> Iterator[str]:
     """Yield the commands of a block, without prompts, comments and what they printed."""
     if language not in SHELL:
         return
-    lines = textwrap.dedent(text).replace("\\\n", " ").splitlines()
+    lines = re.sub(r"\s*\\\n\s*", " ", textwrap.dedent(text)).splitlines()
     if lines[0].startswith("#!"):
         return  # a script's own text
     prompted = any(line.startswith("$ ") for line in lines)
     for line in lines:
         if prompted and not line.startswith("$ "):
             continue
-        words = re.sub(r"\s{2,}(?:#.*|[a-z][^-]*)$|\s+# .*$", "", line.removeprefix("$ ")).strip()
+        words = re.sub(r"\s{3,}\S.*$|\s+# .*$", "", line.removeprefix("$ ")).strip()
         if COMMAND.match(words):
             yield re.sub(r"\s{2,}", " ", words)
 

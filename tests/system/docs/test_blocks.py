@@ -11,20 +11,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.docs.blocks import BLOCKS, GUIDES, NOT_RUN, read_blocks
+from tests.system.docs.blocks import BLOCKS, GUIDES, NOT_RUN, NOT_YET, read_blocks
 from tests.system.up.up_rig import Rig
 from tests.waits import run_patiently
 
 pytestmark = pytest.mark.slow
 SECONDS = 120
 RUN_BY_THE_RIG = "holdfast up --app mytasks"
-PAGES = sorted({b.page for b in BLOCKS if b.why_not is None and b.commands[0] != RUN_BY_THE_RIG})
+PAGES = sorted({b.page for b in BLOCKS if b.why_not is None} - set(NOT_YET))
 TRAIN = """
 import os, holdfast
 os.makedirs("out", exist_ok=True); open("out/model.pt", "w").write("weights"); holdfast.beat(1, 1)
 print("step 1 loss 0.25")
 """
 FILES = {
+    ".holdfastignore": "/token\n",
     "train.py": TRAIN, "prepare.py": "", "tell.py": "", "poll.py": "", "eval.py": "print(1)", "train_ddp.py": TRAIN,
     "fit.sh": "#!/bin/sh\n", "data.csv": "1\n", "config/a": "1\n", "plots/a": "", "repaired.pt": "1\n", "save.py":
     "import holdfast, sys; holdfast.checkpoint.save(b'1', step=1); sys.exit(1)",
@@ -36,6 +37,7 @@ BEFORE = {
     "classification.md": ["holdfast run -- false"],
     "code.md": ["holdfast run --workdir . --name JOB2 -- true", "holdfast run --workdir . -- true"],
     "logs.md": [
+        "holdfast projects create vision",
         "holdfast run --name train-a --tasks 2 --shell 'echo \"RuntimeError: NCCL timeout: 1\" >&2; exit 1'",
     ],
     "outputs.md": [
@@ -138,6 +140,8 @@ def test_the_commands_of_a_guide_run(rig: Rig, page: str) -> None:
                 typed = typed.replace(long, short)
             typed = re.sub(r"\b(?:1m|06ch)\w{16,18}\b", "JOB", typed).replace("WEBHOOK", "pager")
             expected = next((ends for begin, ends in ENDS.items() if typed.startswith(begin)), {0})
+            if page == "outputs.md" and typed.startswith("holdfast cp"):
+                typed = typed.replace("@last", "train-7")
             if "SET" in typed:
                 typed = typed.replace("SET", rig.client().call_sets()[0].id).replace(".17", ".0")
             for name, job in ids.items():
@@ -148,6 +152,7 @@ def test_the_commands_of_a_guide_run(rig: Rig, page: str) -> None:
             made.append(typed)
             if status not in expected:
                 wrong.append(f"{status}: {typed}\n{printed}")
+                print(wrong[-1])
             if command.startswith("holdfast retry JOB"):
                 type_command(rig, f"holdfast wait {ids['JOB']}")
     for command in AFTER.get(page, []):
@@ -160,6 +165,8 @@ def test_what_is_not_run_is_there_and_counted() -> None:
     blocks = [b for b in BLOCKS if b.why_not is not None]
     marks = sum(map(len, NOT_RUN.values()))
     assert len(blocks) == marks == 32, "a mark that fits no block, or two, or another count"
+    assert len(NOT_YET) <= 13
+    assert set(NOT_YET) <= {b.page for b in BLOCKS if b.why_not is None}
 
 
 def test_every_other_block_can_be_read() -> None:
