@@ -56,19 +56,23 @@ def split_docstring(text: str, names: Collection[str]) -> tuple[str, dict[str, H
 
 def describe_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that the docstring of a command tells of."""
-    function = inspect.unwrap(command)
+    command.__doc__, add = read_described(inspect.unwrap(command))
+    described: Callable[..., Any] = add(command)
+    return described
+
+
+def read_described(function: Callable[..., Any]) -> tuple[str, Callable[..., Any]]:
+    """Return the docstring of a function without what it says of options, and the decorator that adds
+    these options."""
     parameters = inspect.signature(function).parameters
-    command.__doc__, hints = split_docstring(function.__doc__ or "", parameters)
-    if not hints:
-        return command
+    text, hints = split_docstring(function.__doc__ or "", parameters)
     names = _Names(vars(sys.modules[function.__module__]))
-    types = get_type_hints(function, localns=names, include_extras=True)
+    types = get_type_hints(function, localns=names, include_extras=True) if hints else {}
     made = [
         make_option(name, types[name], hint, parameters[name].default)
         for name, hint in hints.items()
     ]
-    described: Callable[..., Any] = add_options(*made)(command)
-    return described
+    return text, add_options(*made)
 
 
 def make_option(
