@@ -56,6 +56,7 @@ GAPS = {
     "pools.PATCH_POOL": ({PAGE}, "a pool's keys stand in its file; its bounds have an act"),
     "pools.RUN_CYCLE": ({PAGE}, "cycles run by themselves every few seconds"),
     "pools.GET_STATUS": ({CLI, PAGE}, "`status`, `pools` and *Now* say the same by thing"),
+    "pools.COUNT_HOSTS": ({CLI}, "`hosts` says the same by host"),
     "pools.LIST_HEALTH": ({CLI, PAGE}, "`hosts` and its page say the same"),
     "pools.LIST_PERFORMANCE": ({CLI, PAGE}, "`report --by host` says the same"),
     "projects.DELETE_PROJECT": ({PAGE}, "a project without settings and jobs is not shown"),

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
-from holdfast.client.download import receive
 from holdfast.client.follow import Follow, ReconnectDelays
 from holdfast.client.locate import locate
 from holdfast.client.methods.every import EveryMethod
@@ -171,6 +170,8 @@ class RestConnection(Blocking):
             raise explain_loss(self.place, error) from error
 
     def _fetch(self, wanted: FetchFile) -> None:
+        from holdfast.client.download import receive  # late, because few programs fetch a file
+
         request = HttpRequest(
             "GET", wanted.path, self._timeout_seconds, wanted.query, repeatable=True
         )
@@ -213,7 +214,7 @@ class RestConnection(Blocking):
             try:
                 for event in self._stream(call, headers):
                     delays.succeed()
-                    yield from follower.take(event)
+                    yield from follower.read_event(event)
                     if follower.ended:
                         return
             except Unavailable as error:

@@ -29,8 +29,8 @@ from holdfast.controller.api.readings import routes as readings
 from holdfast.controller.api.settings import config, rules
 from holdfast.controller.bundles import downloads, uploads
 from holdfast.controller.bundles import outputs as job_outputs
+from holdfast.controller.calls import call_poll, outputs, sets, values
 from holdfast.controller.calls import checkpoints as call_checkpoints
-from holdfast.controller.calls import exchange, outputs, sets, values
 from holdfast.controller.graphql import endpoint as graphql
 from holdfast.controller.http.endpoints import ApiCall, Endpoint, Handler, bind
 from holdfast.controller.logs import errors, search
@@ -91,8 +91,8 @@ def bind_all(operations: ModuleType, *rooms: ModuleType, **handlers: Handler) ->
 
 ENDPOINTS: tuple[Endpoint, ...] = (
     *bind_all(
-        on_agents, route, checkpoints, controllers, host_health, host_caches, exchange,
-        call_checkpoints, values, downloads, job_outputs,
+        on_agents, route, checkpoints, controllers, host_health, host_caches, call_checkpoints,
+        values, downloads, job_outputs, exchange=call_poll.poll_calls,
     ),
     *bind_all(on_outputs, job_outputs),
     *bind_all(on_bundles, uploads, downloads),

@@ -137,6 +137,19 @@ async def test_moving_hosts(rig: Rig) -> None:
     assert moved == ["drain", "undrain", "drain", "quarantine", "terminate"]
 
 
+async def test_hosts_in_trouble_and_hosts_with_gpus_are_listed(rig: Rig) -> None:
+    for name, gpus in (("plain", 0), ("drained", 0), ("small", 1)):
+        await rig.host(name, gpus=gpus)
+    fault = Hindrance(part="starts", reason="no cgroup")
+    await rig.host("aside", faults=[fault])
+    listed = rig.store.hosts.list_hosts
+    assert [host.id for host in await listed(trouble=True)] == ["aside"]
+    await rig.store.hosts.move_host("drained", "drain", "", now=rig.now)
+    assert [host.id for host in await listed(trouble=True)] == ["aside", "drained"]
+    assert [host.id for host in await listed(gpus=True)] == ["small"]
+    assert await listed(gpus=True, trouble=True) == []
+
+
 async def test_a_leaving_host_is_terminated_after_its_ends(rig: Rig) -> None:
     await rig.host(slots=3)
     done, key = await rig.running()

@@ -37,6 +37,21 @@ async def test_a_dead_host_is_flagged_once_and_cleared(rig: Rig) -> None:
     ]
 
 
+async def test_hosts_are_counted_by_state(rig: Rig) -> None:
+    await rig.host("h1", gpus=2)
+    await rig.running()
+    await rig.host("h2", gpus=1)
+    await rig.host("h3")
+    await rig.store.hosts.move_host("h2", "quarantine", "smoke", now=rig.now)
+    counts = await rig.store.views.count_hosts()
+    told = {(one.state, one.dead): (one.hosts, one.gpus, one.unfit) for one in counts}
+    assert told == {("active", False): (2, 2, False), ("quarantined", False): (1, 1, True)}
+    gauges, slots = await rig.store.read_gauges(now=rig.now), [one.cpu_slots for one in counts]
+    assert gauges.hosts == {"active": 2, "quarantined": 1}
+    assert (gauges.total_gpus, gauges.total_cpu_slots) == (3, sum(slots))
+    assert gauges.busy_cpu_slots == sum(one.busy_cpu_slots for one in counts) == 1
+
+
 async def test_hosts_are_found(rig: Rig) -> None:
     with pytest.raises(NotFound):
         await rig.store.hosts.register_host(

@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from holdfast.cli.command_io import CommandIO, prints
 from holdfast.cli.commands import COMMANDS
-from holdfast.cli.face import Face, prints
 from holdfast.cli.jobs.submit import submit
 from holdfast.cli.main import cli
 from holdfast.cli.options import Positive, options_of, split_docstring
@@ -24,7 +24,7 @@ from holdfast.core.spec import JobSpec
 @click.command()
 @prints
 def paint(
-    face: Face,
+    face: CommandIO,
     shade: Literal["dark", "light"] = "dark",
     *,
     coats: Positive | None,
@@ -165,7 +165,7 @@ def test_every_option_says_what_it_is() -> None:
     assert silent == {
         "logs --stream",
         "grep --stream",
-        "tasks logs --stream",
+        "calls logs --stream",
         "token create --role",
         "workflow list --limit",
         "server --port",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.jobs import find_job
 from holdfast.cli.options import COUNT, JOB, Count, Positive
 from holdfast.cli.output import age, table
@@ -48,22 +48,22 @@ def checkpoints() -> None:
 @checkpoints.command("list")
 @JOB
 @talks
-def list_them(face: Face, job_id: str) -> None:
+def list_them(io: CommandIO, job_id: str) -> None:
     """List checkpoints. The next attempt starts from the newest of each rank.
 
     \b
     Example:
       holdfast checkpoints 06ch2v8wq1m4kz7d9x3t
     """
-    with face.client() as client:
+    with io.client() as client:
         job_id = find_job(client, job_id)
         rows = client.checkpoints(job_id)
-        if face.as_json:
-            face.show(rows, "")
+        if io.as_json:
+            io.show(rows, "")
             return
         text = checkpoints_table(rows) if rows else "no checkpoint is kept"
         refused = list(_list_refused(client, job_id))
-    face.show(rows, "\n".join([text, *refused]))
+    io.show(rows, "\n".join([text, *refused]))
 
 
 def _list_refused(client: Client, job_id: str) -> Iterator[str]:
@@ -100,7 +100,7 @@ def checkpoints_table(rows: Sequence[CheckpointRecord]) -> str:
 @RANK
 @talks
 def get(
-    face: Face,
+    io: CommandIO,
     job_id: str,
     rank: int,
     number: Positive | None,
@@ -115,14 +115,14 @@ def get(
     number: Its number. [default: the newest]
     output (-o, --output FILE): The file to write.
     """
-    with face.client() as client:
+    with io.client() as client:
         try:
             client.get_checkpoint(find_job(client, job_id), output, rank=rank, number=number)
         except OSError as error:
             why = f"{output} cannot be written: {error.strerror or error}"
             raise click.ClickException(why) from error
     count = os.stat(output).st_size
-    face.show({"file": output, "size": count}, f"{output}: {short_bytes(count)}")
+    io.show({"file": output, "size": count}, f"{output}: {short_bytes(count)}")
 
 
 @checkpoints.command()
@@ -131,7 +131,7 @@ def get(
 @RANK
 @talks
 def put(
-    face: Face, job_id: str, file: str, rank: int, step: Count | None, epoch: Positive | None
+    io: CommandIO, job_id: str, file: str, rank: int, step: Count | None, epoch: Positive | None
 ) -> None:
     """Leave a file for the next attempt of a rank.
 
@@ -142,16 +142,16 @@ def put(
     step: The step that the work has reached with it.
     epoch: The running attempt's epoch, if one runs.
     """
-    with face.client() as client:
+    with io.client() as client:
         job_id = find_job(client, job_id)
         record = client.put_checkpoint(job_id, file, rank=rank, epoch=epoch, step=step)
-    face.show(record, f"number {record.number} of rank {record.rank}: {short_bytes(record.size)}")
+    io.show(record, f"number {record.number} of rank {record.rank}: {short_bytes(record.size)}")
 
 
 @checkpoints.command("delete")
 @JOB
 @talks
-def remove(face: Face, job_id: str, rank: Count | None, number: Positive | None) -> None:
+def remove(io: CommandIO, job_id: str, rank: Count | None, number: Positive | None) -> None:
     """Forget checkpoints: the next attempt starts from the one before, or from nothing.
 
     \b
@@ -161,10 +161,10 @@ def remove(face: Face, job_id: str, rank: Count | None, number: Positive | None)
     rank: Only this rank's.
     number: Only this one.
     """
-    with face.client() as client:
+    with io.client() as client:
         job_id = find_job(client, job_id)
         client.delete_checkpoints(job_id, rank=rank, number=number)
-    face.show({"job": job_id, "rank": rank, "number": number}, "forgotten")
+    io.show({"job": job_id, "rank": rank, "number": number}, "forgotten")
 
 
 @click.group()

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.endings import EXIT_INTERRUPTED
-from holdfast.cli.face import Face, talks
 from holdfast.cli.find.jobs import find_job
 from holdfast.cli.jobs.logs import exit_code_of_job, tell_end
 from holdfast.cli.jobs.run import wait_to_run
@@ -52,7 +52,7 @@ _NOT_INSTALLED = 127
 @click.command(context_settings={"allow_interspersed_args": False})
 @talks
 @takes_spec
-def notebook(face: Face, local: Count = 0, *, job_word: str | None, **options: Any) -> None:
+def notebook(io: CommandIO, local: Count = 0, *, job_word: str | None, **options: Any) -> None:
     """Start Jupyter in a job, and reach it on this machine.
 
     It is the job's own Jupyter: of its image, its environment, or the host's. The address is printed
@@ -70,7 +70,7 @@ def notebook(face: Face, local: Count = 0, *, job_word: str | None, **options: A
     local (--port): The port here. [default: any free]
     job_word (--job JOB): Come back to this notebook.
     """
-    with face.client() as client:
+    with io.client() as client:
         job: JobRecord
         if job_word is not None:
             job = client.job(find_job(client, job_word))

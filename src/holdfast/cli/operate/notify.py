@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.operate.resource import Columns, exit_of_test, resource
 from holdfast.cli.output import facts, note
 from holdfast.client.synchronous import Client
@@ -78,7 +78,7 @@ def show(client: Client, name: str, project: str | None) -> NoticeTarget:
 @PROJECT
 @talks
 def set_target(
-    face: Face, subject: str, target: str | None, from_stdin: bool, project: str | None
+    io: CommandIO, subject: str, target: str | None, from_stdin: bool, project: str | None
 ) -> None:
     """Make a target, or give it another address. Words of a command line can be read by the machine's
     other users, so --from-stdin is better for an address that holds a password.
@@ -99,10 +99,10 @@ def set_target(
     if from_stdin == (target is not None):
         raise ValidationError("give the URL, or --from-stdin")
     given = sys.stdin.readline().strip() if target is None else target
-    with face.client() as client:
+    with io.client() as client:
         made = client.set_notice_target(subject, given, project)
-    face.show(made, f"{made.name}: {made.service}")
-    if not face.as_json:
+    io.show(made, f"{made.name}: {made.service}")
+    if not io.as_json:
         of = "" if project is None else f" --project {project}"
         note(f"its address is not shown again. Try it: holdfast notify test {made.name}{of}")
 

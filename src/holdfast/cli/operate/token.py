@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.operate.resource import Columns, resource
 from holdfast.cli.options import read_seconds
 from holdfast.cli.output import age, note
@@ -40,7 +40,7 @@ def token(client: Client) -> Sequence[TokenRecord]:
 @click.option("--role", type=click.Choice(["admin", "submit", "read", "join"]), required=True)
 @talks
 def create(
-    face: Face,
+    io: CommandIO,
     role: str,
     name: str = "",
     user: str = "",
@@ -65,10 +65,10 @@ def create(
     seconds = None
     if expires is not None:
         seconds = read_seconds("--expires", expires)
-    with face.client() as client:
+    with io.client() as client:
         made = client.create_token(role, name, seconds, user, reach)
-    face.show(made, made.secret)
-    if not face.as_json:
+    io.show(made, made.secret)
+    if not io.as_json:
         note(f"token {made.id} ({made.role}); its secret is not shown again")
 
 

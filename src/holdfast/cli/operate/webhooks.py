@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.operate.resource import Columns, exit_of_test, resource, say_state_of
 from holdfast.cli.options import Positive, read_seconds
 from holdfast.cli.output import age, facts, note, say_state, table
@@ -128,7 +128,7 @@ def _read_secret(secret_file: str | None) -> str | None:
 @SECRET
 @talks
 def create(
-    face: Face,
+    io: CommandIO,
     target: str,
     events: Sequence[str],
     project: str | None,
@@ -150,12 +150,12 @@ def create(
     project (NAME): Only this project's events.
     name: Its purpose.
     """
-    with face.client() as client:
+    with io.client() as client:
         made = client.create_webhook(
             target, events=events, project=project, name=name, secret=_read_secret(secret_file)
         )
-    face.show(made, made.secret)
-    if not face.as_json:
+    io.show(made, made.secret)
+    if not io.as_json:
         try_it = f"holdfast webhooks test {made.id}"
         note(f"webhook {made.id}; its secret is not shown again. Try it: {try_it}")
 
@@ -214,7 +214,7 @@ def delete(client: Client, webhook_id: str) -> None:
 @webhooks.subject
 @SECRET
 @talks
-def rotate(face: Face, subject: str, grace: str = "24h", *, secret_file: str | None) -> None:
+def rotate(io: CommandIO, subject: str, grace: str = "24h", *, secret_file: str | None) -> None:
     """Give a webhook a new secret and print it, this once.
 
     During the grace every call carries both signatures, so that receivers can change over.
@@ -228,12 +228,12 @@ def rotate(face: Face, subject: str, grace: str = "24h", *, secret_file: str | N
     """
     seconds = read_seconds("--grace", grace)
     secret = _read_secret(secret_file)
-    with face.client() as client:
+    with io.client() as client:
         made = client.rotate_webhook(
             find_webhook(client, subject), secret=secret, grace_seconds=seconds
         )
-    face.show(made, made.secret)
-    if not face.as_json:
+    io.show(made, made.secret)
+    if not io.as_json:
         note(f"webhook {made.id} has a new secret; it is not shown again")
 
 
@@ -258,7 +258,7 @@ def test(client: Client, webhook_id: str) -> TestResult:
 @click.argument("delivery_id", metavar="[DELIVERY]", required=False)
 @talks
 def deliveries(
-    face: Face,
+    io: CommandIO,
     subject: str,
     delivery_id: str | None,
     states: Sequence[Literal["pending", "delivered", "dead"]],
@@ -274,16 +274,16 @@ def deliveries(
     states (--state): Only these; repeatable.
     limit: The most to list.
     """
-    with face.client() as client:
+    with io.client() as client:
         if delivery_id is not None:
             one = client.delivery(find_webhook(client, subject), delivery_id)
-            face.show(one, one.body)
+            io.show(one, one.body)
             return
         found = client.deliveries(
             find_webhook(client, subject), states=states, page_size=min(limit, 1000)
         )
         rows = list(islice(found, min(limit, sys.maxsize)))
-    face.show(rows, _deliveries_table(rows))
+    io.show(rows, _deliveries_table(rows))
 
 
 def _deliveries_table(rows: Sequence[DeliveryRecord]) -> str:
@@ -299,7 +299,7 @@ def _deliveries_table(rows: Sequence[DeliveryRecord]) -> str:
 @webhooks.subject
 @click.argument("delivery_ids", metavar="[DELIVERY]...", nargs=-1)
 @talks
-def redeliver(face: Face, subject: str, delivery_ids: Sequence[str], dead: bool) -> None:
+def redeliver(io: CommandIO, subject: str, delivery_ids: Sequence[str], dead: bool) -> None:
     """Send deliveries again; dead or delivered ones begin their tries anew, pending ones go now.
 
     \b
@@ -311,14 +311,14 @@ def redeliver(face: Face, subject: str, delivery_ids: Sequence[str], dead: bool)
     """
     if dead == bool(delivery_ids):
         raise ValidationError("name the deliveries, or say --dead")
-    with face.client() as client:
+    with io.client() as client:
         if dead:
             count = client.redeliver_dead(find_webhook(client, subject))
-            face.show({"count": count}, f"{count} dead deliveries are sent again")
+            io.show({"count": count}, f"{count} dead deliveries are sent again")
             return
         hook_id = find_webhook(client, subject)
         rows = [client.redeliver(hook_id, delivery_id) for delivery_id in delivery_ids]
-    face.show(rows, _deliveries_table(rows))
+    io.show(rows, _deliveries_table(rows))
 
 
 @webhooks.add("pause", lambda hook: say_state_of(hook.id, hook), act="hook.pause", asks=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.jobs import find_job
 from holdfast.cli.options import JOB, Count
 from holdfast.cli.output import note, print_text
@@ -27,7 +27,7 @@ def read_ports(text: str) -> tuple[int, int]:
 @click.argument("ports", nargs=-1, required=True, metavar="PORT[:LOCAL]...")
 @talks
 def port_forward(
-    face: Face, job_id: str, ports: tuple[str, ...], rank: Count = 0, address: str = "127.0.0.1"
+    io: CommandIO, job_id: str, ports: tuple[str, ...], rank: Count = 0, address: str = "127.0.0.1"
 ) -> None:
     """Reach ports of a running task on this machine, until Ctrl-C or the job's end.
 
@@ -44,7 +44,7 @@ def port_forward(
     address: Listen here, instead of on loopback alone.
     """
     wanted = [read_ports(text) for text in ports]
-    with face.client() as client:
+    with io.client() as client:
         found = find_job(client, job_id)
         client.job(found)  # so that a job that is not there is told now
         forwards = []
@@ -68,7 +68,7 @@ def port_forward(
             forwards.append(one)
             shown = f"[{address}]" if ":" in address else address
             print_text(f"http://{shown}:{one.port} → port {remote} of job {found}")
-        face.waiting.close()
+        io.waiting.close()
         try:
             while not any(one.wait(0.5) for one in forwards):
                 pass

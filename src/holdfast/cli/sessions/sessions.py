@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.jobs import find_job
 from holdfast.cli.operate.resource import Columns, draw_columns
 from holdfast.cli.output import age
@@ -28,7 +28,7 @@ COLUMNS: Columns[SessionRecord] = {
 @click.command()
 @click.argument("job_id", metavar="[JOB]", required=False)
 @talks
-def sessions(face: Face, job_id: str | None, also_over: bool, end: str | None) -> None:
+def sessions(io: CommandIO, job_id: str | None, also_over: bool, end: str | None) -> None:
     """List which users are in which tasks, from where, and with which command.
 
     \b
@@ -40,10 +40,10 @@ def sessions(face: Face, job_id: str | None, also_over: bool, end: str | None) -
     also_over (--all): Those that ended, too.
     end (ID): End this session.
     """
-    with face.client() as client:
+    with io.client() as client:
         if end is not None:
             client.end_session(end)
             return
         job = None if job_id is None else find_job(client, job_id)
         found: Sequence[SessionRecord] = client.sessions(job, also_over=also_over)
-    face.show(found, draw_columns(COLUMNS, found, elastic=8) if found else "no sessions")
+    io.show(found, draw_columns(COLUMNS, found, elastic=8) if found else "no sessions")

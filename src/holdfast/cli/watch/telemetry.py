@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from holdfast.cli.face import Face, talks
+from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.jobs import one_job
 from holdfast.cli.options import JOB, Count, Positive, read_seconds
 from holdfast.cli.output import table
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @JOB
 @talks
 def telemetry(
-    face: Face,
+    io: CommandIO,
     job_id: str,
     ranks: Sequence[Count],
     attempt: Positive | None,
@@ -49,9 +49,9 @@ def telemetry(
     """
     seconds = int(read_seconds("--last", last))
     step = "hour" if hours else "minute"
-    with face.client() as client, one_job(client, job_id) as found:
+    with io.client() as client, one_job(client, job_id) as found:
         view = client.job_telemetry(found, step=step, seconds=seconds, ranks=ranks, attempt=attempt)
-    face.show(view, _draw(view, ranks) if view.points else _say_nothing(job_id, hours=hours))
+    io.show(view, _draw(view, ranks) if view.points else _say_nothing(job_id, hours=hours))
 
 
 def _draw(view: JobTelemetryView, ranks: Sequence[int]) -> str:

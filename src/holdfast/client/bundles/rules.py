@@ -96,18 +96,18 @@ class IgnoreRules:
         self._root = root
         self._names = names
         self._files: dict[bytes, tuple[tuple[_RuleFile, ...], ...]] = {}
-        self._folders: dict[bytes, str | None] = {b"": None}
+        self._folders: dict[bytes, tuple[str | None, list[tuple[_RuleFile, ...]]]] = {}
 
     def find_reason(self, path: bytes, *, is_folder: bool = False) -> str | None:
         """Return why a path is left out, None if it is sent. All paths in a folder that is left out
         are left out, too."""
         above, _, name = path.rpartition(b"/")
-        reason = self._of_folder(above)
+        reason, sets = self._folders.get(above) or self._look_into(above)
         if reason is not None:
             return reason
         if is_folder and name in _VERSIONED:
             return "it is a folder of version control"
-        for files in filter(None, self._files_for(above)):
+        for files in sets:
             for rules in reversed(files):
                 found = rules.judge(path, is_folder=is_folder)
                 if found is not None:
@@ -134,10 +134,12 @@ class IgnoreRules:
     def _list_files(self) -> set[_RuleFile]:
         return {one for sets in self._files.values() for files in sets for one in files}
 
-    def _of_folder(self, folder: bytes) -> str | None:
-        if folder not in self._folders:
-            self._folders[folder] = self.find_reason(folder, is_folder=True)
-        return self._folders[folder]
+    def _look_into(self, folder: bytes) -> tuple[str | None, list[tuple[_RuleFile, ...]]]:
+        """Return why a folder is left out, None if it is sent; and the sets of rules for its paths."""
+        reason = self.find_reason(folder, is_folder=True) if folder else None
+        sets = [] if reason else [files for files in self._files_for(folder) if files]
+        found = self._folders[folder] = reason, sets
+        return found
 
     def _files_for(self, folder: bytes) -> tuple[tuple[_RuleFile, ...], ...]:
         """Return the rule files that hold in a folder, outermost first, for each set of rules."""

@@ -124,13 +124,23 @@ class OperateMethods:
         *,
         dead: bool = False,
         include_terminated: bool = False,
+        trouble: bool = False,
+        gpus: bool = False,
         match: str | None = None,
         limit: int | None = None,
     ) -> PageCall[wire.HostView]:
-        """Return hosts and their slots. dead: True for only those flagged dead. match: a part of the
-        name in any case, or the beginning of the id. limit: the most hosts to return."""
-        shown, every = dead or None, include_terminated or None
-        return ask(on_hosts.LIST_HOSTS, dead=shown, all=every, match=match, limit=limit)
+        """Return hosts and their slots. dead: True for only those flagged dead. trouble: True for only
+        those that do not simply serve. gpus: True for only those with GPUs. match: a part of the name
+        in any case, or the beginning of the id. limit: the most hosts to return."""
+        return ask(
+            on_hosts.LIST_HOSTS,
+            dead=dead or None,
+            all=include_terminated or None,
+            trouble=trouble or None,
+            gpus=gpus or None,
+            match=match,
+            limit=limit,
+        )
 
     @gives_one
     def host(self, host: str) -> RestCall[wire.HostView]:

@@ -38,6 +38,8 @@ async def list_hosts(call: ApiCall) -> Response:
     hosts = await call.store.hosts.list_hosts(
         include_terminated=is_on(query.all),
         dead=is_on(query.dead),
+        trouble=is_on(query.trouble),
+        gpus=is_on(query.gpus),
         part=query.match,
         limit=query.limit,
     )

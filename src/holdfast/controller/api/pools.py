@@ -109,7 +109,7 @@ async def run_cycle(call: ApiCall) -> Response:
     cycles = PoolCycles(call.controller, pool.name)
     try:
         summary = await cycles.run(pool)
-        await cycles.rentals.settle()
+        await cycles.rentals.wait_for_calls()
     finally:
         await cycles.close()
     return answer_json(summary)
@@ -121,6 +121,11 @@ async def run_cycle(call: ApiCall) -> Response:
 async def get_status(call: ApiCall) -> Response:
     """Return counts of the whole fleet, and one word about its health."""
     return answer_json(await call.store.views.read_status())
+
+
+async def count_hosts(call: ApiCall) -> Response:
+    """Return how many hosts are in each state, and their slots and GPUs."""
+    return answer_page(await call.store.views.count_hosts())
 
 
 async def list_health(call: ApiCall) -> Response:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -31,16 +30,15 @@ MAX_QUERY_CHARS = 8192
 _find_decoder = functools.cache(msgspec.json.Decoder)
 
 
-@dataclass(frozen=True)
-class Endpoint(Operation):
+class Endpoint(Operation, frozen=True, kw_only=True):
     """An operation with the handler that carries it out."""
 
-    handle: Handler = field(kw_only=True)
+    handle: Handler
 
 
 def bind(operation: Operation, handle: Handler) -> Endpoint:
     """Return the operation with its handler."""
-    return Endpoint(**vars(operation), handle=handle)
+    return Endpoint(**msgspec.structs.asdict(operation), handle=handle)
 
 
 class ApiCall:

@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from holdfast.controller.runtime.settings import Settings
-from holdfast.core.ledger.values import Step, Unit
+from holdfast.core.ledger.values import LOSSES, JobLosses, Step, Unit
 from holdfast.core.records import JobRecord
 from holdfast.core.report.budgets import MonthBudget, begin_month
 from holdfast.core.report.idle import IdlePolicy
@@ -94,7 +94,7 @@ async def read_report(
     """Return the report of `[since, until)`, with times and days of `zone`, or of UTC. Raises
     ValidationError for a field that there is not."""
     only = dict(filters)
-    since, until = await store.ledger.read_counted(since, until)
+    since, until, kept = await store.ledger.read_counted(since, until)
     priced = PricedSpan(prices, since, until)
     sums = await store.ledger.read_sums(
         since,
@@ -105,9 +105,15 @@ async def read_report(
         step=step,
         zone=zone,
         cuts=priced.cuts,
+        kept=kept,
     )
     rows, total = make_rows(sums, by, priced, unit)
-    losses = await _read_losses(store, priced, since, until, unit=unit, filters=only, total=total)
+    found: list[JobLosses] = []
+    if any(name in each.ms for each in sums for name in LOSSES):
+        found = await store.ledger.read_losses(since, until, filters=only, unit=unit, kept=kept)
+    losses = await _say_losses(
+        store, priced, since, until, found, unit=unit, filters=only, total=total
+    )
     shown = rows[:limit]
     if "job" in by:
         place = by.index("job")
@@ -126,18 +132,18 @@ async def read_report(
     )
 
 
-async def _read_losses(
+async def _say_losses(
     store: PostgresStore,
     priced: PricedSpan,
     since: datetime,
     until: datetime,
+    found: Sequence[JobLosses],
     *,
     unit: Unit,
     filters: Mapping[str, str],
     total: ReportRow,
 ) -> tuple[LossLine, ...]:
     """Return the largest losses. The dollars of a job's loss are at the price of its own hosts."""
-    found = await store.ledger.read_losses(since, until, filters=filters, unit=unit)
     leased: dict[str, int] = {}
     rates: dict[str, float] = {}
     for job in found[:MAX_LINES]:

@@ -2,7 +2,7 @@
 for one."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.controller.report.sums import find_idle_policy
@@ -15,12 +15,12 @@ from holdfast.core.arrays.records import ArrayRecord
 from holdfast.core.bundles.code import find_old_environment
 from holdfast.core.fleet.records import PoolRecord
 from holdfast.core.placement.candidates import as_candidate
-from holdfast.core.placement.labels import carries
+from holdfast.core.placement.eligible import is_eligible, serves
 from holdfast.core.placement.plan import RunningTask
 from holdfast.core.placement.preemption import find_winner
 from holdfast.core.placement.shares import Shares
 from holdfast.core.placement.types import Share, find_kin
-from holdfast.core.records import HostRecord, JobRecord, WaitRecord
+from holdfast.core.records import HostRecord, JobRecord, TaskRecord, WaitRecord
 from holdfast.core.report.idle import IdleGpus
 from holdfast.core.states import JobState
 from holdfast.core.stragglers.records import SuspectRecord
@@ -44,15 +44,16 @@ async def find_circumstances(
     queued = [job.id for job in jobs if job.state is JobState.QUEUED]
     newest = {job.id: (job.id, job.attempts) for job in jobs if _looks_back(job)}
     settings = await controller.settings.current()
-    hosts, tasks, now, queues, projects, pools = await asyncio.gather(
-        store.hosts.list_hosts(),
-        store.jobs.list_tasks_of(ids, first=MAX_RANKS),
+    tasks = await store.jobs.list_tasks_of(ids, first=MAX_RANKS)
+    hosts, now, queues, projects, pools = await asyncio.gather(
+        store.hosts.list_hosts() if queued else _read_hosts_of(controller, tasks),
         store.now(),
         store.settings.list_live_queues(),
         store.settings.list_live_projects({job.project for job in jobs}),
         store.fleet.list_pools(),
     )
-    sizes = tuple(await controller.sizes.refresh()) if queued else ()
+    serving = {job.id: _list_pools(job, pools) for job in jobs if job.state is JobState.QUEUED}
+    sizes = tuple(await controller.sizes.refresh()) if any(serving.values()) else ()
     places = await store.jobs.queue_places(queued) if queued else {}
     attempts = await store.jobs.get_attempts(newest.values(), members=True) if newest else {}
     ends, lines = await _read_waits(controller, jobs)
@@ -90,11 +91,19 @@ async def find_circumstances(
                 waits=tuple(ends.get(job.id, ())),
                 suspects=tuple(suspects.get(job.id, ())),
                 idle=idle.get(job.id),
-                pools=_list_pools(job, pools) if is_queued else (),
+                pools=serving.get(job.id, ()),
                 **_read_rules(settings, job),
             )
         )
     return found
+
+
+async def _read_hosts_of(
+    controller: Controller, tasks: Mapping[str, Sequence[TaskRecord]]
+) -> list[HostRecord]:
+    """Return the hosts of tasks, which are all that the reasons of jobs that are not queued name."""
+    ids = {task.host_id for those in tasks.values() for task in those if task.host_id}
+    return list((await controller.store.hosts.get_hosts(ids)).values()) if ids else []
 
 
 def _find_start_limit(
@@ -149,7 +158,7 @@ async def _read_starts(controller: Controller, jobs: Sequence[JobRecord]) -> dic
 
 def _list_pools(job: JobRecord, pools: Iterable[PoolRecord]) -> tuple[PoolRecord, ...]:
     """Return the pools that serve the job's queue."""
-    return tuple(pool for pool in pools if job.queue in (pool.spec.queues or (job.queue,)))
+    return tuple(pool for pool in pools if serves(pool.spec.queues, job.queue))
 
 
 async def _read_suspects(
@@ -258,12 +267,7 @@ def _read_share(
         return {}
     asker = as_candidate(job)
     borrowers = held.order_borrowers(asker, running) if held.may_reclaim(asker) else []
-    fit = {
-        host.id
-        for host in hosts
-        if (not host.queues or job.queue in host.queues)
-        and carries(host.labels, job.spec.host_labels)
-    }
+    fit = {host.id for host in hosts if is_eligible(host, job.queue, job.spec.host_labels)}
     reclaims = any(
         task.project in borrowers and task.stoppable and task.host_id in fit for task in running
     )

@@ -61,6 +61,14 @@ WORKING = (LedgerName.KEPT, LedgerName.LOST)
 UNLEASED = (LedgerName.STARTING, LedgerName.UNUSED)
 """The names that only unleased seconds have. Unleased are also seconds named unfit or draining
 whose subject has no job."""
+LOSSES = (
+    LedgerName.LOST,
+    LedgerName.STALLED,
+    LedgerName.CHECKPOINTING,
+    LedgerName.WAITING,
+    LedgerName.IDLE,
+)
+"""The names of what a job lost; only leased seconds have them."""
 
 
 class LedgerSum(msgspec.Struct, frozen=True, kw_only=True):

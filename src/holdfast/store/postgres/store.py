@@ -1,15 +1,28 @@
 """The store on PostgreSQL (14 or newer), put together of its parts. The contract of each part's
-methods stands in the part's class, or in `store.port` where the model in memory has the method
-too."""
+methods stands in the part's class.
 
+STORE-1  A state change and its event are one transaction (outbox): a reader of events never sees
+         less than happened.
+STORE-2  Every write on behalf of an attempt is guarded by (task, epoch, host incarnation): a write
+         that matches no row is stale, and changes nothing (FENCE-1).
+STORE-3  An epoch grows with every admission and every completed drain, and is never given twice.
+STORE-4  Readers of events never miss one: an event is shown only when no older transaction can
+         still commit.
+STORE-5  `now` is injectable everywhere; None means the store's own clock. It is never a client's or
+         an agent's clock.
+"""
+
+from collections import Counter
 from collections.abc import Mapping
 from datetime import datetime
 
 import psycopg
 
+from holdfast.core.records import HostCount
 from holdfast.core.settings.resolve import Value
+from holdfast.core.states import HostState
 from holdfast.moves.values import Gauges
-from holdfast.store.port.clock import Now
+from holdfast.store.clock import Now
 from holdfast.store.postgres.arrays import PostgresArrays
 from holdfast.store.postgres.bundles.bundles import PostgresBundles
 from holdfast.store.postgres.bundles.outputs import PostgresOutputs
@@ -160,17 +173,19 @@ class PostgresStore:
 async def _read_gauges(tx: Tx, now: datetime | None) -> Gauges:
     tx.see_one_moment()
     jobs = {(row["queue"], row["state"]): row["count"] for row in await tx.rows("count_jobs")}
-    hosts = await tx.rows("gauge_hosts")
-    slots, gpus = (await tx.one("gauge_busy") or {}).values()
-    alive = [row for row in hosts if row["state"] != "terminated"]
+    hosts: Counter[str] = Counter()
+    counts = await tx.list_of(HostCount, "count_hosts")
+    for count in counts:
+        hosts[count.state] += count.hosts
+    alive = [count for count in counts if count.state is not HostState.TERMINATED]
     return Gauges(
         jobs=jobs,
-        hosts={row["state"]: row["count"] for row in hosts},
-        dead_hosts=sum(row["dead"] for row in hosts),
-        busy_cpu_slots=slots,
-        busy_gpus=gpus,
-        total_cpu_slots=sum(row["cpu_slots"] for row in alive),
-        total_gpus=sum(row["gpus"] for row in alive),
+        hosts=dict(hosts),
+        dead_hosts=sum(count.hosts for count in alive if count.dead),
+        busy_cpu_slots=sum(count.busy_cpu_slots for count in counts),
+        busy_gpus=sum(count.busy_gpus for count in counts),
+        total_cpu_slots=sum(count.cpu_slots for count in alive),
+        total_gpus=sum(count.gpus for count in alive),
         oldest_queued_seconds=max(0.0, await tx.value("gauge_oldest_queued", now=now)),
         oldest_transaction_seconds=await tx.value("gauge_oldest_transaction"),
         webhook_deliveries=await tx.one("count_deliveries") or {},

@@ -1,4 +1,5 @@
-"""Hosts: all of them, and one with its devices, its checks and what runs there."""
+"""Make the pages of hosts: the list of all hosts, and the page of one host with its devices, its
+checks and its tasks."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ from holdfast.wire.states import tell_state
 
 SHOWN_SECONDS = 6 * 3600
 SHOWN_JOBS = 50
-SHOWN_HOSTS = 150
+SHOWN_HOSTS = 50
 WORDS = ("state", "pool", "label")
 ORDER = {state: n for n, state in enumerate(("dead", "error", "quarantined", "draining"))}
 
@@ -102,29 +103,49 @@ def _fits(host: HostView, kind: str, value: str) -> bool:
 
 async def show_all(ask: PageRequest) -> Page:
     """Make the page of all hosts."""
-    hosts = await ask.reader.hosts(include_terminated=ask.query.get("all") == "1")
     text, trouble, found = ask.query.get("q", ""), "", list[HostView]()
+    page = ask.query.get("page", "1")
+    number = int(page) if page.isascii() and page.isdigit() and 0 < len(page) < 6 else 1
+    begin = max(0, number - 1) * SHOWN_HOSTS
+    every = ask.query.get("all") == "1"
+    if text or begin or every:
+        hosts, more = await ask.reader.hosts(include_terminated=every), 0
+    else:
+        hosts, more = await _read_first(ask)
     try:
         found = filter_hosts(hosts, text)
     except ValidationError as error:
         trouble = error.message
-    page = ask.query.get("page", "1")
-    number = int(page) if page.isascii() and page.isdigit() and 0 < len(page) < 6 else 1
-    begin = max(0, number - 1) * SHOWN_HOSTS
+    counts = Counter(tell_state(host).word for host in hosts)
+    if more:
+        counts["active"] += more
     values = {
         "hosts": found[begin : begin + SHOWN_HOSTS],
         "begin": begin,
-        "found": len(found),
-        "counts": Counter(tell_state(host).word for host in hosts),
+        "found": len(found) + more,
+        "counts": counts,
         "filter": text,
         "bulk": list_bulk(text),
         "acts": list_acts,
         "takes": write_takes,
         "trouble": trouble,
         "before": str(number - 1) if begin else None,
-        "after": str(number + 1) if begin + SHOWN_HOSTS < len(found) else None,
+        "after": str(number + 1) if begin + SHOWN_HOSTS < len(found) + more else None,
     }
     return Page(template="hosts.html", title="Hosts", values=values, follows=("hosts",), every=10)
+
+
+async def _read_first(ask: PageRequest) -> tuple[list[HostView], int]:
+    """Return the hosts of the first page, those in trouble with all others that fit there, and the number
+    of active hosts besides."""
+    troubled, first, counts = await together(
+        ask.reader.hosts(trouble=True),
+        ask.reader.hosts(limit=SHOWN_HOSTS),
+        ask.reader.host_counts(),
+    )
+    shown = {host.id: host for host in (*troubled, *first)}
+    here = sum(count.hosts for count in counts if count.state is not HostState.TERMINATED)
+    return list(shown.values()), max(0, here - len(shown))
 
 
 async def show_one(ask: PageRequest) -> Page:

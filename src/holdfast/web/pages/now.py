@@ -22,6 +22,8 @@ from holdfast.wire.pools import PoolStatus
 from holdfast.wire.states import tell_state
 
 SHOWN_JOBS = 8
+SHOWN_TILES = 200
+"""The most hosts in the strip of GPUs, besides those in trouble."""
 COUNT_SECONDS = 10
 MAX_WAITING = 200
 """The most waiting jobs among which held ones are looked for."""
@@ -58,8 +60,10 @@ async def show(ask: PageRequest) -> Page:
     reader = ask.reader
     live = JobMethods.jobs(reader, states=_LIVE, page_size=SHOWN_JOBS)
     failed = JobMethods.jobs(reader, states=["failed"], page_size=SHOWN_JOBS)
-    hosts, queues, pools, others, (day, parts), jobs, lately = await together(
-        reader.hosts(),
+    troubled, strip, counts, queues, pools, others, (day, parts), jobs, lately = await together(
+        reader.hosts(trouble=True),
+        reader.hosts(gpus=True, limit=SHOWN_TILES),
+        reader.host_counts(),
         reader.queues(),
         reader.pools(),
         _read_needs(ask),
@@ -67,17 +71,21 @@ async def show(ask: PageRequest) -> Page:
         read_items(reader, live),
         read_items(reader, failed),
     )
-    needs = _list_needs(hosts, pools, queues, others)
-    tiles = [_make_tile(host) for host in hosts if host.gpus]
-    devices = [hue for tile in tiles for hue in tile.hues]
+    needs = _list_needs(troubled, pools, queues, others)
+    shown = {host.name: host for host in (*strip, *troubled) if host.gpus}
+    tiles = [_make_tile(host) for _, host in sorted(shown.items())]
+    here = [count for count in counts if count.state is not HostState.TERMINATED]
+    held = [count for count in here if not count.unfit and count.state is not HostState.DRAINING]
+    devices = sum(count.gpus for count in here)
     values = {
         "needs": needs,
         "tiles": tiles,
-        "busy": devices.count("running"),
-        "unfit": devices.count("failed"),
-        "devices": len(devices),
-        "slots": sum(host.cpu_slots for host in hosts),
-        "busy_slots": sum(host.busy_cpu_slots for host in hosts),
+        "more_tiles": devices > sum(len(tile.hues) for tile in tiles),
+        "busy": sum(count.busy_gpus for count in held),
+        "unfit": sum(count.gpus for count in here if count.unfit),
+        "devices": devices,
+        "slots": sum(count.cpu_slots for count in here),
+        "busy_slots": sum(count.busy_cpu_slots for count in here),
         "queues": queues,
         "running": sum(queue.running for queue in queues),
         "waiting": sum(queue.waiting + queue.queued for queue in queues),
@@ -85,7 +93,7 @@ async def show(ask: PageRequest) -> Page:
         "parts": parts,
         "jobs": jobs,
         "failed": lately,
-        "has_hosts": bool(hosts),
+        "has_hosts": bool(here),
     }
     return Page(
         template="now.html", title="Now", values=values, needed=len(needs),
@@ -115,10 +123,10 @@ class NeedCounts:
 
 async def _count_needs(ask: PageRequest) -> int:
     reader = ask.reader
-    hosts, pools, queues, others = await together(
-        reader.hosts(), reader.pools(), reader.queues(), _read_needs(ask)
+    troubled, pools, queues, others = await together(
+        reader.hosts(trouble=True), reader.pools(), reader.queues(), _read_needs(ask)
     )
-    return len(_list_needs(hosts, pools, queues, others))
+    return len(_list_needs(troubled, pools, queues, others))
 
 
 def _list_needs(

@@ -82,17 +82,30 @@ def draw_parts(row: ReportRow) -> list[LedgerPart]:
     return parts
 
 
+_MEASURES = {
+    ("gpu", "hour"): "GPUs",
+    ("gpu", "day"): "GPU-hours",
+    ("cpu", "hour"): "CPU slots",
+    ("cpu", "day"): "Slot-hours",
+}
+"""(unit, step) → what the history of a report counts."""
+
+
 async def show(ask: PageRequest) -> Page:
     """Make the page. Raises NotFound."""
     field, unit = ask.query.get("by", "project"), ask.query.get("unit", "gpu")
-    span = ask.query.get("last") or await find_span(ask, "cpu" if unit == "cpu" else "gpu")
-    if span not in SPANS or field not in FIELDS or unit not in ("gpu", "cpu"):
+    span = ask.query.get("last", "")
+    if span not in ("", *SPANS) or field not in FIELDS or unit not in ("gpu", "cpu"):
         raise NotFound(f"there is no report of the last {span[:16]} by {field[:32]}")
-    report, idle, plot = await together(
+    if span:
+        history = await read_history(ask, span, unit)
+    else:
+        span, history = await find_span(ask, unit)
+    report, idle = await together(
         ask.reader.report(since=ask.now - SPANS[span], by=(field,), unit=unit),
         ask.reader.idle_jobs(),
-        read_history(ask, span, unit),
     )
+    step = "hour" if _STEPS[span][0] < timedelta(days=1) else "day"
     values = {
         "report": report,
         "parts": draw_parts(report.total),
@@ -103,43 +116,55 @@ async def show(ask: PageRequest) -> Page:
         "field": field,
         "fields": FIELDS,
         "unit": unit,
-        "plot": plot,
-        "step": "hour" if _STEPS[span][0] < timedelta(days=1) else "day",
+        "plot": draw_history(ask, span, history),
+        "step": step,
+        "measure": _MEASURES[unit, step],
         "hues": {name.value.replace("_", " "): find_name_hue(name) for name in LedgerName},
     }
     return Page(template="report.html", title="Report", values=values)
 
 
-async def find_span(ask: PageRequest, unit: str) -> str:
+async def find_span(ask: PageRequest, unit: str) -> tuple[str, HoursReport]:
     """Return the span in which the hours of jobs are: a week, but a day where a week has no more than
-    that, and a month where a week has none."""
-    totals = await together(
-        *(ask.reader.report(since=ask.now - SPANS[each], unit=unit, limit=1) for each in SPANS)
-    )
-    day, week, month = (each.total.hours for each in totals)
-    if not week:
-        return "30d" if month else "24h"
-    return "24h" if day >= week * (1 - 1e-9) else "7d"
+    that, and a month where a week has none; and a history that covers the span."""
+    week = await read_history(ask, "7d", unit)
+    if not week.total.hours:
+        month = await read_history(ask, "30d", unit)
+        return ("30d", month) if month.total.hours else ("24h", week)
+    begin = _begin_history(ask, "24h")
+    earlier = any(row.hours for row in week.rows if datetime.fromisoformat(row.key[0]) < begin)
+    return "7d" if earlier else "24h", week
 
 
-async def read_history(ask: PageRequest, span: str, unit: str) -> StackedPlot | None:
-    """Return the hours of a span as columns over time; None where there were none."""
+def _begin_history(ask: PageRequest, span: str) -> datetime:
+    """Return the start of the first column of a span's history."""
     step, count = _STEPS[span]
     length = step.total_seconds()
     last = datetime.fromtimestamp(ask.now.timestamp() // length * length, UTC)  # as the ledger cuts
-    begin = last - (count - 1) * step
-    told = "day" if step >= timedelta(days=1) else "hour"
-    report = await ask.reader.report(
-        since=begin, by=("time",), step=told, unit=unit, limit=MAX_LINES
-    )
-    found = {}
-    for row in report.rows:
+    return last - (count - 1) * step
+
+
+async def read_history(ask: PageRequest, span: str, unit: str) -> HoursReport:
+    """Return the hours of a span by its columns."""
+    step = "day" if _STEPS[span][0] >= timedelta(days=1) else "hour"
+    begin = _begin_history(ask, span)
+    return await ask.reader.report(since=begin, by=("time",), step=step, unit=unit, limit=MAX_LINES)
+
+
+def draw_history(ask: PageRequest, span: str, history: HoursReport) -> StackedPlot | None:
+    """Return the hours of a span as columns over time; None where there were none."""
+    (step, count), begin, found = _STEPS[span], _begin_history(ask, span), {}
+    for row in history.rows:
+        at = datetime.fromisoformat(row.key[0])
+        if at < begin:
+            continue
         hours = Counter(row.by_name)
         hours.update(row.idle_hours)
         values = {name.replace("_", " "): each for name, each in hours.items()}
-        found[datetime.fromisoformat(row.key[0])] = values, row.goodput
+        found[at] = values, row.goodput
     if not found:
         return None
+    last = begin + (count - 1) * step
     count = min(count, max(LEAST_COLUMNS, 1 + round((last - min(found)) / step)))
     begin = last - (count - 1) * step
     return stack(begin, step, count, found, [name.value.replace("_", " ") for name in _ORDER])

@@ -1,7 +1,6 @@
 """An operation as a value."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Literal
 
@@ -35,8 +34,7 @@ class PageOf:
         self.item = item
 
 
-@dataclass(frozen=True)
-class Operation:
+class Operation(msgspec.Struct, frozen=True):
     """One method of one path.
 
     summary: one sentence. query: the struct whose fields are the query's parameters. body: the type
@@ -57,11 +55,11 @@ class Operation:
     raw: bool = False
     optional_body: bool = False
     owned: Owned | None = None
-    answers: Mapping[int, Any] = field(default_factory=dict)
+    answers: Mapping[int, Any] = {}
     media: tuple[str, ...] = ("application/json",)
     media_in: tuple[str, ...] = ("application/msgpack",)
     socket: bool = False
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = {}
     repeatable: bool = True
 
     @property

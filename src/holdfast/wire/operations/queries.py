@@ -201,9 +201,13 @@ class ProjectsQuery(Query, frozen=True, kw_only=True):
 
 class HostsQuery(Query, frozen=True, kw_only=True):
     """dead: "1" to list only hosts flagged dead. all: "1" to list terminated ones too. match: a part
-    of the name in any case, or the beginning of the id. limit: the most hosts to list; absent: all."""
+    of the name in any case, or the beginning of the id. trouble: "1" to list only hosts that do not
+    simply serve: flagged dead, in a state other than active, or with a part that does not work. gpus:
+    "1" to list only hosts with GPUs. limit: the most hosts to list; absent: all."""
 
     dead: Flag = "0"
+    trouble: Flag = "0"
+    gpus: Flag = "0"
     all: Flag = "0"
     match: Annotated[str, Meta(min_length=1, max_length=128)] | None = None
     limit: Limit | None = None

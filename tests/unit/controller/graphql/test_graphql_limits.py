@@ -35,6 +35,7 @@ from holdfast.controller.graphql.schema import load_schema
 from holdfast.controller.runtime.context import Controller
 from holdfast.core.ids import make_id
 from holdfast.store.postgres.store import PostgresStore
+from tests.simulated.blobs import MemoryBlobs
 from tests.store.pg_fixture import PgServer
 from tests.store.rig import Rig, fails
 from tests.unit.controller.graphql.rest import make_api
@@ -155,7 +156,7 @@ class Answering:
         self.runner.run(fill(store))
 
     def answer(self, query: str, limits: Limits) -> Any:
-        controller = Controller(self.store)
+        controller = Controller(self.store, blobs=MemoryBlobs())
         service = Service(controller, PREPARED, limits)
         asked = service.answer(GraphqlRequest(query=query), make_api(controller))
         return self.runner.run(asked)

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from holdfast.core.fleet.actions import CycleActions, CycleSummary
+from holdfast.core.gpus import Gpu
 from holdfast.errors import Unavailable
 from holdfast.web.page import make_request
-from holdfast.web.pages import find, jobs, now
+from holdfast.web.pages import find, hosts, jobs, now
 from holdfast.web.pages.job import output
 from holdfast.web.pages.operate.pools import join_alike
 from holdfast.web.reader import ApiReader
@@ -195,6 +196,26 @@ async def test_all_hosts_that_match_are_sent_with_the_acts_that_they_take(
     assert "filters nothing" in answer.json()["detail"]
 
 
+async def test_the_first_hosts_shown_are_those_in_trouble_and_all_are_counted(
+    served: Served, agent: FakeAgent, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hosts, "SHOWN_HOSTS", 2)
+    monkeypatch.setattr(now, "SHOWN_TILES", 1)
+    for name in ("h2", "h3", "h4"):
+        await FakeAgent(served, name, gpus=[Gpu(index=0)]).register()
+    await served.call("POST", "/v1/hosts/h4/quarantine", json={"reason": "cables"})
+    page = (await browser.send("GET", "/hosts")).text
+    assert re.findall(r'<a href="/hosts/(h\d)">', page) == ["h4", "h1"]
+    for told in ("All 4<", "Active 3<", "Quarantined 1<", "1–2 of 4 "):
+        assert told in page
+    page = (await browser.send("GET", "/hosts", params={"page": "2"})).text
+    assert re.findall(r'<a href="/hosts/(h\d)">', page) == ["h2", "h3"]
+    page = (await browser.send("GET", "/")).text
+    assert re.findall(r'<a href="/hosts/(h\d)" title', page) == ["h2", "h4"]
+    for told in ("0 of 3<", "1 unfit", "0 of 16<", "These are 2 of the hosts"):
+        assert told in page
+
+
 async def test_fixed_files_are_small_and_kept(browser: Browser) -> None:
     page = (await browser.send("GET", "/jobs")).text
     files = re.findall(r'(?:src|href)="(/static/[^"]+)"', page)
@@ -213,7 +234,7 @@ def test_cycles_that_did_the_same_one_after_the_other_are_one_row() -> None:
         return CycleSummary(
             timestamp=at - timedelta(seconds=seconds),
             pool="p",
-            actions=CycleActions(workers_spawned=spawned),
+            actions=CycleActions(hosts_rented=spawned),
             reasons=(reason,),
         )
 

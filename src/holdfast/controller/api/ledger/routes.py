@@ -22,7 +22,7 @@ async def get_ledger(call: ApiCall) -> Response:
     if since >= until:
         raise ValidationError("the ledger's time has to begin before it ends", field="since")
     where = dict(text.split("=", 1) for text in query.where)
-    since, until = await call.store.ledger.read_counted(since, until)
+    since, until, kept = await call.store.ledger.read_counted(since, until)
     sums = await call.store.ledger.read_sums(
         since,
         until,
@@ -31,6 +31,7 @@ async def get_ledger(call: ApiCall) -> Response:
         unit=query.unit,
         step=query.step,
         zone=None if query.zone == "UTC" else read_zone(query.zone, "zone"),
+        kept=kept,
     )
     view = LedgerView(since=since, until=until, unit=query.unit, by=query.by, sums=sums)
     return answer_json(view)

@@ -11,6 +11,7 @@ from holdfast.core.ledger.spans import Kept, TimePart, find_parts, list_days, wi
 from holdfast.core.ledger.values import (
     FIELDS,
     LABEL,
+    LOSSES,
     JobLosses,
     LedgerName,
     LedgerSum,
@@ -19,16 +20,8 @@ from holdfast.core.ledger.values import (
     Unit,
 )
 from holdfast.errors import ValidationError
-from holdfast.store.postgres.connection.ports import OnSession, reads
+from holdfast.store.postgres.connection.parts import OnSession, reads
 from holdfast.store.postgres.connection.session import Tx
-
-_LOSSES = (
-    LedgerName.LOST,
-    LedgerName.STALLED,
-    LedgerName.CHECKPOINTING,
-    LedgerName.WAITING,
-    LedgerName.IDLE,
-)
 
 
 class LedgerReads(OnSession):
@@ -47,13 +40,15 @@ class LedgerReads(OnSession):
         step: Step = "hour",
         zone: ZoneInfo | None = None,
         cuts: Sequence[datetime] = (),
+        kept: Kept | None = None,
     ) -> list[LedgerSum]:
         """Return the sums of `[since, until)` for each value of the fields `by`, ordered by key.
 
         by: of job, owner, project, queue, pool, host, label:KEY and time. filters: field → the
         value that it must have. step: with `time`, the length of its stretches. zone: whose days these
         are; None for UTC. cuts: instants in order; with any, each key ends with the number of cuts
-        before its time, as a text.
+        before its time, as a text. kept: what is kept of a span that `read_counted` returned; None for
+        any other span.
 
         Raises:
             ValidationError: a field that there is not.
@@ -62,7 +57,8 @@ class LedgerReads(OnSession):
         check_fields(by)
         check_fields([field for field in given if field != "time"])
         timed = "time" in by
-        since, until, kept = await self._find_span(tx, since, until)
+        if kept is None:
+            since, until, kept = await self._find_span(tx, since, until)
         days = list_days(since, until, zone) if timed and step == "day" and zone else []
         edges = sorted({*days[1:], *(cut for cut in cuts if since < cut < until)})
         longest: Step = step if timed and not days else "hour" if days else "day"
@@ -97,12 +93,14 @@ class LedgerReads(OnSession):
     @reads
     async def read_counted(
         self, tx: Tx, since: datetime, until: datetime
-    ) -> tuple[datetime, datetime]:
+    ) -> tuple[datetime, datetime, Kept]:
         """Return the span that is counted for `[since, until)`: up to the last minute that is closed,
-        and of whole minutes, or of the hours or days that are left of an older time. A span of which
-        no minute is closed is returned as it was given."""
+        and of whole minutes, or of the hours or days that are left of an older time; and what is kept
+        of it. A span of which no minute is closed is returned as it was given, with nothing kept."""
         begin, end, kept = await self._find_span(tx, since, until)
-        return widen_span(begin, end, kept) if begin < end else (since, until)
+        if begin >= end:
+            return since, until, kept
+        return *widen_span(begin, end, kept), kept
 
     @reads
     async def read_losses(
@@ -113,15 +111,18 @@ class LedgerReads(OnSession):
         *,
         filters: Mapping[str, str] | None = None,
         unit: Unit = "gpu",
+        kept: Kept | None = None,
     ) -> list[JobLosses]:
         """Return what each job lost of its GPUs, or CPU slots, in `[since, until)`, the jobs with the
-        largest loss first. Raises ValidationError."""
+        largest loss first. kept: as in `read_sums`. Raises ValidationError."""
         given = dict(filters or {})
         check_fields(list(given))
+        if kept is None:
+            since, until, kept = await self._find_span(tx, since, until)
         rows = await tx.rows(
             "read_ledger_losses",
-            **_split(find_parts(*await self._find_span(tx, since, until))),
-            names=[str(name) for name in _LOSSES],
+            **_split(find_parts(since, until, kept)),
+            names=[str(name) for name in LOSSES],
             unit=unit,
             fields=list(given),
             values=list(given.values()),
@@ -129,7 +130,7 @@ class LedgerReads(OnSession):
         jobs: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for row in rows:
             jobs[row["job_id"]].append(row)
-        saves = await tx.rows("read_save_distances", jobs=list(jobs))
+        saves = await tx.rows("read_save_distances", jobs=list(jobs)) if jobs else []
         seconds = {row["job_id"]: row["seconds"] for row in saves}
         found = [_make_losses(mine, seconds.get(job_id)) for job_id, mine in jobs.items()]
         return sorted(found, key=lambda each: -sum(lost.lost_ms for lost in each.lost))

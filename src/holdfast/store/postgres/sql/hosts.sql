@@ -109,6 +109,8 @@ left join devices d on d.host_id = h.id
 where (%(ids)s::text[] is null or h.id = any(%(ids)s))
   and (%(include_terminated)s or h.state <> 'terminated')
   and (not %(dead)s or b.flagged_dead_at is not null)
+  and (not %(trouble)s or h.state <> 'active' or b.flagged_dead_at is not null or h.faults <> '[]')
+  and (not %(gpus)s or h.gpus <> '[]')
   and (%(part)s::text is null or position(lower(%(part)s) in lower(h.name)) > 0 or starts_with(h.id, lower(%(part)s)))
 order by h.name, h.id
 limit %(limit)s;
@@ -275,7 +277,13 @@ order by i.pool, i.host_id;
 
 -- ---- Upkeep.
 
--- name: gauge_hosts
-select h.state, count(*), count(*) filter (where b.flagged_dead_at is not null and h.state <> 'terminated') as dead,
-       sum(h.cpu_slots)::bigint as cpu_slots, sum(jsonb_array_length(h.gpus))::bigint as gpus
-from hosts h join heartbeats b on b.host_id = h.id group by h.state;
+-- name: count_hosts
+with busy as (
+  select t.host_id, sum(t.cpu_slots) as cpu_slots, sum(cardinality(t.devices)) as gpus
+  from tasks t where t.state in ('reserved', 'running', 'preempting') group by t.host_id
+)
+select h.state, b.flagged_dead_at is not null as dead, count(*) as hosts, sum(h.cpu_slots)::bigint as cpu_slots,
+       coalesce(sum(u.cpu_slots), 0)::bigint as busy_cpu_slots, sum(jsonb_array_length(h.gpus))::bigint as gpus,
+       coalesce(sum(u.gpus), 0)::bigint as busy_gpus
+from hosts h join heartbeats b on b.host_id = h.id left join busy u on u.host_id = h.id
+group by 1, 2 order by 1, 2;

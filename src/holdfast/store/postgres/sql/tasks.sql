@@ -209,8 +209,8 @@ returning t.job_id, t.rank, t.epoch, t.attempt, t.host_id, t.devices, t.lease_tt
 -- name: claim_tasks
 -- Writes the places kept for ranks of gangs, and returns the gangs whose last rank has one now: only those are
 -- loaded, to open their barrier, because hundreds of syncs claim one large gang and none of them may cost as much as
--- the whole gang. The jobs' locks are held, so that of two last claims the second sees the first. Must equal
--- `runs.claim_task`.
+-- the whole gang. The jobs' locks are held, so that of two last claims the second sees the first.
+-- tests/store/test_agreement.py holds this to `runs.claim_task`, by which the model claims, and which opens the barrier here too.
 with given as (
   select * from unnest(%(jobs)s::text[], %(ranks)s::integer[], %(epochs)s::bigint[], %(hosts)s::text[],
                        %(incarnations)s::text[], %(ports)s::integer[])
@@ -393,11 +393,6 @@ group by t.queue, t.gpus, t.cpu_slots, t.memory_bytes, coalesce(j.spec->'host_la
 order by t.queue, t.gpus, t.cpu_slots, t.memory_bytes, 6;
 
 -- ---- Upkeep.
-
--- name: gauge_busy
-select coalesce(sum(cpu_slots), 0)::bigint as slots,
-       coalesce(sum(cardinality(devices)), 0)::bigint as gpus
-from tasks where state in ('reserved', 'running', 'preempting');
 
 -- name: settle_leases
 -- A lease in force cannot end later than its TTL from now.
