@@ -20,7 +20,7 @@ Made from the code (`python -m tests.reference.graphql`). How to use it: [graphq
 {limits}
 
 Cost: each value in the answer is one unit, whether it turns out to be there or not; values of these types are more:
-{weights}.
+{weights}; a page costs 20.
 
 ## Schema
 
@@ -39,7 +39,7 @@ def render_page() -> str:
         "fields and fragments, unfolded": str(limits.fields),
         "fields within fields": f"{limits.depth}; {limits.schema_depth} for introspection",
         "items of a page (`first`, `last`)": str(MAX_PAGE),
-        "cost": f"{limits.cost} units",
+        "cost": f"{limits.cost} units; {limits.schema_cost} for introspection",
         "JSON values in its answer": f"{limits.answer_bytes // (1024 * 1024)} MiB",
         "time": f"{limits.seconds:g} s",
         "queries worked on at once, on each controller": f"{limits.at_once}; others wait, within "

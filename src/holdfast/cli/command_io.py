@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
+from holdfast.cli.options import describe_options
 from holdfast.cli.output import note, print_line, print_text
 from holdfast.cli.waiting import WaitingNotice
 from holdfast.errors import ValidationError
@@ -95,18 +96,21 @@ def read_token_file(path: str) -> str:
 
 
 def prints(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the option of a command that calls no controller; its first argument is a `CommandIO`."""
+    """Add the options of a command that calls no controller: its own (`cli.options`), and --json. Its
+    first argument is a `CommandIO`."""
 
     @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     @functools.wraps(function)
     def command(*args: Any, as_json: bool, **options: Any) -> Any:
         return function(CommandIO(as_json), *args, **options)
 
-    return command
+    return describe_options(command)
 
 
 def talks(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options of a command that calls a controller; its first argument is a `CommandIO`."""
+    """Add the options of a command that calls a controller: its own (`cli.options`), and those of all
+    such commands. Its first argument is a `CommandIO`."""
+    inner = vars(function).pop("__click_params__", [])
 
     @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     @click.option(
@@ -137,4 +141,5 @@ def talks(function: Callable[..., Any]) -> Callable[..., Any]:
         finally:
             io.waiting.close()
 
-    return command
+    vars(command)["__click_params__"] += inner
+    return describe_options(command)

@@ -15,14 +15,15 @@ import msgspec
 from holdfast.cli.code.workdir import CODE_OPTIONS, UNSENT, send_workdir, take_workdir
 from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.jobs import remember_job
-from holdfast.cli.jobs.flags import DATA_OPTIONS, PLACE_OPTIONS, POLICY_OPTIONS, WATCH_OPTIONS
-from holdfast.cli.jobs.submit import (
+from holdfast.cli.jobs.flags import (
     ABOUT_OPTIONS,
-    NEED_OPTIONS,
+    DATA_OPTIONS,
+    PLACE_OPTIONS,
+    POLICY_OPTIONS,
     START_OPTIONS,
-    name_parents,
-    read_spec,
+    WATCH_OPTIONS,
 )
+from holdfast.cli.jobs.submit import NEED_OPTIONS, name_parents, read_spec
 from holdfast.cli.options import COUNT, POSITIVE, add_options
 from holdfast.cli.output import note
 from holdfast.errors import ValidationError
@@ -32,22 +33,6 @@ if TYPE_CHECKING:
     from holdfast.client.locate import ControllerPlace
     from holdfast.core.records import JobRecord
     from holdfast.core.spec import JobSpec
-
-_OPTIONS = (
-    *ABOUT_OPTIONS,
-    *NEED_OPTIONS,
-    *PLACE_OPTIONS,
-    *WATCH_OPTIONS,
-    *POLICY_OPTIONS,
-    *CODE_OPTIONS,
-    *DATA_OPTIONS,
-    *START_OPTIONS,
-)
-# The options of `submit` that a supervised job does not have.
-_ABSENT: dict[str, Any] = {
-    **dict.fromkeys(("file", "shell", "image", "runtime", "pull", "pull_timeout")),
-    "volumes": (),
-}
 
 
 def _check_listen(
@@ -75,15 +60,23 @@ def _check_listen(
 @click.option(
     "--python", metavar="CMD", help="The hosts' Python with Holdfast. [default: this one]"
 )
-@click.option("--follow", "-f", is_flag=True, help="Show the output, exit with its code.")
 @click.option(
     "--metrics-port",
     metavar="[ADDRESS:]PORT",
     callback=_check_listen,
     help="Serve the supervisor's metrics on the script's host. [default address: loopback]",
 )
-@add_options(*_OPTIONS)
 @talks
+@add_options(
+    ABOUT_OPTIONS,
+    *NEED_OPTIONS,
+    PLACE_OPTIONS,
+    WATCH_OPTIONS,
+    *POLICY_OPTIONS,
+    *CODE_OPTIONS,
+    DATA_OPTIONS,
+    START_OPTIONS,
+)
 def supervise(
     io: CommandIO, script: str, args: Sequence[str], follow: bool, **options: Any
 ) -> None:
@@ -108,6 +101,8 @@ def supervise(
     Exit codes: as `holdfast submit`. With -f the script's own, 75 to 79 when a
     watchdog ended the job, 128 + n for signal n, 1 for a failure without a code,
     130 after Ctrl-C, which cancels it.
+
+    follow (--follow, -f): Show the output, exit with its code.
     """
     with io.client() as client:
         given = name_parents(client, options)
@@ -155,7 +150,7 @@ def make_spec(
     python = options["python"] or sys.executable
     member = [python, "-P", "-m", "holdfast.supervisor.member", str(options["gpus_per_host"])]
     given = {
-        **_ABSENT, **options, "gpus": options["gpus_per_host"], "tasks": options["hosts"], "placement": "spread",
+        **options, "gpus": options["gpus_per_host"], "tasks": options["hosts"], "placement": "spread",
         "on_partial": "restart", "python": None, "name": options["name"] or Path(script).name,
         "command": [*member, options["metrics_port"] or "", python, script, *args],
     }  # fmt: skip

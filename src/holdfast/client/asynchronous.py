@@ -3,7 +3,6 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
@@ -12,7 +11,7 @@ from holdfast.client.download import receive
 from holdfast.client.follow import Follow, ReconnectDelays
 from holdfast.client.locate import locate
 from holdfast.client.methods.every import EveryMethod
-from holdfast.client.rest import PageCall, RestCall
+from holdfast.client.rest import RestCall
 from holdfast.client.scripts import Awaited, FetchFile, SendFile, Sleep, Step, UseCaller
 from holdfast.client.sse import EventStreamReader, ServerEvent
 from holdfast.client.transport import (
@@ -30,13 +29,10 @@ from holdfast.http.asynchronous import AsyncHttp
 from holdfast.http.courier import HttpRequest
 
 if TYPE_CHECKING:
-    from holdfast.client.data.copy import CopyProgress
     from holdfast.client.sessions.asynchronous import AsyncTaskSession
-    from holdfast.client.sessions.forward import PortForward
     from holdfast.wire.sessions.messages import Kind
 
 T = TypeVar("T")
-LINGER_SECONDS = 600.0  # as long as hosts keep a session whose user is gone
 
 
 class AsyncRestConnection(Awaited):
@@ -64,12 +60,7 @@ class AsyncRestConnection(Awaited):
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -91,7 +82,7 @@ class AsyncRestConnection(Awaited):
         session: str = "",
         watch: bool = False,
         on_lost: Callable[[str], None] = lambda sentence: None,
-        linger_seconds: float = LINGER_SECONDS,
+        linger_seconds: float = 600.0,
     ) -> "AsyncTaskSession":
         """Open a session in a running task, and return it once it has begun.
 
@@ -113,59 +104,6 @@ class AsyncRestConnection(Awaited):
             TaskSession, self.place, job_id, asked, on_lost=on_lost, linger_seconds=linger_seconds
         )
         return AsyncTaskSession(opened)
-
-    async def copy_from(
-        self, job_id: str, paths: Sequence[str], to: str, *, rank: int = 0
-    ) -> "CopyProgress":
-        """Copy files and folders of a running task below `to`, as `holdfast cp JOB:PATH… TO` does,
-        in a thread. Raises HoldfastError, OSError; the same call then goes on."""
-        from holdfast.client.synchronous import Client
-
-        url = ",".join(self.place.urls or (self.place.url,))
-        with Client(url, self.place.token, ca_file=self.place.ca_file) as client:
-            return await asyncio.to_thread(client.copy_from, job_id, paths, to, rank=rank)
-
-    async def copy_to(
-        self, job_id: str, paths: Sequence[str], to: str = "", *, rank: int = 0
-    ) -> "CopyProgress":
-        """Copy files and folders of this machine to a running task, as `holdfast cp PATH… JOB:TO`
-        does, in a thread. Raises HoldfastError, OSError; the same call then goes on."""
-        from holdfast.client.synchronous import Client
-
-        url = ",".join(self.place.urls or (self.place.url,))
-        with Client(url, self.place.token, ca_file=self.place.ca_file) as client:
-            return await asyncio.to_thread(client.copy_to, job_id, paths, to, rank=rank)
-
-    async def forward_port(
-        self,
-        job_id: str,
-        port: int,
-        *,
-        local_port: int | None = 0,
-        address: str = "127.0.0.1",
-        rank: int = 0,
-        on_refused: Callable[[str], None] = lambda sentence: None,
-        on_notice: Callable[[str], None] = lambda sentence: None,
-    ) -> "PortForward":
-        """Listen here, and carry each connection to a port on which a process of a running task
-        listens, until the forward is closed or the job ends.
-
-        local_port: the port here; 0 for any free one, None for the same number. on_refused: called
-        with a sentence for each connection that could not be made. Raises OSError where the port
-        here is taken.
-        """
-        from holdfast.client.sessions.forward import PortForward
-
-        return PortForward(
-            self.place,
-            job_id,
-            port,
-            local_port=local_port,
-            address=address,
-            rank=rank,
-            on_refused=on_refused,
-            on_notice=on_notice,
-        )
 
     async def call(self, call: RestCall[T]) -> T:
         """Send one call, again where that is harmless, and return its answer."""
@@ -217,20 +155,6 @@ class AsyncRestConnection(Awaited):
     async def _upload(self, given: SendFile) -> bytes:
         request = file_request(given.path, given.query, given.file, self._timeout_seconds)
         return await self._ask(request)
-
-    async def each(self, source: PageCall[T] | Follow[T]) -> AsyncIterator[T]:
-        """Yield every item; a page is fetched when its first item is asked for."""
-        if isinstance(source, Follow):
-            async for item in self._follow(source):
-                yield item
-            return
-        while True:
-            page = await self.call(source)
-            for item in page.items:
-                yield item
-            if page.next is None:
-                return
-            source = source.at(page.next)
 
     async def _stream(
         self, call: RestCall[Any], headers: Mapping[str, str]

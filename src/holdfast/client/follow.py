@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.client.late import LateModule
+from holdfast.client.late import on_jobs, wire
 from holdfast.client.rest import RestCall, path_to, query_of, read_nothing, read_problem
 from holdfast.client.sse import ServerEvent
 from holdfast.core.records import EventRecord, JobRecord
@@ -27,13 +27,6 @@ from holdfast.errors import (
     ValidationError,
 )
 from holdfast.wire.logs.lines import LogLine
-
-if TYPE_CHECKING:
-    from holdfast.wire import api as wire
-    from holdfast.wire.operations.work import jobs as on_jobs
-else:
-    wire = LateModule("holdfast.wire.api")
-    on_jobs = LateModule("holdfast.wire.operations.work.jobs")
 
 T = TypeVar("T")
 Taken = TypeVar("Taken", covariant=True)

@@ -112,6 +112,28 @@ class Awaited:
             except HoldfastError as error:
                 go_on = partial(script.throw, error)
 
+    async def each(self, source: PageCall[T] | Follow[T]) -> AsyncIterator[T]:
+        """Yield every item of a list, whose pages are fetched when they are needed, or of a stream."""
+        if isinstance(source, Follow):
+            async for item in self._follow(source):
+                yield item
+            return
+        while True:
+            page = await self.call(source)
+            for item in page.items:
+                yield item
+            if page.next is None:
+                return
+            source = source.at(page.next)
+
+    async def call(self, call: RestCall[T]) -> T:
+        """Make one call and return its answer."""
+        raise NotImplementedError
+
+    def _follow(self, stream: Follow[T]) -> AsyncIterator[T]:
+        """Yield the items that the follower finds in its stream."""
+        raise NotImplementedError
+
     async def _do(self, step: Step) -> Any:
         """Do one step of a script, and return the step's result for the script."""
         raise NotImplementedError

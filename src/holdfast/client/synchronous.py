@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
@@ -36,13 +35,10 @@ from holdfast.http.blocking import BlockingHttp, BlockingReply
 from holdfast.http.courier import HttpRequest
 
 if TYPE_CHECKING:
-    from holdfast.client.data.copy import CopyProgress
-    from holdfast.client.sessions.forward import PortForward
     from holdfast.client.sessions.session import TaskSession
     from holdfast.wire.sessions.messages import Kind
 
 T = TypeVar("T")
-LINGER_SECONDS = 600.0  # as long as hosts keep a session whose user is gone
 
 
 class RestConnection(Blocking):
@@ -72,12 +68,7 @@ class RestConnection(Blocking):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -99,7 +90,7 @@ class RestConnection(Blocking):
         session: str = "",
         watch: bool = False,
         on_lost: Callable[[str], None] = lambda sentence: None,
-        linger_seconds: float = LINGER_SECONDS,
+        linger_seconds: float = 600.0,
     ) -> TaskSession:
         """Open a session in a running task, and return it once it has begun.
 
@@ -117,57 +108,6 @@ class RestConnection(Blocking):
         )  # fmt: skip
         return TaskSession(
             self.place, job_id, asked, on_lost=on_lost, linger_seconds=linger_seconds
-        )
-
-    def copy_from(
-        self, job_id: str, paths: Sequence[str], to: str, *, rank: int = 0
-    ) -> CopyProgress:
-        """Copy files and folders of a running task below `to`, as `holdfast cp JOB:PATH… TO` does.
-        Raises HoldfastError, OSError; the same call then goes on."""
-        from holdfast.client.data.copy import Copier
-        from holdfast.client.data.session_pipe import CopySessions
-
-        return Copier(CopySessions(self, job_id, rank, ["cp", *paths]).open).fetch(paths, to)
-
-    def copy_to(
-        self, job_id: str, paths: Sequence[str], to: str = "", *, rank: int = 0
-    ) -> CopyProgress:
-        """Copy files and folders of this machine to a running task, as `holdfast cp PATH… JOB:TO`
-        does. Raises HoldfastError, OSError; the same call then goes on."""
-        from holdfast.client.data.copy import Copier
-        from holdfast.client.data.session_pipe import CopySessions
-
-        return Copier(CopySessions(self, job_id, rank, ["cp", *paths]).open).send(paths, to)
-
-    def forward_port(
-        self,
-        job_id: str,
-        port: int,
-        *,
-        local_port: int | None = 0,
-        address: str = "127.0.0.1",
-        rank: int = 0,
-        on_refused: Callable[[str], None] = lambda sentence: None,
-        on_notice: Callable[[str], None] = lambda sentence: None,
-    ) -> PortForward:
-        """Listen here, and carry each connection to a port on which a process of a running task
-        listens, until the forward is closed or the job ends.
-
-        local_port: the port here; 0 for any free one, None for the same number. on_refused: called
-        with a sentence for each connection that could not be made; on_notice: with one for the
-        user. Raises OSError where the port here is taken.
-        """
-        from holdfast.client.sessions.forward import PortForward
-
-        return PortForward(
-            self.place,
-            job_id,
-            port,
-            local_port=local_port,
-            address=address,
-            rank=rank,
-            on_refused=on_refused,
-            on_notice=on_notice,
         )
 
     def call(self, call: RestCall[T]) -> T:

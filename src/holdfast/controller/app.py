@@ -125,7 +125,7 @@ class App:
         try:
             node, params = self._router.find(scope["raw_path"].decode("latin-1"))
             route = node.path
-            scope["path_params"] = params
+            scope.update(path_params=params, app=self)
             response = await self._answer(node, method, scope, receive)
         except Gone:
             return

@@ -55,7 +55,18 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
 class RetryFields(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """The part of a policy that one job sets itself; the layers below decide a field left out."""
+    """The part of a policy that one job sets itself; the layers below decide a field left out.
+
+    max_retries: Retries after the first attempt; 0 is none.
+    retry_delay: The delay of the first retry, as 30s. [default: 60s]
+    backoff: Whether the delay grows.
+    backoff_multiplier: The factor of an exponential delay at each retry.
+    max_retry_delay: The longest delay; off leaves the ceiling of 24h.
+    jitter: Their spread.
+    jitter_ratio: The largest jitter, as a part of the delay.
+    eligible_causes: Retry only after these; also failures, infra, watchdog, system, all, none.
+        Repeatable.
+    """
 
     max_retries: Count | UnsetType = UNSET
     retry_delay: Delay | UnsetType = UNSET

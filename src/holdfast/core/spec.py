@@ -61,54 +61,94 @@ MAX_STDIN_BYTES = 64 << 20
 class JobSpec(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """A job as its user wrote it.
+    """A job as its user wrote it. The last paragraph has the sentences that the command line shows.
 
-    argv: the program and its arguments, run without a shell; or shell: a line for `/bin/sh -c`.
-    env: variables added to the agent's clean environment. secrets: variables that are stored apart
-    and never shown. stdin: the SHA-256 of a value (`PUT /v1/values/…`) that every task of every
-    attempt reads as its standard input; without one the input is empty.
-    code: the folder, or the commit, that is laid into the work folder before each attempt. setup: a
-    line for `/bin/sh` that makes the Python environment, once per host for all jobs of the project
-    with this line, this `python` and these `setup_files`, if they find the same in all files that
-    it read. python: a version, as 3.12. setup_seconds: how long that may take.
-    tasks: number of ranks that run together; more than one is a gang.
-    gpus, cpus, memory_bytes: needs of each task. A task with GPUs needs devices, another needs
-    `cpus` slots (default 1).
-    time_limit_seconds … on_corruption: the settings of these names for this job; None
-    inherits, "off" switches a limit off.
-    expected_seconds: how long an attempt is expected to take. Admission plans with it: room is held
-    back for other jobs until then, and a short job may use such room. No job is stopped for it
-    (`core.placement.holds`).
-    retry: fields of the retry policy that this job sets. interactive: it runs once and is never
-    retried by itself. terminal: its input, output and errors are a terminal, which `holdfast attach`
-    shows; such a job is interactive. attended: a person sits at it, so it is interactive, too, and
-    ends where that person leaves it (`idle_timeout_seconds`); a terminal implies that.
-    image: run each task in a container of this image, by podman or docker, whichever the host has,
-    or by `runtime`. pull: when the image is fetched. volumes: "host path:path inside[:ro]".
-    caches, mounts: folders that stay on a host for the jobs of one project, and folders that an
-    agent's configuration lists: NAME, or in a container NAME:/path (`core.data.named`).
-    outputs: files and folders below the job's folder that are kept after each attempt.
-    placement: how a gang is placed: on as few hosts as possible (pack), or first one task on each
-    host (spread). host_labels: labels that its hosts must have, with their values; a value that
-    begins with ! is one that they must not have.
-    supervised: rank 0 runs a policy script and every rank a host manager; a lost rank other than 0
-    is replaced alone (`core.endings.replace`). `holdfast supervise` makes such a job.
-    on_partial: where a failure stops a gang and some tasks were done: fail, or restart them all.
-    fail_on: a regular expression; a task that exits with 0 fails where a line of its output matches.
-    fresh_workdir: each attempt gets an empty folder of its own; otherwise attempts on one host
-    share the job's folder. Without `cwd` a task starts in that folder.
-    preemptible: a job of higher priority may take its place; it is queued again at no charge.
-    preempt_min_run_seconds: how long an attempt runs at least before another job may take its
-    place. notice_seconds: how long it has then to save, before it is killed.
-    start_at: Unix seconds; the job waits until then.
-    parent: the id of the job whose token submitted it; only Holdfast writes it. detached: it is not
-    cancelled with its parent.
-    executor: the family of calls that it runs (`core.calls`). Only Holdfast submits such jobs; they
-    have no program of their own.
-    after: ids of jobs that must end first, each with :ok (the default), :any or :failed behind it
-    (`core.dependencies`).
-    notify: what people are told of it: TARGET or TARGET:KIND,… (`core.webhooks.notices`).
-    idempotency_key: another submission with this key in its project returns the first job.
+    The command is `argv`, the program and its arguments, run without a shell, or `shell`. `env` is
+    added to the agent's clean environment; `secrets` are stored apart and never shown. `stdin` is the
+    SHA-256 of a value (`PUT /v1/values/…`) that every task of every attempt reads as its standard
+    input; without one the input is empty.
+    `code` is the folder, or the commit, that is laid into the work folder before each attempt. The
+    Python environment of `setup` and `python` is made once per host for all jobs of the project with
+    this line, this version and these `setup_files`, if they find the same in all files that it read.
+    `gpus`, `cpus` and `memory_bytes` are needs of each task; more than one task is a gang.
+    The settings of the same names apply where `time_limit_seconds` … `on_corruption` are None; "off"
+    switches a limit off. Admission plans with `expected_seconds`: room is held back for other jobs
+    until then, and a short job may use such room (`core.placement.holds`).
+    A `terminal` is the job's input, output and errors, which `holdfast attach` shows; such a job is
+    interactive. At an `attended` job a person sits, so it is interactive, too, and ends where that
+    person leaves it (`idle_timeout_seconds`); a terminal implies that.
+    `image`: each task runs in a container, by podman or docker, whichever the host has, or by
+    `runtime`. Volumes are "host path:path inside[:ro]"; caches and mounts NAME, or in a container
+    NAME:/path (`core.data.named`). A value of `host_labels` that begins with ! is one that the hosts
+    must not have.
+    A `supervised` job's rank 0 runs a policy script and every rank a host manager; a lost rank other
+    than 0 is replaced alone (`core.endings.replace`). `holdfast supervise` makes such a job.
+    Without `cwd` a task starts in the job's folder, which attempts on one host share, unless
+    `fresh_workdir` is set.
+    `parent`, the id of the job whose token submitted this one, and `executor`, the family of calls
+    that the job runs (`core.calls`), are written by Holdfast alone.
+    `after` names jobs as `core.dependencies` does, `notify` targets as `core.webhooks.notices`.
+
+    shell: A command line for /bin/sh, instead of CMD.
+    name: A name to show. [default: the program's or its script's]
+    queue: The queue. [default: the cluster's first that fits]
+    project: The project that pays. [default: default]
+    priority: 0 to 100, higher first. [default: 50]
+    tasks: Ranks that start and stop together; --gpus, … are for each.
+    gpus: Whole GPUs.
+    cpus: CPU slots; 1 for a job without GPUs.
+    memory_bytes: Memory, as 512M or 4G.
+    labels: A label; repeatable.
+    env: A variable; K alone takes this shell's value.
+    secrets: A variable that is never shown, redacted in logs.
+    setup: Make its Python environment with this shell line, once per host.
+    setup_files: What the environment depends on. [default: requirements*.txt, pyproject.toml,
+        uv.lock, …]
+    python: The environment's Python, as 3.12.
+    cwd: Working folder. [default: this one, for a local controller]
+    fresh_workdir: Start each attempt in an empty folder.
+    fail_on: Fail at exit code 0, too, if a line of output matches.
+    time_limit_seconds: Stop it after 90s, 2h, …; off: never. [default: its queue's or project's, or
+        none]
+    expected_seconds: How long it should take: it may start sooner by it, and is never stopped by
+        it.
+    stall_timeout_seconds: Silence that raises suspicion, or off.
+    silence_limit_seconds: Silence that stops it without evidence, or off.
+    first_beat_timeout_seconds: Time to its first beat, or off. [default: off]
+    grace_seconds: Time between TERM and KILL.
+    stop_tells: Which processes hear a stop first. [default: main]
+    lease_ttl_seconds: How long a silent host runs it, 15s to 1h.
+    watchdog_cap: Watchdog trips after which it is still requeued.
+    no_progress_limit: Fail after N attempts without progress, or off.
+    budget_reset_seconds: Restore all budgets after a run of this length, or off.
+    interactive: Never run it again by itself, whatever ends it.
+    idle_timeout_seconds: With -it: end after so long without a key, traffic and GPU work, or off.
+    image: Run in this image; CMD may be left out.
+    runtime: The runtime. [default: the host's]
+    pull: When to fetch the image.
+    volumes: A shared folder.
+    image_pull_seconds: The longest the image's pull may take.
+    setup_seconds: The longest that may take. [default: 1h]
+    caches: A folder that stays on the host: HOLDFAST_CACHE_NAME, or PATH in a container;
+        repeatable.
+    mounts: A folder that the host's agent offers: HOLDFAST_MOUNT_NAME, or PATH; repeatable.
+    outputs: Keep this file or folder of the job's folder after each attempt, as out/; repeatable.
+    placement: On few hosts, or on many. [default: pack]
+    host_labels: Only hosts with this label.
+    on_partial: After a rank's failure beside a finished rank.
+    preemptible: Let a more important job take its place, at no charge.
+    preempt_min_run_seconds: An attempt runs at least so long before another job may take its place.
+    notice_seconds: How long it has to save when another job takes its place. [default: 60s]
+    start_timeout_seconds: From its reservation until every rank runs.
+    recovery_timeout_seconds: The same after an attempt that ran.
+    on_straggler: When a rank is slow by itself. [default: tell]
+    on_corruption: When ranks' checksums differ. [default: restart]
+    on_standstill: When a step or printed bar stands beside idle hardware. [default: tell]
+    start_at: Not before: +10m, an ISO time or Unix seconds.
+    detached: Inside of a job: go on where that job is cancelled.
+    after: Not before that job has ended ok (or :any, :failed); repeatable.
+    notify: Tell this notice target of its end, a failure, a stall; repeatable.
+    idempotency_key: The same key returns the first job.
     """
 
     argv: Annotated[tuple[EnvValue, ...], Meta(max_length=MAX_ARGV_WORDS)] = ()

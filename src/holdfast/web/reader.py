@@ -44,20 +44,6 @@ class ApiReader(EveryMethod, Awaited):
         assert isinstance(step, RestCall), "a page only reads"
         return await self.call(step)
 
-    async def each(self, source: PageCall[T] | Follow[T]) -> AsyncIterator[T]:
-        """Yield every item of a list, or of a stream until it breaks off."""
-        if isinstance(source, Follow):
-            async for item in self._follow(source):
-                yield item
-            return
-        while True:
-            page = await self.call(source)
-            for item in page.items:
-                yield item
-            if page.next is None:
-                return
-            source = source.at(page.next)
-
     async def _follow(self, stream: Follow[T]) -> AsyncIterator[T]:
         call, headers = stream.follower.request()
         events = EventStreamReader()

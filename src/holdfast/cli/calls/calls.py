@@ -21,7 +21,16 @@ from holdfast.cli.calls.calling import (
 )
 from holdfast.cli.code.workdir import CODE_OPTIONS
 from holdfast.cli.command_io import CommandIO, talks
-from holdfast.cli.options import COUNT, OWNER, POSITIVE, add_options, choose_owner, read_seconds
+from holdfast.cli.options import (
+    COUNT,
+    OWNER,
+    POSITIVE,
+    Count,
+    Positive,
+    add_options,
+    choose_owner,
+    read_seconds,
+)
 from holdfast.cli.output import age, facts, note, print_text, say_state, table, write_stream
 from holdfast.core.ids import ID_PATTERN, ends_id
 from holdfast.core.words import count_of, split_span
@@ -39,13 +48,11 @@ RETRIED_AT_ONCE = 10_000
 
 
 @click.group(invoke_without_command=True)
-@click.option("--project", help="Only this project.")
 @OWNER
-@click.option("--limit", type=POSITIVE, default=20, help="The most to list.")
 @click.pass_context
 @talks
 def calls(
-    io: CommandIO, context: click.Context, project: str | None, limit: int, **whose: Any
+    io: CommandIO, context: click.Context, project: str | None, limit: Positive = 20, **whose: Any
 ) -> None:
     """List calls of Python functions, by the sets they were submitted in, newest first.
 
@@ -55,6 +62,9 @@ def calls(
       holdfast calls show SET
       holdfast calls why SET.3
       holdfast calls call mytasks:double '{"x": 3}'
+
+    project: Only this project.
+    limit: The most to list.
     """
     if context.invoked_subcommand is not None:
         return
@@ -134,7 +144,6 @@ def read_call_name(word: str) -> tuple[str, int | None]:
 
 @calls.command()
 @click.argument("name", metavar="SET[.INDEX]")
-@click.option("--logs", is_flag=True, help="Of one call: what it printed, too.")
 @talks
 def show(io: CommandIO, name: str, logs: bool) -> None:
     """Show a call set, or one call with its result or error.
@@ -143,6 +152,8 @@ def show(io: CommandIO, name: str, logs: bool) -> None:
     Examples:
       holdfast calls show 06ch2v8wq1m4kz7d9x3t
       holdfast calls show 06ch2v8wq1m4kz7d9x3t.17 --logs
+
+    logs: Of one call: what it printed, too.
     """
     word, index = read_call_name(name)
     if logs and index is None:
@@ -236,11 +247,10 @@ def value_text(value: str) -> str:
 
 @calls.command()
 @SET
-@click.option("--first", type=COUNT, default=0, help="From this index on.")
-@click.option("--limit", type=POSITIVE, help="The most to print.")
-@click.option("--failed", is_flag=True, help="Only calls that failed, with their errors.")
 @talks
-def results(io: CommandIO, name: str, first: int, limit: int | None, failed: bool) -> int:
+def results(
+    io: CommandIO, name: str, first: Count = 0, *, limit: Positive | None, failed: bool
+) -> int:
     """Print the results of a set in the order of its calls, a line each, as they come.
 
     The exit code is 1 where a printed call did not succeed.
@@ -249,6 +259,10 @@ def results(io: CommandIO, name: str, first: int, limit: int | None, failed: boo
     Examples:
       holdfast calls results 06ch2v8wq1m4kz7d9x3t
       holdfast calls results @last --failed --json
+
+    first: From this index on.
+    limit: The most to print.
+    failed: Only calls that failed, with their errors.
     """
     bad = 0
     with io.client() as client:
@@ -303,10 +317,8 @@ def result_line(result: CallResult) -> str:
 
 @calls.command()
 @click.argument("names", metavar="SET[.INDEX]...", nargs=-1, required=True)
-@click.option("--reason", default="", help="Kept with each call.")
-@click.option("--hard", is_flag=True, help="End what runs at once, with its executor.")
 @talks
-def cancel(io: CommandIO, names: Sequence[str], reason: str, hard: bool) -> None:
+def cancel(io: CommandIO, names: Sequence[str], reason: str = "", *, hard: bool) -> None:
     """Cancel call sets, or single calls: at once those that wait.
 
     A call that runs is told (`ctx.cancelled`); one that does not end in its grace is ended with its
@@ -316,6 +328,9 @@ def cancel(io: CommandIO, names: Sequence[str], reason: str, hard: bool) -> None
     Examples:
       holdfast calls cancel 06ch2v8wq1m4kz7d9x3t
       holdfast calls cancel 06ch2v8wq1m4kz7d9x3t.17 --hard --reason "wrong input"
+
+    reason: Kept with each call.
+    hard: End what runs at once, with its executor.
     """
     views = []
     with io.client() as client:
@@ -328,7 +343,6 @@ def cancel(io: CommandIO, names: Sequence[str], reason: str, hard: bool) -> None
 
 @calls.command()
 @click.argument("name", metavar="SET[.INDEX]")
-@click.option("--failed", is_flag=True, help="Only calls that failed, none that were cancelled.")
 @talks
 def retry(io: CommandIO, name: str, failed: bool) -> None:
     """Make failed and cancelled calls ready again, with fresh budgets.
@@ -337,6 +351,8 @@ def retry(io: CommandIO, name: str, failed: bool) -> None:
     Examples:
       holdfast calls retry 06ch2v8wq1m4kz7d9x3t --failed
       holdfast calls retry 06ch2v8wq1m4kz7d9x3t.17
+
+    failed: Only calls that failed, none that were cancelled.
     """
     word, index = read_call_name(name)
     with io.client() as client:
@@ -424,9 +440,6 @@ def why(io: CommandIO, name: str) -> None:
 @click.option("--time-limit", metavar="TIME", help="Time the call may take, as 90s or 2h.")
 @click.option("--max-retries", type=COUNT, help="Retries after a failure.")
 @add_options(*CODE_OPTIONS)
-@click.option("--no-import", is_flag=True, help="Leave out what the function declares.")
-@click.option("--no-wait", is_flag=True, help="Print the id of its set, and wait for nothing.")
-@click.option("--timeout", metavar="TIME", help="How long to wait for the result, as 90s or 2h.")
 @talks
 def call(
     io: CommandIO,
@@ -448,6 +461,10 @@ def call(
       holdfast calls call mytasks:double '{"x": 3}'
       holdfast calls call mytasks:double '{"x": 3}' --workdir .
       holdfast calls call mytasks:render '{"prompt": "a fjord"}' --gpus 1
+
+    no_import: Leave out what the function declares.
+    no_wait: Print the id of its set, and wait for nothing.
+    timeout (TIME): How long to wait for the result, as 90s or 2h.
     """
     check_arguments(arguments)
     known = not no_import and ":" in function

@@ -23,10 +23,6 @@ _KINDS = ("file", "folder", "link")
 
 @click.command()
 @click.argument("job_id", metavar="[JOB]", required=False)
-@click.option("--list", "listed", is_flag=True, help="List every path. [default: a summary]")
-@click.option("--workdir", metavar="DIR", help="Without a job: the folder. [default: this one]")
-@click.option("--diff", "other", metavar="JOB2", help="How the code of another job differs.")
-@click.option("--get", "target", metavar="DIR", help="Write the job's code into a new folder.")
 @talks
 def code(
     io: CommandIO,
@@ -49,6 +45,11 @@ def code(
       holdfast code JOB --list            what a job has
       holdfast code JOB --diff JOB2       what is other in JOB2
       holdfast code JOB --get again       a copy of a job's code
+
+    listed (--list): List every path. [default: a summary]
+    workdir (DIR): Without a job: the folder. [default: this one]
+    other (--diff JOB2): How the code of another job differs.
+    target (--get DIR): Write the job's code into a new folder.
     """
     if job_id is None:
         if other is not None or target is not None:

@@ -43,24 +43,6 @@ CODE_OPTIONS: tuple[Callable[..., Any], ...] = (
         help="Send it also with files that may hold secrets, or if it is the home folder.",
     ),
 )
-SETUP_OPTIONS: tuple[Callable[..., Any], ...] = (
-    click.option(
-        "--setup",
-        metavar="LINE",
-        help="Make its Python environment with this shell line, once per host.",
-    ),
-    click.option(
-        "--setup-files",
-        "setup_files",
-        multiple=True,
-        metavar="PATTERN",
-        help="What the environment depends on. [default: requirements*.txt, pyproject.toml, uv.lock, …]",
-    ),
-    click.option(
-        "--setup-timeout", metavar="TIME", help="The longest that may take. [default: 1h]"
-    ),
-    click.option("--python", metavar="VERSION", help="The environment's Python, as 3.12."),
-)
 _FIELDS = {"path", "max", "send_anyway"}
 _TELL_SECONDS = 0.2
 

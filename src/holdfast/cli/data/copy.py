@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import click
 
@@ -13,7 +13,7 @@ from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.data.outputs import note_missing
 from holdfast.cli.find.jobs import find_job
 from holdfast.cli.live.live_line import LiveLine
-from holdfast.cli.options import COUNT
+from holdfast.cli.options import Count
 from holdfast.cli.output import note
 from holdfast.client.data.session_pipe import CopySessions
 from holdfast.core.words import short_bytes, split_span
@@ -28,10 +28,13 @@ _SHOWN = 20
 
 @click.command()
 @click.argument("words", nargs=-1, required=True, metavar="SOURCE... TARGET")
-@click.option("--rank", type=COUNT, help="The task of a gang. [default: 0]")
-@click.option("--attempt", type=click.IntRange(1), help="Kept outputs of this attempt.")
 @talks
-def cp(io: CommandIO, words: tuple[str, ...], rank: int | None, attempt: int | None) -> int:
+def cp(
+    io: CommandIO,
+    words: tuple[str, ...],
+    rank: Count | None,
+    attempt: Annotated[int, click.IntRange(1)] | None,
+) -> int:
     """Copy files and folders from a running task, or to it.
 
     The side of the task is written JOB:PATH. A path without a / in front is below the folder of its
@@ -48,6 +51,9 @@ def cp(io: CommandIO, words: tuple[str, ...], rank: int | None, attempt: int | N
       holdfast cp "train-7:out/*.png" plots/
       holdfast cp --rank 3 @last:/tmp/trace.json trace-3.json
       holdfast cp data.csv config/ @last:inputs/
+
+    rank: The task of a gang. [default: 0]
+    attempt: Kept outputs of this attempt.
     """
     *sources, target = words
     if not sources:

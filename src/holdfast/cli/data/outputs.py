@@ -9,7 +9,7 @@ import click
 
 from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.jobs import find_job
-from holdfast.cli.options import COUNT, JOB, POSITIVE
+from holdfast.cli.options import JOB, Count, Positive
 from holdfast.cli.output import age, note, table
 from holdfast.core.words import short_bytes
 from holdfast.errors import ValidationError
@@ -23,11 +23,6 @@ _SHOWN = 20
 
 @click.command()
 @JOB
-@click.option("--list", "files", is_flag=True, help="List the files, with sizes and digests.")
-@click.option("--get", "to", metavar="DIR", help="Fetch them into this folder.")
-@click.option("--attempt", type=POSITIVE, help="Of this attempt. [default: all; --get: the last]")
-@click.option("--rank", type=COUNT, help="Of this rank. [default: all; --get, --list: 0]")
-@click.option("--wait", is_flag=True, help="Wait until they are collected.")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @talks
 def outputs(
@@ -35,8 +30,8 @@ def outputs(
     job_id: str,
     files: bool,
     to: str | None,
-    attempt: int | None,
-    rank: int | None,
+    attempt: Positive | None,
+    rank: Count | None,
     wait: bool,
     names: tuple[str, ...],
 ) -> None:
@@ -52,6 +47,12 @@ def outputs(
       holdfast outputs @last
       holdfast outputs @last --list
       holdfast outputs @last --get results out/model.pt
+
+    files (--list): List the files, with sizes and digests.
+    to (--get DIR): Fetch them into this folder.
+    attempt: Of this attempt. [default: all; --get: the last]
+    rank: Of this rank. [default: all; --get, --list: 0]
+    wait: Wait until they are collected.
     """
     if to is not None and files:
         raise click.UsageError("--list shows files, and --get fetches them; give one of the two")

@@ -80,19 +80,6 @@ def examine_controller(io: CommandIO) -> tuple[list[DoctorFinding], ControllerPl
 
 
 @click.command()
-@click.option("--host", is_flag=True, help="Look at what tasks need, though no agent is here yet.")
-@click.option("--data", metavar="DIR", help="The data folder of an `up`. [default: the nearest]")
-@click.option("--state", metavar="DIR", help="An agent's folder. [default: that of `agent`]")
-@click.option(
-    "--dsn",
-    envvar="HOLDFAST_DSN",
-    metavar="DSN",
-    help="A database to look at. [default: HOLDFAST_DSN]",
-)
-@click.option(
-    "--bundle", metavar="FILE", help="Write what a report of a fault needs to this .tar.gz."
-)
-@click.option("--all", "every", is_flag=True, help="Show what is right, too.")
 @talks
 def doctor(
     io: CommandIO,
@@ -117,6 +104,13 @@ def doctor(
       holdfast doctor --host --all
       holdfast doctor --json
       holdfast doctor --bundle report.tar.gz
+
+    host: Look at what tasks need, though no agent is here yet.
+    data (DIR): The data folder of an `up`. [default: the nearest]
+    state (DIR): An agent's folder. [default: that of `agent`]
+    bundle (FILE): Write what a report of a fault needs to this .tar.gz.
+    every (--all): Show what is right, too.
+    dsn ($HOLDFAST_DSN DSN): A database to look at. [default: HOLDFAST_DSN]
     """
     target = None if bundle is None else check_target(Path(bundle))
     places = find_places(data, state)

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 @click.command()
 @JOB
-@click.option("--cause", help="Only attempts that ended of this cause.")
-@click.option("--policy", is_flag=True, help="Also the retry policy in force at each end.")
 @talks
 def attempts(io: CommandIO, job_id: str, cause: str | None, policy: bool) -> None:
     """List a job's attempts, oldest first, and under each the decision at its end.
@@ -37,6 +35,9 @@ def attempts(io: CommandIO, job_id: str, cause: str | None, policy: bool) -> Non
     Examples:
       holdfast attempts 06ch2v8wq1m4kz7d9x3t
       holdfast attempts 06ch2v8wq1m4kz7d9x3t --json | jq '.[-1].cause'
+
+    cause: Only attempts that ended of this cause.
+    policy: Also the retry policy in force at each end.
     """
     with io.client() as client, one_job(client, job_id) as found:
         rows = client.attempts(found, cause)

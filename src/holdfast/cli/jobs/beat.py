@@ -5,16 +5,14 @@ import socket
 
 import click
 
-from holdfast.cli.options import COUNT
+from holdfast.cli.options import COUNT, describe_options
 from holdfast.wire.beat import Beat, encode_beat
 
 
 @click.command()
 @click.argument("step", type=COUNT, required=False)
 @click.argument("total", type=COUNT, required=False)
-@click.option("--section", help="The work is in this named section now.")
-@click.option("--timeout", type=float, metavar="SECONDS", help="With --section: its time limit.")
-@click.option("--leave", is_flag=True, help="With --section: the section ends here.")
+@describe_options
 def beat(
     step: int | None, total: int | None, section: str | None, timeout: float | None, leave: bool
 ) -> None:
@@ -24,6 +22,10 @@ def beat(
     Examples:
       for i in $(seq 100); do ./work.sh "$i"; holdfast beat "$i" 100; done
       holdfast beat --section upload --timeout 600
+
+    section: The work is in this named section now.
+    timeout (SECONDS): With --section: its time limit.
+    leave: With --section: the section ends here.
     """
     if section is None and (timeout is not None or leave):
         raise click.UsageError("--timeout and --leave belong to --section")

@@ -69,10 +69,10 @@ def _selects(states: Sequence[str]) -> Callable[..., Any]:
 
 @click.command()
 @_selects(_UNFINISHED)
-@click.option("--reason", default="", help="Kept with the job.")
-@click.option("--hard", is_flag=True, help="Kill at once, without TERM and grace.")
 @talks
-def cancel(io: CommandIO, words: Sequence[str], reason: str, hard: bool, **chosen: Any) -> None:
+def cancel(
+    io: CommandIO, words: Sequence[str], reason: str = "", *, hard: bool, **chosen: Any
+) -> None:
     """Cancel jobs. Running tasks get TERM, their grace, then KILL.
 
     With --name, --state, --label or --all, it cancels every unfinished job that has all of these,
@@ -83,6 +83,9 @@ def cancel(io: CommandIO, words: Sequence[str], reason: str, hard: bool, **chose
       holdfast cancel 06ch2v8wq1m4kz7d9x3t --reason "wrong data"
       holdfast cancel --label sweep=7 --state queued
       holdfast cancel my-array        every member; one is my-array[7]
+
+    reason: Kept with the job.
+    hard: Kill at once, without TERM and grace.
     """
     with io.client() as client:
 
@@ -101,15 +104,10 @@ def cancel(io: CommandIO, words: Sequence[str], reason: str, hard: bool, **chose
 
 @click.command()
 @_selects(_RETRIABLE)
-@click.option("--counted", is_flag=True, help="As one of its retries; refused if they are spent.")
-@click.option(
-    "--from-checkpoint/--from-scratch",
-    "keep",
-    default=True,
-    help="With its checkpoints, or without.",
-)
 @talks
-def retry(io: CommandIO, words: Sequence[str], counted: bool, keep: bool, **chosen: Any) -> None:
+def retry(
+    io: CommandIO, words: Sequence[str], counted: bool, keep: bool = True, **chosen: Any
+) -> None:
     """Queue failed or cancelled jobs again.
 
     Without --counted all budgets begin anew. Each rank starts from its newest checkpoint. A parked
@@ -124,6 +122,9 @@ def retry(io: CommandIO, words: Sequence[str], counted: bool, keep: bool, **chos
       holdfast retry --from-scratch 06ch2v8wq1m4kz7d9x3t
       holdfast retry --label sweep=7 --state failed --yes
       holdfast retry my-array                       its failed members alone
+
+    counted: As one of its retries; refused if they are spent.
+    keep (--from-checkpoint/--from-scratch): With its checkpoints, or without.
     """
     with io.client() as client:
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
 from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.jobs import find_job
-from holdfast.cli.options import COUNT, JOB, POSITIVE
+from holdfast.cli.options import COUNT, JOB, Count, Positive
 from holdfast.cli.output import age, table
 from holdfast.core.words import short_bytes
 from holdfast.work import checkpoint as library
@@ -98,22 +98,22 @@ def checkpoints_table(rows: Sequence[CheckpointRecord]) -> str:
 @checkpoints.command()
 @JOB
 @RANK
-@click.option("--number", type=POSITIVE, help="Its number. [default: the newest]")
-@click.option(
-    "-o",
-    "--output",
-    required=True,
-    type=click.Path(dir_okay=False),
-    metavar="FILE",
-    help="The file to write.",
-)
 @talks
-def get(io: CommandIO, job_id: str, rank: int, number: int | None, output: str) -> None:
+def get(
+    io: CommandIO,
+    job_id: str,
+    rank: int,
+    number: Positive | None,
+    output: Annotated[str, click.Path(dir_okay=False)],
+) -> None:
     """Fetch a checkpoint into a file, whole or not at all.
 
     \b
     Example:
       holdfast checkpoints get 06ch2v8wq1m4kz7d9x3t --rank 0 -o weights.pt
+
+    number: Its number. [default: the newest]
+    output (-o, --output FILE): The file to write.
     """
     with io.client() as client:
         try:
@@ -129,17 +129,18 @@ def get(io: CommandIO, job_id: str, rank: int, number: int | None, output: str) 
 @JOB
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
 @RANK
-@click.option("--step", type=COUNT, help="The step that the work has reached with it.")
-@click.option("--epoch", type=POSITIVE, help="The running attempt's epoch, if one runs.")
 @talks
 def put(
-    io: CommandIO, job_id: str, file: str, rank: int, step: int | None, epoch: int | None
+    io: CommandIO, job_id: str, file: str, rank: int, step: Count | None, epoch: Positive | None
 ) -> None:
     """Leave a file for the next attempt of a rank.
 
     \b
     Example:
       holdfast checkpoints put 06ch2v8wq1m4kz7d9x3t repaired.pt
+
+    step: The step that the work has reached with it.
+    epoch: The running attempt's epoch, if one runs.
     """
     with io.client() as client:
         job_id = find_job(client, job_id)
@@ -149,15 +150,16 @@ def put(
 
 @checkpoints.command("delete")
 @JOB
-@click.option("--rank", type=COUNT, help="Only this rank's.")
-@click.option("--number", type=POSITIVE, help="Only this one.")
 @talks
-def remove(io: CommandIO, job_id: str, rank: int | None, number: int | None) -> None:
+def remove(io: CommandIO, job_id: str, rank: Count | None, number: Positive | None) -> None:
     """Forget checkpoints: the next attempt starts from the one before, or from nothing.
 
     \b
     Example:
       holdfast checkpoints delete 06ch2v8wq1m4kz7d9x3t --rank 0 --number 12
+
+    rank: Only this rank's.
+    number: Only this one.
     """
     with io.client() as client:
         job_id = find_job(client, job_id)

@@ -17,7 +17,7 @@ from holdfast.cli.find.jobs import find_job
 from holdfast.cli.jobs.logs import exit_code_of_job, tell_end
 from holdfast.cli.jobs.run import wait_to_run
 from holdfast.cli.jobs.submit import submit_spec, takes_spec
-from holdfast.cli.options import COUNT
+from holdfast.cli.options import Count
 from holdfast.cli.output import note, print_text
 from holdfast.cli.sessions.terminal import tell_lost
 from holdfast.errors import Unavailable, ValidationError
@@ -50,11 +50,9 @@ _NOT_INSTALLED = 127
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--port", "local", type=COUNT, default=0, help="The port here. [default: any free]")
-@click.option("--job", "job_word", metavar="JOB", help="Come back to this notebook.")
-@takes_spec
 @talks
-def notebook(io: CommandIO, local: int, job_word: str | None, **options: Any) -> None:
+@takes_spec
+def notebook(io: CommandIO, local: Count = 0, *, job_word: str | None, **options: Any) -> None:
     """Start Jupyter in a job, and reach it on this machine.
 
     It is the job's own Jupyter: of its image, its environment, or the host's. The address is printed
@@ -68,6 +66,9 @@ def notebook(io: CommandIO, local: int, job_word: str | None, **options: Any) ->
       holdfast notebook --image quay.io/jupyter/pytorch-notebook --gpus 1
       holdfast notebook --setup "uv pip install jupyterlab" --port 8888
       holdfast notebook --job JOB
+
+    local (--port): The port here. [default: any free]
+    job_word (--job JOB): Come back to this notebook.
     """
     with io.client() as client:
         job: JobRecord

@@ -22,7 +22,7 @@ from holdfast.cli.jobs.logs import copy_output, exit_code_of_job, tell_end
 from holdfast.cli.jobs.narrator import Narrator
 from holdfast.cli.jobs.submit import check_piped_input, submit_spec, takes_spec
 from holdfast.cli.live.progress import StepLine
-from holdfast.cli.options import COUNT
+from holdfast.cli.options import Count
 from holdfast.cli.output import note
 from holdfast.cli.sessions.attach import come_to
 from holdfast.core.words import short_bytes
@@ -89,14 +89,10 @@ class Interrupts:
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option("--detach", "-d", is_flag=True, help="Only submit, and print the id.")
-@click.option("--rank", type=COUNT, help="With --tasks: only this rank's output.")
-@click.option("-i", "--keys", is_flag=True, help="With -t: give it what is typed here.")
-@click.option("-t", "--tty", is_flag=True, help="Give it a terminal, and come to it: -it.")
-@takes_spec
 @talks
+@takes_spec
 def run(
-    io: CommandIO, detach: bool, rank: int | None, keys: bool, tty: bool, **options: Any
+    io: CommandIO, detach: bool, rank: Count | None, keys: bool, tty: bool, **options: Any
 ) -> None:
     """Run a command as a job, show its output, and exit with its code.
 
@@ -124,6 +120,11 @@ def run(
       cat words | holdfast run --stdin - -- sort
       holdfast run --shell "echo $HOME | tr a-z A-Z"
       holdfast run -it --gpus 1 -- bash
+
+    detach (--detach, -d): Only submit, and print the id.
+    rank: With --tasks: only this rank's output.
+    keys (-i, --keys): With -t: give it what is typed here.
+    tty (-t, --tty): Give it a terminal, and come to it: -it.
     """
     options["terminal"] = keys or tty
     if options["terminal"]:

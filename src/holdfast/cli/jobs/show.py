@@ -18,7 +18,7 @@ from holdfast.cli.find.jobs import act_on
 from holdfast.cli.jobs.arrays import show_array
 from holdfast.cli.jobs.attempts import attempts_table, policy_text
 from holdfast.cli.operate.events import event_text
-from holdfast.cli.options import JOB, POSITIVE
+from holdfast.cli.options import JOB, Positive
 from holdfast.cli.output import age, facts, paint, print_text, say_state, shorten
 from holdfast.core.placement.ranks import name_ranks, say_names
 from holdfast.core.progress.pace import find_still, say_unbeaten
@@ -39,18 +39,12 @@ SHOWN_ERRORS = 5
 
 @click.command()
 @JOB
-@click.option("--forensics", is_flag=True, help="The evidence gathered before a watchdog's kill.")
-@click.option("--attempt", type=POSITIVE, help="One attempt and its ranks.")
-@click.option("--ranks", is_flag=True, help="Give each rank of a gang a row.")
-@click.option("--events", is_flag=True, help="Its events.")
-@click.option("--indices", is_flag=True, help="Of an array: every member.")
-@click.option("--policy", is_flag=True, help="Its retry policy, field by field, with each source.")
 @talks
 def show(
     io: CommandIO,
     job_id: str,
     forensics: bool,
-    attempt: int | None,
+    attempt: Positive | None,
     ranks: bool,
     events: bool,
     policy: bool,
@@ -69,6 +63,13 @@ def show(
       holdfast show 06ch2v8wq1m4kz7d9x3t --attempt 2
       holdfast show 06ch2v8wq1m4kz7d9x3t --policy
       holdfast show 06ch2v8wq1m4kz7d9x3t --forensics
+
+    forensics: The evidence gathered before a watchdog's kill.
+    attempt: One attempt and its ranks.
+    ranks: Give each rank of a gang a row.
+    events: Its events.
+    indices: Of an array: every member.
+    policy: Its retry policy, field by field, with each source.
     """
     if attempt is not None and (events or policy):
         raise click.UsageError("--attempt goes with neither --events nor --policy")

@@ -18,7 +18,6 @@ import msgspec
 
 from holdfast.cli.code.workdir import (
     CODE_OPTIONS,
-    SETUP_OPTIONS,
     UNSENT,
     note_left_behind,
     send_workdir,
@@ -28,15 +27,16 @@ from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.jobs import find_parent, remember_job
 from holdfast.cli.jobs.arrays import submit_many
 from holdfast.cli.jobs.flags import (
-    CONTAINER_OPTIONS,
+    ABOUT_OPTIONS,
     DATA_OPTIONS,
-    GANG_OPTIONS,
     POLICY_OPTIONS,
-    read_data,
-    read_gang,
-    read_policy,
+    RUN_OPTIONS,
+    START_OPTIONS,
+    WATCH_OPTIONS,
+    job_options,
+    read_options,
 )
-from holdfast.cli.options import LABEL, POSITIVE, add_options, read_pairs
+from holdfast.cli.options import Positive, add_options, read_pairs
 from holdfast.cli.output import note
 from holdfast.client.specs import build_spec, parse_start, read_env, read_env_files, read_secrets
 from holdfast.core.spec import MAX_STDIN_BYTES
@@ -47,13 +47,6 @@ if TYPE_CHECKING:
     from holdfast.client.locate import ControllerPlace
     from holdfast.core.spec import JobSpec
     from holdfast.wire.api import JobLimits
-
-ABOUT_OPTIONS: tuple[Callable[..., Any], ...] = (
-    click.option("--name", help="A name to show. [default: the program's or its script's]"),
-    click.option("--queue", help="The queue. [default: the cluster's first that fits]"),
-    click.option("--project", help="The project that pays. [default: default]"),
-    click.option("--priority", type=int, help="0 to 100, higher first. [default: 50]"),
-)
 
 
 class GpuCount(click.ParamType[int]):
@@ -75,15 +68,7 @@ class GpuCount(click.ParamType[int]):
 
 _GPUS = click.option("--gpus", type=GpuCount(), help="Whole GPUs.")
 NEED_OPTIONS: tuple[Callable[..., Any], ...] = (
-    click.option("--cpus", type=int, help="CPU slots; 1 for a job without GPUs."),
-    click.option("--memory", metavar="SIZE", help="Memory, as 512M or 4G."),
-    LABEL,
-    click.option(
-        "--env",
-        multiple=True,
-        metavar="K[=V]",
-        help="A variable; K alone takes this shell's value.",
-    ),
+    job_options("cpus memory labels env"),
     click.option(
         "--env-file",
         "env_files",
@@ -91,114 +76,38 @@ NEED_OPTIONS: tuple[Callable[..., Any], ...] = (
         metavar="FILE",
         help="Variables, a line K=V each; --env wins over them.",
     ),
-    click.option(
-        "--secret",
-        "secrets",
-        multiple=True,
-        metavar="K[=V|=@FILE]",
-        help="A variable that is never shown, redacted in logs.",
-    ),
-    click.option(
-        "--cwd", metavar="DIR", help="Working folder. [default: this one, for a local controller]"
-    ),
-    click.option(
-        "--fresh-workdir", is_flag=True, default=None, help="Start each attempt in an empty folder."
-    ),
-    click.option(
-        "--fail-on",
-        metavar="PATTERN",
-        help="Fail at exit code 0, too, if a line of output matches.",
-    ),
-    click.option(
-        "--time-limit",
-        metavar="TIME",
-        help="Stop it after 90s, 2h, …; off: never. [default: its queue's or project's, or none]",
-    ),
-    click.option(
-        "--expected",
-        metavar="TIME",
-        help="How long it should take: it may start sooner by it, and is never stopped by it.",
-    ),
-    click.option("--stall-timeout", metavar="TIME", help="Silence that raises suspicion, or off."),
-    click.option(
-        "--silence-limit", metavar="TIME", help="Silence that stops it without evidence, or off."
-    ),
-    click.option(
-        "--on-standstill",
-        type=click.Choice(["ignore", "tell", "stop"]),
-        help="When a step or printed bar stands beside idle hardware. [default: tell]",
-    ),
-    click.option(
-        "--first-beat-timeout",
-        metavar="TIME",
-        help="Time to its first beat, or off. [default: off]",
-    ),
-    click.option(
-        "--idle-timeout",
-        metavar="TIME",
-        help="With -it: end after so long without a key, traffic and GPU work, or off.",
-    ),
-    click.option("--grace", metavar="TIME", help="Time between TERM and KILL."),
-    click.option(
-        "--stop-tells",
-        type=click.Choice(["main", "tree"]),
-        help="Which processes hear a stop first. [default: main]",
-    ),
-    click.option(
-        "--watchdog-cap", type=int, help="Watchdog trips after which it is still requeued."
-    ),
+    job_options("secrets"),
+    RUN_OPTIONS,
 )
-START_OPTIONS: tuple[Callable[..., Any], ...] = (
-    click.option("--lease-ttl", metavar="TIME", help="How long a silent host runs it, 15s to 1h."),
-    click.option("--idempotency-key", metavar="KEY", help="The same key returns the first job."),
-    click.option(
-        "--start-at", metavar="TIME", help="Not before: +10m, an ISO time or Unix seconds."
-    ),
-    click.option(
-        "--after",
-        multiple=True,
-        metavar="JOB[:END]",
-        help="Not before that job has ended ok (or :any, :failed); repeatable.",
-    ),
-)
-_OPTIONS = (
-    *ABOUT_OPTIONS,
+takes_spec = add_options(
+    ABOUT_OPTIONS,
     _GPUS,
     *NEED_OPTIONS,
-    *GANG_OPTIONS,
+    job_options("tasks placement host_labels on_partial"),
+    WATCH_OPTIONS,
+    job_options("preemptible min_runtime notice start_timeout recovery_timeout"),
     *POLICY_OPTIONS,
-    *CONTAINER_OPTIONS,
+    job_options("image runtime pull volumes pull_timeout"),
     *CODE_OPTIONS,
-    *SETUP_OPTIONS,
-    *DATA_OPTIONS,
-    *START_OPTIONS,
+    job_options("setup setup_files setup_timeout python"),
+    DATA_OPTIONS,
+    START_OPTIONS,
     click.option(
         "--stdin",
         metavar="FILE",
         help="What it reads as its standard input, up to 64 MiB; - is this command's.",
     ),
-    click.option("--shell", metavar="LINE", help="A command line for /bin/sh, instead of CMD."),
+    job_options("shell"),
     click.option("--file", "file", metavar="FILE", help="A job in TOML or YAML, under the flags."),
     click.argument("command", nargs=-1, metavar="[-- CMD [ARGS]...]"),
 )
+"""Adds the options of a job."""
 
 
 # The variables of an activated environment: the job's `python` is the `python` of this shell.
 _SHELL_VARIABLES = (
     "PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CONDA_DEFAULT_ENV", "PYTHONPATH", "LD_LIBRARY_PATH",
 )  # fmt: skip
-_PLAIN = (
-    "name", "queue", "project", "priority", "gpus", "cpus", "watchdog_cap", "idempotency_key", "cwd",
-    "fresh_workdir", "stop_tells", "on_standstill", "fail_on",
-)  # fmt: skip
-_LIMITS = (
-    "memory", "time_limit", "expected", "stall_timeout", "silence_limit", "first_beat_timeout", "grace", "lease_ttl",
-    "idle_timeout",
-)  # fmt: skip
-
-
-takes_spec = add_options(*_OPTIONS)
-"""Adds the options of a job."""
 
 
 def read_job(client: Client, options: Mapping[str, Any]) -> JobSpec:
@@ -218,56 +127,30 @@ def read_spec(
     options: Mapping[str, Any],
     environ: Mapping[str, str],
     now: float,
-    fields: dict[str, Any] | None = None,
+    fields: dict[str, Any],
 ) -> JobSpec:
-    """Make a spec of the flags, over `fields` or those of the file. `now` is Unix seconds.
+    """Make a spec of the flags, over `fields`. `now` is Unix seconds.
 
     Raises:
         ValidationError: naming the flag or the field.
     """
-    if fields is None:
-        fields = read_file(options["file"]) if options["file"] else {}
-    for name in _PLAIN:
-        if options[name] is not None:
-            fields[name] = options[name]
-    if options.get("detached"):
-        fields["detached"] = True
+    read_options(fields, options)
     if options.get("attended"):
         fields |= {"attended": True, "interactive": True}
     if options.get("terminal"):
         fields |= {"terminal": True, "interactive": True}
         fields["env"] = {"TERM": environ.get("TERM", "xterm")} | dict(fields.get("env") or {})
-    for name in _LIMITS:
-        if options[name] is not None:
-            for other in (f"{name}_seconds", f"{name}_bytes"):
-                fields.pop(other, None)
-            fields[name] = options[name]
-    if options["start_at"] is not None:
-        fields["start_at"] = options["start_at"]
     if isinstance(fields.get("start_at"), str):
         try:
             fields["start_at"] = parse_start(fields["start_at"], now)
         except ValueError as error:
             raise ValidationError(f"start_at: {error}", field="start_at") from None
-    if options["after"]:
-        fields["after"] = [*(fields.get("after") or ()), *options["after"]]
-    for name in ("setup", "python"):
-        if options.get(name) is not None:
-            fields[name] = options[name]
-    if options.get("setup_timeout") is not None:
-        fields.pop("setup_seconds", None)
-        fields["setup_timeout"] = options["setup_timeout"]
-    if options.get("setup_files"):
-        fields["setup_files"] = list(options["setup_files"])
-    read_gang(fields, options)
-    read_policy(fields, options)
-    read_data(fields, options)
     _merge(fields, "labels", read_pairs("--label", options["labels"]))
     _merge(fields, "host_labels", read_pairs("--host-label", options["host_labels"], "host_labels"))
     _merge(fields, "env", read_env_files(options.get("env_files") or ()))
     _merge(fields, "env", read_env(options["env"], environ))
     _merge(fields, "secrets", read_secrets(options["secrets"], environ))
-    _read_command(fields, options["command"], options["shell"])
+    _read_command(fields, options["command"], options.get("shell"))
     place_here(fields, place, environ)
     return build_spec(fields)
 
@@ -427,18 +310,11 @@ def submit_spec(client: Any, options: Mapping[str, Any], rank: int | None = None
 
 
 @click.command(context_settings={"allow_interspersed_args": False})
-@click.option(
-    "--array", metavar="LIST[%N]", help="Once for each index: 0-999, 1,3,5-9; %N at once."
-)
-@click.option("--sweep", metavar="FILE", help="Once for each point of a grid in TOML.")
-@click.option("--at-once", type=POSITIVE, help="How many of them run at once.")
-@click.option(
-    "--detach", "detached", is_flag=True, help="Inside of a job: go on where that job is cancelled."
-)
-@takes_spec
 @talks
+@job_options("detached")
+@takes_spec
 def submit(
-    io: CommandIO, array: str | None, sweep: str | None, at_once: int | None, **options: Any
+    io: CommandIO, array: str | None, sweep: str | None, at_once: Positive | None, **options: Any
 ) -> None:
     """Submit a job and print its id; with --array or --sweep many jobs, and the id of them all.
 
@@ -457,6 +333,10 @@ def submit(
       holdfast submit --after prepare --after fetch:any -- python train.py
       holdfast submit --array 0-999%50 -- ./one.sh   reads $HOLDFAST_ARRAY_INDEX
       holdfast submit --sweep grid.toml -- python train.py --lr {lr} --seed {seed}
+
+    array (LIST[%N]): Once for each index: 0-999, 1,3,5-9; %N at once.
+    sweep (FILE): Once for each point of a grid in TOML.
+    at_once: How many of them run at once.
     """
     if array is not None and sweep is not None:
         raise click.UsageError("give either --array or --sweep, not both")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from datetime import UTC
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 
@@ -31,19 +31,11 @@ MAX_JOBS = 200
 @click.argument("pattern")
 @click.argument("job_ids", metavar="[JOB]...", nargs=-1)
 @click.option("--project", metavar="NAME", help="Only the jobs of this project.")
-@click.option(
-    "--since", metavar="TIME", help="Only what came then or later: 10m ago, or an ISO time."
-)
 @click.option("--rank", type=COUNT, help="Only this rank of gangs.")
 @click.option("--attempt", type=POSITIVE, help="Only this attempt of each job. [default: all]")
 @click.option("--stream", type=click.Choice(["stdout", "stderr", "both"]), default="both")
 @click.option("--ignore-case", "-i", is_flag=True, help="Capital letters match small ones.")
 @click.option("--fixed-strings", "-F", "fixed", is_flag=True, help="PATTERN is a plain text.")
-@click.option(
-    "--around", "-C", type=click.IntRange(0, 100), default=0, metavar="N",
-    help="Show N lines before and after each match.",
-)  # fmt: skip
-@click.option("--timestamps", "-t", is_flag=True, help="Show when the controller got each line.")
 @click.option(
     "--max", "-m", "max_matches", type=click.IntRange(1, 100_000), default=1000, metavar="N",
     show_default=True, help="End after N matches.",
@@ -55,7 +47,7 @@ def grep(
     job_ids: tuple[str, ...],
     since: str | None,
     timestamps: bool,
-    around: int,
+    around: Annotated[int, click.IntRange(0, 100)] = 0,
     **asked: Any,
 ) -> None:
     """Find lines in the logs of jobs: of all ranks, attempts and calls, also after the hosts are
@@ -76,6 +68,10 @@ def grep(
       holdfast grep "NCCL timeout" @last
       holdfast grep -i "out of memory" --project vision --since 2d
       holdfast grep -C 3 "loss=(nan|inf)" train-a train-b --rank 0
+
+    since (TIME): Only what came then or later: 10m ago, or an ISO time.
+    around (--around, -C N): Show N lines before and after each match.
+    timestamps (--timestamps, -t): Show when the controller got each line.
     """
     if job_ids and asked["project"] is not None:
         raise click.UsageError("--project goes without JOB")

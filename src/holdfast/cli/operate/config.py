@@ -23,9 +23,6 @@ PRICE = "gpu_hour_usd"
 
 
 @click.group(invoke_without_command=True)
-@click.option("--queue", help="The values for this queue.")
-@click.option("--project", help="The values for this project.")
-@click.option("--job", "job_id", metavar="JOB", help="The values for this job.")
 @click.pass_context
 @talks
 def config(
@@ -45,6 +42,10 @@ def config(
       holdfast config --queue gpu
       holdfast config --project vision
       holdfast config set stall_timeout_seconds 5m --queue gpu
+
+    queue: The values for this queue.
+    project: The values for this project.
+    job_id (--job JOB): The values for this job.
     """
     if context.invoked_subcommand is not None:
         return
@@ -88,13 +89,6 @@ def read_changes(pairs: Sequence[str]) -> dict[str, Value]:
 
 @config.command("set")
 @click.argument("words", nargs=-1, required=True, metavar="NAME VALUE | NAME=VALUE...")
-@click.option("--queue", help="For this queue only.")
-@click.option("--project", help="For this project only.")
-@click.option(
-    "--from", "since", metavar="TIME", help="A price holds from then on: 2h (ago), or a date."
-)
-@click.option("--host", help="The price of this host alone.")
-@click.option("--yes", is_flag=True, help="Re-price hours on record without a question.")
 @talks
 def set_value(
     io: CommandIO,
@@ -117,6 +111,12 @@ def set_value(
       holdfast config set history_days=90 log_keep_mb=32
       holdfast config set max_retries 2 --project vision
       holdfast config set gpu_hour_usd 2.50 --from 2027-01-01
+
+    queue: For this queue only.
+    project: For this project only.
+    since (--from TIME): A price holds from then on: 2h (ago), or a date.
+    host: The price of this host alone.
+    yes: Re-price hours on record without a question.
     """
     one = len(words) == 2 and "=" not in words[0]
     changes = read_changes(["=".join(words)] if one else words)
@@ -130,8 +130,6 @@ def set_value(
 
 @config.command("unset")
 @click.argument("name")
-@click.option("--queue", help="For this queue only.")
-@click.option("--project", help="For this project only.")
 @talks
 def unset_value(io: CommandIO, name: str, queue: str | None, project: str | None) -> None:
     """Remove a setting from its layer, so that the layer below applies. Hours that had a price keep it.
@@ -139,6 +137,9 @@ def unset_value(io: CommandIO, name: str, queue: str | None, project: str | None
     \b
     Example:
       holdfast config unset watchdog_cap
+
+    queue: For this queue only.
+    project: For this project only.
     """
     _change(io, queue, project, {}, [name])
 

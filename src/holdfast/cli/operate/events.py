@@ -9,7 +9,7 @@ import click
 
 from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.jobs import find_job
-from holdfast.cli.options import COUNT
+from holdfast.cli.options import Count
 from holdfast.cli.output import print_text
 
 if TYPE_CHECKING:
@@ -17,11 +17,6 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.option("--follow", "-f", is_flag=True, help="Go on with new events.")
-@click.option("--job", "job_id", metavar="JOB", help="Only this job's.")
-@click.option("--kind", "kinds", multiple=True, help="Only this kind, as job.failed; repeatable.")
-@click.option("--after", metavar="ID", help="Only events after the one with this id, to resume.")
-@click.option("--tail", type=COUNT, help="The last N. [default: 20, for all jobs]")
 @talks
 def events(
     io: CommandIO,
@@ -29,7 +24,7 @@ def events(
     job_id: str | None,
     kinds: Sequence[str],
     after: str | None,
-    tail: int | None,
+    tail: Count | None,
 ) -> None:
     """Show what happened, oldest first. --json prints a list, or with -f one object a line.
 
@@ -37,6 +32,12 @@ def events(
     Examples:
       holdfast events --tail 50
       holdfast events -f --json --after "$LAST_ID" --kind job.failed
+
+    follow (--follow, -f): Go on with new events.
+    job_id (--job JOB): Only this job's.
+    kinds (--kind): Only this kind, as job.failed; repeatable.
+    after (ID): Only events after the one with this id, to resume.
+    tail: The last N. [default: 20, for all jobs]
     """
     if tail is None and after is None and job_id is None:
         tail = 20

@@ -28,8 +28,6 @@ _VERBS = {
 
 
 @click.group(invoke_without_command=True)
-@click.option("--dead", is_flag=True, help="Only hosts that died while they held work.")
-@click.option("--all", "include_terminated", is_flag=True, help="Also terminated hosts.")
 @click.pass_context
 @talks
 def hosts(io: CommandIO, context: click.Context, dead: bool, include_terminated: bool) -> None:
@@ -43,6 +41,9 @@ def hosts(io: CommandIO, context: click.Context, dead: bool, include_terminated:
       holdfast hosts
       holdfast hosts --dead --json
       holdfast hosts drain gpu-box-7 --deadline 1h --reason "new driver"
+
+    dead: Only hosts that died while they held work.
+    include_terminated (--all): Also terminated hosts.
     """
     if context.invoked_subcommand is not None:
         return
@@ -58,16 +59,17 @@ def hosts(io: CommandIO, context: click.Context, dead: bool, include_terminated:
 
 @hosts.command()
 @click.argument("host")
-@click.option("--hours", is_flag=True, help="Hours of the last 90 days instead of minutes.")
-@click.option("--last", metavar="TIME", default="1h", help="How far back. [default: 1h]")
 @talks
-def telemetry(io: CommandIO, host: str, hours: bool, last: str) -> None:
+def telemetry(io: CommandIO, host: str, hours: bool, last: str = "1h") -> None:
     """Show the GPUs of a host: memory, utilisation and temperature, over time.
 
     \b
     Examples:
       holdfast hosts telemetry gpu-box-7
       holdfast hosts telemetry gpu-box-7 --hours --last 7d --json
+
+    hours: Hours of the last 90 days instead of minutes.
+    last (TIME): How far back. [default: 1h]
     """
     seconds = int(read_seconds("--last", last))
     with io.client() as client:
@@ -171,15 +173,12 @@ def _act(io: CommandIO, names: Sequence[str], verb: str, reason: str, **how: Any
 
 @hosts.command()
 @click.argument("names", metavar="HOST...", nargs=-1, required=True)
-@click.option("--reason", default="", help="Kept with the host.")
-@click.option("--deadline", metavar="TIME", help="How long running tasks may go on, as 1h.")
-@click.option("--hard", is_flag=True, help="Stop running tasks now, at no charge to their jobs.")
-@click.option("--scale-down", is_flag=True, help="The host leaves: stop its tasks in their grace.")
 @talks
 def drain(
     io: CommandIO,
     names: Sequence[str],
-    reason: str,
+    reason: str = "",
+    *,
     deadline: str | None,
     hard: bool,
     scale_down: bool,
@@ -196,6 +195,11 @@ def drain(
       holdfast hosts drain gpu-box-7 gpu-box-8 --deadline 1h --reason "new driver"
       holdfast hosts drain rented-3 --scale-down
       holdfast hosts undrain gpu-box-7
+
+    reason: Kept with the host.
+    deadline (TIME): How long running tasks may go on, as 1h.
+    hard: Stop running tasks now, at no charge to their jobs.
+    scale_down: The host leaves: stop its tasks in their grace.
     """
     if deadline is not None and hard:
         raise click.UsageError(

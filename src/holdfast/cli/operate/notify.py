@@ -8,12 +8,11 @@ from collections.abc import Sequence
 import click
 
 from holdfast.cli.command_io import CommandIO, talks
-from holdfast.cli.endings import EXIT_FAILED
-from holdfast.cli.operate.resource import Columns, draw_columns, resource
+from holdfast.cli.operate.resource import Columns, exit_of_test, resource
 from holdfast.cli.output import facts, note
 from holdfast.client.synchronous import Client
 from holdfast.errors import ValidationError
-from holdfast.wire.webhooks import NoticeTarget
+from holdfast.wire.webhooks import NoticeTarget, TestResult
 
 PROJECT = click.option("--project", metavar="NAME", help="A project's target, not the cluster's.")
 COLUMNS: Columns[NoticeTarget] = {
@@ -28,7 +27,7 @@ COLUMNS: Columns[NoticeTarget] = {
 
 @resource(
     "TARGET",
-    lambda rows: draw_columns(COLUMNS, rows),
+    COLUMNS,
     nothing="no notice targets. Make one with `holdfast notify set NAME --from-stdin`",
 )
 def notify(client: Client) -> Sequence[NoticeTarget]:
@@ -76,7 +75,6 @@ def show(client: Client, name: str, project: str | None) -> NoticeTarget:
 @notify.command("set")
 @notify.subject
 @click.argument("target", metavar="[URL]", required=False)
-@click.option("--from-stdin", is_flag=True, help="Read the URL from the standard input.")
 @PROJECT
 @talks
 def set_target(
@@ -95,6 +93,8 @@ def set_target(
       holdfast notify set ops --from-stdin < slack-url
       holdfast notify set me 'mailtos://robot:PASSWORD@mail.example?to=a@b.org'
       holdfast notify set phone ntfys://ntfy.example.org/my-topic --project vision
+
+    from_stdin: Read the URL from the standard input.
     """
     if from_stdin == (target is not None):
         raise ValidationError("give the URL, or --from-stdin")
@@ -107,35 +107,30 @@ def set_target(
         note(f"its address is not shown again. Try it: holdfast notify test {made.name}{of}")
 
 
-@notify.command()
-@notify.subject
+@notify.deletes()
 @PROJECT
-@talks
-def delete(io: CommandIO, subject: str, project: str | None) -> None:
+def delete(client: Client, name: str, project: str | None) -> None:
     """Forget a target and its messages. Jobs that name it are told to the others.
 
     \b
     Example:
       holdfast notify delete ops
     """
-    with io.client() as client:
-        client.delete_notice_target(subject, project)
-    io.show({"deleted": subject}, f"{subject}: deleted")
+    client.delete_notice_target(name, project)
 
 
-@notify.command()
-@notify.subject
+def _say_test(result: TestResult) -> str:
+    done = f"delivered in {result.seconds * 1000:.0f} ms"
+    return done if result.delivered else f"not delivered: {result.error}"
+
+
+@notify.add("test", _say_test, exits=exit_of_test)
 @PROJECT
-@talks
-def test(io: CommandIO, subject: str, project: str | None) -> int | None:
+def test(client: Client, name: str, project: str | None) -> TestResult:
     """Send one message now. Exit code 1 unless the service takes it.
 
     \b
     Example:
       holdfast notify test ops
     """
-    with io.client() as client:
-        result = client.test_notice_target(subject, project)
-    text = f"delivered in {result.seconds * 1000:.0f} ms"
-    io.show(result, text if result.delivered else f"not delivered: {result.error}")
-    return None if result.delivered else EXIT_FAILED
+    return client.test_notice_target(name, project)

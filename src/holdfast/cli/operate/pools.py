@@ -15,7 +15,7 @@ from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.operate.resource import resource
 from holdfast.cli.output import age, note, table, table_and_texts
 from holdfast.client.synchronous import Client
-from holdfast.core.fleet.actions import CycleSummary
+from holdfast.core.fleet.actions import CycleSummary, PoolPlan
 from holdfast.core.fleet.pool_files import read_pools
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.errors import HoldfastError, ValidationError
@@ -46,11 +46,6 @@ def pools_table(rows: Sequence[PoolStatus]) -> str:
         ],
         "REASON",
     )
-
-
-def pool_table(pool: PoolStatus) -> str:
-    """Draw the table of one pool."""
-    return pools_table([pool])
 
 
 @resource(
@@ -114,9 +109,6 @@ def _say_offer(offer: Any) -> str:
 
 
 @pools.command()
-@click.option(
-    "-f", "--file", "path", required=True, metavar="FILE", help="TOML: [pool.NAME] tables."
-)
 @talks
 def create(io: CommandIO, path: str) -> None:
     """Make the pools of a file, or replace them. Variables HOLDFAST_POOL_… override its keys.
@@ -124,6 +116,8 @@ def create(io: CommandIO, path: str) -> None:
     \b
     Example:
       holdfast pools create -f pool.toml
+
+    path (-f, --file FILE): TOML: [pool.NAME] tables.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -146,7 +140,7 @@ def create(io: CommandIO, path: str) -> None:
     io.show(made, pools_table(made))
 
 
-@pools.add("set", pool_table)
+@pools.add("set")
 @click.argument("changes", metavar="KEY=VALUE...", nargs=-1, required=True)
 def set_pool(client: Client, name: str, changes: Sequence[str]) -> PoolStatus:
     """Change keys of a pool; times as 5m, `off` for no limit.
@@ -166,10 +160,7 @@ def set_pool(client: Client, name: str, changes: Sequence[str]) -> PoolStatus:
     return client.set_pool(name, given)
 
 
-@pools.add("scale", pool_table, act="pool.scale")
-@click.option("--min", "least", type=int, help="Hosts kept, with or without work.")
-@click.option("--max", "most", type=int, help="Hosts at most.")
-@click.option("--buffer", type=int, help="Idle hosts kept ready while others are busy.")
+@pools.add("scale", act="pool.scale")
 def scale(
     client: Client, name: str, least: int | None, most: int | None, buffer: int | None
 ) -> PoolStatus:
@@ -178,23 +169,28 @@ def scale(
     \b
     Example:
       holdfast pools scale a100 --min 1 --max 8
+
+    least (--min): Hosts kept, with or without work.
+    most (--max): Hosts at most.
+    buffer: Idle hosts kept ready while others are busy.
     """
     return client.scale_pool(name, min=least, max=most, buffer=buffer)
 
 
-@pools.add("pause", pool_table, act="pool.pause", asks=True)
-@click.option("--reason", default="", help="Shown by `pools` and `why`.")
-def pause(client: Client, name: str, reason: str) -> PoolStatus:
+@pools.add("pause", act="pool.pause", asks=True)
+def pause(client: Client, name: str, reason: str = "") -> PoolStatus:
     """Have a pool rent no machine and end none until it is resumed.
 
     \b
     Example:
       holdfast pools pause a100 --reason "a bill"
+
+    reason: Shown by `pools` and `why`.
     """
     return client.pause_pool(name, reason)
 
 
-@pools.add("resume", pool_table, act="pool.resume")
+@pools.add("resume", act="pool.resume")
 def resume(client: Client, name: str) -> PoolStatus:
     """Have a pool rent and end machines again, at once, as if no rental had failed.
 
@@ -205,12 +201,7 @@ def resume(client: Client, name: str) -> PoolStatus:
     return client.resume_pool(name)
 
 
-@pools.add("delete", pool_table, act="pool.delete", asks=True)
-@click.option(
-    "--forget",
-    is_flag=True,
-    help="At once, on your word that its machines are gone: where its provider is no more.",
-)
+@pools.add("delete", act="pool.delete", asks=True)
 def delete(client: Client, name: str, forget: bool) -> PoolStatus:
     """Delete a pool: its hosts go as they fall idle, then it is forgotten.
 
@@ -221,24 +212,27 @@ def delete(client: Client, name: str, forget: bool) -> PoolStatus:
     Examples:
       holdfast pools delete a100
       holdfast pools delete old-cluster --forget
+
+    forget: At once, on your word that its machines are gone: where its provider is no more.
     """
     return client.delete_pool(name, forget=forget)
 
 
-@pools.command()
-@click.argument("name")
-@click.option("-n", "--last", default=20, help="So many, the newest last.")
-@talks
-def cycles(io: CommandIO, name: str, last: int) -> None:
+def _say_cycles(found: Sequence[CycleSummary]) -> str:
+    return cycles_table(found[::-1]) if found else "no cycle has run yet"
+
+
+@pools.add("cycles", _say_cycles)
+def cycles(client: Client, name: str, last: int = 20) -> Sequence[CycleSummary]:
     """Show a pool's last cycles: what it found, what it did, and why.
 
     \b
     Example:
       holdfast pools cycles a100 -n 5
+
+    last (-n, --last): So many, the newest last.
     """
-    with io.client() as client:
-        found = client.pool_cycles(name, limit=last)[:last]
-    io.show(found, cycles_table(found[::-1]) if found else "no cycle has run yet")
+    return client.pool_cycles(name, limit=last)[:last]
 
 
 def cycles_table(found: Sequence[CycleSummary]) -> str:
@@ -273,26 +267,23 @@ def _say_actions(cycle: CycleSummary) -> str:
     return " ".join(f"{word}:{count}" for word, count in done.items() if count) or "-"
 
 
-@pools.command()
-@click.argument("name")
-@talks
-def plan(io: CommandIO, name: str) -> int:
+@pools.add(
+    "plan",
+    lambda found: cycles_table([found.summary]),
+    exits=lambda found: int(bool(found.summary.error)),
+)
+def plan(client: Client, name: str) -> PoolPlan:
     """Show what a pool's cycle would do now, and why. Nothing is changed.
 
     \b
     Example:
       holdfast pools plan a100
     """
-    with io.client() as client:
-        found = client.plan_pool(name)
-    io.show(found, cycles_table([found.summary]))
-    return 1 if found.summary.error else 0
+    return client.plan_pool(name)
 
 
 @pools.command()
 @click.argument("names", metavar="[POOL]...", nargs=-1)
-@click.option("--once", is_flag=True, help="One cycle of each pool, then exit.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be done.")
 @talks
 def run(io: CommandIO, names: Sequence[str], once: bool, dry_run: bool) -> int:
     """Run cycles by hand: JSON summaries on stdout, exit code 1 after an error.
@@ -303,6 +294,9 @@ def run(io: CommandIO, names: Sequence[str], once: bool, dry_run: bool) -> int:
     Examples:
       holdfast pools run --once
       holdfast pools run a100 --once --dry-run
+
+    once: One cycle of each pool, then exit.
+    dry_run: Only say what would be done.
     """
     failed = False
     with io.client() as client:

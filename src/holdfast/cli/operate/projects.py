@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal
 
 import click
 
 from holdfast.cli.operate.config import read_changes, value_text
-from holdfast.cli.operate.resource import Columns, draw_columns, resource
+from holdfast.cli.operate.resource import Columns, resource
 from holdfast.cli.output import facts, note
 from holdfast.client.synchronous import Client
 from holdfast.core.records import ProjectRecord
@@ -24,15 +25,8 @@ COLUMNS: Columns[ProjectRecord] = {
 }
 
 
-def projects_table(rows: Sequence[ProjectRecord]) -> str:
-    """Draw the table of `projects`."""
-    return draw_columns(COLUMNS, rows)
-
-
 @resource(
-    "PROJECT",
-    projects_table,
-    nothing="no projects but default; `holdfast projects create NAME` makes one",
+    "PROJECT", COLUMNS, nothing="no projects but default; `holdfast projects create NAME` makes one"
 )
 def projects(client: Client) -> Sequence[ProjectRecord]:
     """List projects: running jobs, used quotas and settings.
@@ -129,18 +123,12 @@ def create_project(client: Client, name: str) -> ProjectRecord:
 
 @projects.add("set", _project_text)
 @click.argument("changes", metavar="[SETTING=VALUE]...", nargs=-1)
-@click.option(
-    "--budget-usd",
-    metavar="N",
-    help="Short for budget_usd_per_month=N; `off` for none; 0 is spent at once.",
-)
-@click.option(
-    "--at-budget",
-    type=click.Choice(("notice", "hold", "preempt")),
-    help="Short for at_budget=…: what follows once the budget is spent.",
-)
 def set_project(
-    client: Client, name: str, changes: Sequence[str], budget_usd: str | None, at_budget: str | None
+    client: Client,
+    name: str,
+    changes: Sequence[str],
+    budget_usd: str | None,
+    at_budget: Literal["notice", "hold", "preempt"] | None,
 ) -> ProjectRecord:
     """Make a project, or change its settings. `off` switches a limit off.
 
@@ -157,6 +145,9 @@ def set_project(
       holdfast projects set speech share_gpus=4
       holdfast projects set vision --budget-usd 500 --at-budget hold
       holdfast projects set vision max_retries=2 retry_on=failures,infra,system
+
+    budget_usd (N): Short for budget_usd_per_month=N; `off` for none; 0 is spent at once.
+    at_budget: Short for at_budget=…: what follows once the budget is spent.
     """
     given = {"budget_usd_per_month": budget_usd, "at_budget": at_budget}
     said = [f"{name}={value}" for name, value in given.items() if value is not None]

@@ -8,7 +8,7 @@ import click
 
 from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.operate.config import read_changes, value_text
-from holdfast.cli.operate.resource import Columns, draw_columns, resource
+from holdfast.cli.operate.resource import Columns, resource
 from holdfast.client.synchronous import Client
 from holdfast.core.records import QueueRecord
 from holdfast.core.settings.table import QUEUE_PRESETS
@@ -25,17 +25,7 @@ COLUMNS: Columns[QueueRecord] = {
 }
 
 
-def queues_table(rows: Sequence[QueueRecord]) -> str:
-    """Draw the table of `queues`."""
-    return draw_columns(COLUMNS, rows)
-
-
-def queue_table(queue: QueueRecord) -> str:
-    """Draw the table of one queue."""
-    return queues_table([queue])
-
-
-@resource("NAME", queues_table)
+@resource("NAME", COLUMNS)
 def queues(client: Client) -> Sequence[QueueRecord]:
     """List queues: their jobs and their own settings.
 
@@ -52,7 +42,7 @@ def _line(queue: QueueRecord) -> str:
     return f"{queue.name}: {tell_state(queue).word}, {queue.queued} queued, {queue.running} running"
 
 
-@queues.add("show", queue_table)
+@queues.add("show")
 def show(client: Client, name: str) -> QueueRecord:
     """Show one queue. `holdfast config --queue` shows every setting in force and its source.
 
@@ -63,9 +53,8 @@ def show(client: Client, name: str) -> QueueRecord:
     return client.queue(name)
 
 
-@queues.add("set", queue_table)
+@queues.add("set")
 @click.argument("changes", metavar="SETTING=VALUE...", nargs=-1)
-@click.option("--unset", multiple=True, metavar="SETTING", help="Use the cluster's value again.")
 def set_queue(
     client: Client, name: str, changes: Sequence[str], unset: Sequence[str]
 ) -> QueueRecord:
@@ -75,6 +64,8 @@ def set_queue(
     Examples:
       holdfast queues set nightly time_limit_seconds=4h on_trip=fail
       holdfast queues set video stall_watch=off --unset max_running
+
+    unset (SETTING): Use the cluster's value again.
     """
     return client.put_queue(name, read_changes(changes), unset)
 
@@ -94,18 +85,19 @@ def preset(io: CommandIO, name: str) -> None:
     """
     with io.client() as client:
         made = [client.put_queue(queue, own) for queue, own in QUEUE_PRESETS[name].items()]
-    io.show(made, queues_table(made))
+    io.show(made, queues.draw(made))
 
 
 @queues.add("pause", _line, act="queue.pause", asks=True)
-@click.option("--reason", default="", help="Shown by `why`.")
-@click.option("--hard", is_flag=True, help="Also stop running jobs, at no charge.")
-def pause(client: Client, name: str, reason: str, hard: bool) -> QueueRecord:
+def pause(client: Client, name: str, reason: str = "", *, hard: bool) -> QueueRecord:
     """Start no more jobs from a queue.
 
     \b
     Example:
       holdfast queues pause gpu --reason "new driver"
+
+    reason: Shown by `why`.
+    hard: Also stop running jobs, at no charge.
     """
     return client.pause_queue(name, reason, hard=hard)
 

@@ -16,9 +16,11 @@ from typing import Any, TypeVar
 import click
 
 from holdfast.cli.command_io import CommandIO, talks
+from holdfast.cli.endings import EXIT_FAILED
 from holdfast.cli.output import note, say_state, table
 from holdfast.client.synchronous import Client
 from holdfast.wire.states import tell_state
+from holdfast.wire.webhooks import TestResult
 
 R = TypeVar("R")
 Columns = Mapping[str, Callable[[R], str]]  # head → the cell of a row
@@ -41,6 +43,11 @@ def say_state_of(label: str, thing: object) -> str:
     return f"{label}: {say_state(shown.word, shown.sentence)}"
 
 
+def exit_of_test(result: TestResult) -> int | None:
+    """Return the exit code of a command that sends one message now."""
+    return None if result.delivered else EXIT_FAILED
+
+
 class Resource(click.Group):
     """The commands on one kind of thing."""
 
@@ -48,22 +55,31 @@ class Resource(click.Group):
     find: Callable[[Client, str], str]  # from the word that a person gives to the id
     opens: Opens  # what the commands' functions get: a client, if nothing else is said
     wraps: Wraps  # adds the options that all of the commands have
+    draw: Callable[[Any], str]  # draws the table of the list
 
     def add(
-        self, name: str, says: Callable[[Any], str], *, act: str = "", asks: bool = False
+        self,
+        name: str,
+        says: Callable[[Any], str] | None = None,
+        *,
+        act: str = "",
+        asks: bool = False,
+        exits: Callable[[Any], int | None] = lambda found: None,
     ) -> Callable[[Ask], Ask]:
-        """Add a command on one thing, which prints what its function returns. act: the name of what it
+        """Add a command on one thing, which prints what its function returns. says: writes that; None:
+        the table of the list, with this one row. act: the name of what the command
         does (`wire.operations.acts`), whose consequence a person is told. asks: a person at a terminal is asked
-        first, because the act ends or holds work."""
+        first, because the act ends or holds work. exits: returns the exit code."""
 
         def add(function: Ask) -> Ask:
-            def run(io: CommandIO, subject: str, yes: bool = False, **options: Any) -> None:
+            def run(io: CommandIO, subject: str, yes: bool = False, **options: Any) -> int | None:
                 told = _tell(act, subject, asks and not yes) if act else ""
                 with self.opens(io) as client:
                     found = function(client, self.find(client, subject), **options)
-                io.show(found, says(found))
+                io.show(found, says(found) if says else self.draw([found]))
                 if told:
                     note(told)
+                return exits(found)
 
             made = _as_command(function, run, wraps=self.wraps)
             self.command(name)(self.subject(_YES(made) if asks else made))
@@ -77,10 +93,10 @@ class Resource(click.Group):
         """Add the command that ends one thing. act: as in `add`; a person is asked first."""
 
         def add(function: Ask) -> Ask:
-            def run(io: CommandIO, subject: str, yes: bool = False) -> None:
+            def run(io: CommandIO, subject: str, yes: bool = False, **options: Any) -> None:
                 told = _tell(act, subject, not yes) if act else ""
                 with self.opens(io) as client:
-                    function(client, self.find(client, subject))
+                    function(client, self.find(client, subject), **options)
                 io.show({done: subject}, f"{subject}: {done}")
                 if told:
                     note(told)
@@ -106,8 +122,9 @@ def _tell(name: str, subject: str, asks: bool) -> str:
 
 def resource(
     metavar: str,
-    draw: Callable[[Any], str],
+    columns: Columns[Any] | Callable[[Any], str],
     *,
+    elastic: int = -1,
     nothing: str = "",
     find: Callable[[Client, str], str] = lambda _, word: word,
     opens: Opens = lambda io: io.client(),
@@ -115,10 +132,14 @@ def resource(
 ) -> Callable[[Ask], Resource]:
     """Make the group of a kind of the function that lists it, whose text is the group's help.
 
-    metavar: names one thing on the command line. nothing: is said in place of a table without rows.
+    metavar: names one thing on the command line. columns: of the list, of which `elastic` is the first
+    to be narrowed; or what draws the list. nothing: is said in place of a table without rows.
     opens: opens what the functions get in place of a client. options: adds the options of a command
     that asks no controller.
     """
+
+    def draw(rows: Any) -> str:
+        return columns(rows) if callable(columns) else draw_columns(columns, rows, elastic)
 
     def make(function: Ask) -> Resource:
         own = _take_options(function)
@@ -135,7 +156,7 @@ def resource(
         alone = _as_command(function, run_alone, own, options)
         made = click.group(cls=Resource, invoke_without_command=True)(click.pass_context(alone))
         made.subject = click.argument("subject", metavar=metavar)
-        made.find, made.opens, made.wraps = find, opens, options
+        made.find, made.opens, made.wraps, made.draw = find, opens, options, draw
         each, name = _as_command(function, run, own, options), function.__name__
         kind = name.removesuffix("s") if metavar in ("NAME", "ID") else metavar.lower()
         text = f"List {kind}s.\n\n\b\nExample:\n  holdfast {name} list --json"

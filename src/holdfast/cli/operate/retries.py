@@ -50,10 +50,8 @@ def retries_text(view: RetriesView) -> str:
 
 
 @retries.command()
-@click.option("--project", help="Only this project's.")
-@click.option("--reason", default="", help="Shown by `why`.")
 @talks
-def hold(io: CommandIO, project: str | None, reason: str) -> None:
+def hold(io: CommandIO, project: str | None, reason: str = "") -> None:
     """Hold back every retry of the cluster or of a project until the release. None is lost.
 
     First attempts, and jobs that were stopped without their fault (preempted, drained), still start.
@@ -62,12 +60,14 @@ def hold(io: CommandIO, project: str | None, reason: str) -> None:
     Examples:
       holdfast retries hold --reason "the registry is down"
       holdfast retries hold --project vision
+
+    project: Only this project's.
+    reason: Shown by `why`.
     """
     io.answer(lambda client: client.hold_retries(project, reason), retries_text)
 
 
 @retries.command()
-@click.option("--project", help="Only this project's.")
 @talks
 def release(io: CommandIO, project: str | None) -> None:
     """Let retries go again, those that fell due meanwhile no faster than the rate limit.
@@ -75,5 +75,7 @@ def release(io: CommandIO, project: str | None) -> None:
     \b
     Example:
       holdfast retries release
+
+    project: Only this project's.
     """
     io.answer(lambda client: client.release_retries(project), retries_text)

@@ -6,7 +6,7 @@ import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import click
 
@@ -58,7 +58,6 @@ def _rule_text(rule: OperatorRule) -> str:
 
 
 @resource("RULE", _view_text)
-@click.option("--text", "as_text", is_flag=True, help="Print the rules as they were written.")
 def rules(client: Client, as_text: bool) -> RulesView | str:
     """Show the cluster's own rules, which find the cause of a task's end, beside the shipped rules.
 
@@ -80,6 +79,8 @@ def rules(client: Client, as_text: bool) -> RulesView | str:
       holdfast rules try --exit-code 1 --log job.log --rules rules.toml
       holdfast rules set rules.toml
       holdfast rules delete object-store-away
+
+    as_text (--text): Print the rules as they were written.
     """
     view = client.rules()
     if view.problem:
@@ -162,29 +163,13 @@ def set_rules(io: CommandIO, file: str) -> None:
 
 
 @rules.command("try")
-@click.option("--exit-code", type=click.IntRange(1, 255), help="The exit code of the process.")
-@click.option("--signal", "signal_", metavar="SIGNAL", help="Or the signal: a name or a number.")
-@click.option(
-    "--log",
-    "log_file",
-    type=click.Path(allow_dash=True),
-    metavar="FILE",
-    help="Its output (last 16 KiB).",
-)
-@click.option(
-    "--rules",
-    "rules_file",
-    type=click.Path(allow_dash=True),
-    metavar="FILE",
-    help="Other rules to try.",
-)
 @talks
 def try_rules(
     io: CommandIO,
-    exit_code: int | None,
+    exit_code: Annotated[int, click.IntRange(1, 255)] | None,
     signal_: str | None,
-    log_file: str | None,
-    rules_file: str | None,
+    log_file: Annotated[str, click.Path(allow_dash=True)] | None,
+    rules_file: Annotated[str, click.Path(allow_dash=True)] | None,
 ) -> None:
     """Show the cause that a task's end would be given, with the rule and evidence.
 
@@ -192,6 +177,11 @@ def try_rules(
     Examples:
       holdfast rules try --exit-code 1 --log job.log
       holdfast logs JOB | holdfast rules try --exit-code 1 --log -
+
+    exit_code: The exit code of the process.
+    signal_ (--signal SIGNAL): Or the signal: a name or a number.
+    log_file (--log FILE): Its output (last 16 KiB).
+    rules_file (--rules FILE): Other rules to try.
     """
     if (exit_code is None) == (signal_ is None):
         raise click.UsageError("give either --exit-code or --signal")

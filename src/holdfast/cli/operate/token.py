@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import click
 
 from holdfast.cli.command_io import CommandIO, talks
-from holdfast.cli.operate.resource import Columns, draw_columns, resource
+from holdfast.cli.operate.resource import Columns, resource
 from holdfast.cli.options import read_seconds
 from holdfast.cli.output import age, note
 from holdfast.client.synchronous import Client
@@ -24,7 +24,7 @@ COLUMNS: Columns[TokenRecord] = {
 }
 
 
-@resource("ID", lambda rows: draw_columns(COLUMNS, rows, elastic=3))
+@resource("ID", COLUMNS, elastic=3)
 def token(client: Client) -> Sequence[TokenRecord]:
     """List tokens, without their secrets; make and revoke them.
 
@@ -38,18 +38,15 @@ def token(client: Client) -> Sequence[TokenRecord]:
 
 @token.command()
 @click.option("--role", type=click.Choice(["admin", "submit", "read", "join"]), required=True)
-@click.option("--name", default="", help="Its purpose.")
-@click.option("--user", default="", help="The owner of what it submits. [default: its name]")
-@click.option("--expires", metavar="TIME", help="As 12h or 30d. [default: 1h for a join token]")
-@click.option(
-    "--reach",
-    multiple=True,
-    metavar="PROJECT",
-    help="May come into others' jobs there; repeatable.",
-)
 @talks
 def create(
-    io: CommandIO, role: str, name: str, user: str, expires: str | None, reach: tuple[str, ...]
+    io: CommandIO,
+    role: str,
+    name: str = "",
+    user: str = "",
+    *,
+    expires: str | None,
+    reach: Sequence[str],
 ) -> None:
     """Make a token and print its secret, this once.
 
@@ -59,6 +56,11 @@ def create(
       holdfast token create --role submit --user alice --name "alice's laptop"
       holdfast token create --role submit --name oncall --reach vision
       holdfast agent --join URL --token "$(holdfast token create --role join)"
+
+    name: Its purpose.
+    user: The owner of what it submits. [default: its name]
+    expires (TIME): As 12h or 30d. [default: 1h for a join token]
+    reach (PROJECT): May come into others' jobs there; repeatable.
     """
     seconds = None
     if expires is not None:
@@ -70,7 +72,7 @@ def create(
         note(f"token {made.id} ({made.role}); its secret is not shown again")
 
 
-@token.add("show", lambda found: draw_columns(COLUMNS, [found], elastic=3))
+@token.add("show")
 def show(client: Client, token_id: str) -> TokenRecord:
     """Show one token, without its secret.
 

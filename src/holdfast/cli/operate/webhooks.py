@@ -5,20 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 from holdfast.cli.command_io import CommandIO, talks
-from holdfast.cli.endings import EXIT_FAILED
-from holdfast.cli.operate.resource import Columns, draw_columns, resource, say_state_of
-from holdfast.cli.options import POSITIVE, read_seconds
+from holdfast.cli.operate.resource import Columns, exit_of_test, resource, say_state_of
+from holdfast.cli.options import Positive, read_seconds
 from holdfast.cli.output import age, facts, note, say_state, table
 from holdfast.client.synchronous import Client
 from holdfast.core.ids import ID_PATTERN
 from holdfast.core.webhooks.values import DeliveryRecord, WebhookRecord
 from holdfast.errors import NotFound, ValidationError
 from holdfast.wire.states import tell_state
+from holdfast.wire.webhooks import TestResult
 
 SECRET = click.option(
     "--secret-file", metavar="FILE", help="Your own secret (16 to 256 characters); - is stdin."
@@ -62,7 +62,8 @@ def find_webhook(client: Client, word: str) -> str:
 
 @resource(
     "WEBHOOK",
-    lambda rows: draw_columns(COLUMNS, rows, elastic=3),
+    COLUMNS,
+    elastic=3,
     nothing="no webhooks. Make one with `holdfast webhooks create URL`",
     find=find_webhook,
 )
@@ -124,15 +125,6 @@ def _read_secret(secret_file: str | None) -> str | None:
 
 @webhooks.command()
 @click.argument("target", metavar="URL")
-@click.option(
-    "--event",
-    "events",
-    multiple=True,
-    metavar="PATTERN",
-    help="As job.failed or job.*; repeatable.",
-)
-@click.option("--project", metavar="NAME", help="Only this project's events.")
-@click.option("--name", default="", help="Its purpose.")
 @SECRET
 @talks
 def create(
@@ -140,7 +132,8 @@ def create(
     target: str,
     events: Sequence[str],
     project: str | None,
-    name: str,
+    name: str = "",
+    *,
     secret_file: str | None,
 ) -> None:
     """Send events to URL from now on, and print the secret that signs them, this once.
@@ -152,6 +145,10 @@ def create(
     Examples:
       holdfast webhooks create https://hooks.example/holdfast
       holdfast webhooks create https://hooks.example/h --name pager
+
+    events (--event PATTERN): As job.failed or job.*; repeatable.
+    project (NAME): Only this project's events.
+    name: Its purpose.
     """
     with io.client() as client:
         made = client.create_webhook(
@@ -164,12 +161,6 @@ def create(
 
 
 @webhooks.add("set", _describe)
-@click.option("--to", metavar="URL", help="The new URL, also for pending deliveries.")
-@click.option("--event", "events", multiple=True, metavar="PATTERN", help="The new events.")
-@click.option("--all-events", is_flag=True, help="Every event, except those about webhooks.")
-@click.option("--project", metavar="NAME", help="Only this project's events.")
-@click.option("--all-projects", is_flag=True, help="Every project's events.")
-@click.option("--name", help="Its purpose.")
 def set_webhook(
     client: Client,
     webhook_id: str,
@@ -186,6 +177,13 @@ def set_webhook(
     Examples:
       holdfast webhooks set WEBHOOK --to https://new.example/hook
       holdfast webhooks set WEBHOOK --event job.failed --all-projects
+
+    to (URL): The new URL, also for pending deliveries.
+    events (--event PATTERN): The new events.
+    all_events: Every event, except those about webhooks.
+    project (NAME): Only this project's events.
+    all_projects: Every project's events.
+    name: Its purpose.
     """
     if (events and all_events) or (project and all_projects):
         raise ValidationError("give one of --event and --all-events, --project and --all-projects")
@@ -214,10 +212,9 @@ def delete(client: Client, webhook_id: str) -> None:
 
 @webhooks.command()
 @webhooks.subject
-@click.option("--grace", default="24h", metavar="TIME", help="How long the old secret signs too.")
 @SECRET
 @talks
-def rotate(io: CommandIO, subject: str, grace: str, secret_file: str | None) -> None:
+def rotate(io: CommandIO, subject: str, grace: str = "24h", *, secret_file: str | None) -> None:
     """Give a webhook a new secret and print it, this once.
 
     During the grace every call carries both signatures, so that receivers can change over.
@@ -226,6 +223,8 @@ def rotate(io: CommandIO, subject: str, grace: str, secret_file: str | None) -> 
     Examples:
       holdfast webhooks rotate WEBHOOK
       holdfast webhooks rotate WEBHOOK --grace 0          # the old one leaked
+
+    grace (TIME): How long the old secret signs too.
     """
     seconds = read_seconds("--grace", grace)
     secret = _read_secret(secret_file)
@@ -238,37 +237,32 @@ def rotate(io: CommandIO, subject: str, grace: str, secret_file: str | None) -> 
         note(f"webhook {made.id} has a new secret; it is not shown again")
 
 
-@webhooks.command()
-@webhooks.subject
-@talks
-def test(io: CommandIO, subject: str) -> int | None:
+def _say_test(result: TestResult) -> str:
+    done = f"delivered: the receiver answered {result.status} in {result.seconds * 1000:.0f} ms"
+    return done if result.delivered else f"not delivered: {result.error}"
+
+
+@webhooks.add("test", _say_test, exits=exit_of_test)
+def test(client: Client, webhook_id: str) -> TestResult:
     """Send one event `webhook.test` now. Exit code 1 unless the receiver answers 2xx.
 
     \b
     Example:
       holdfast webhooks test 06ch2v8wq1m4kz7d9x3t
     """
-    with io.client() as client:
-        result = client.test_webhook(find_webhook(client, subject))
-    text = f"delivered: the receiver answered {result.status} in {result.seconds * 1000:.0f} ms"
-    io.show(result, text if result.delivered else f"not delivered: {result.error}")
-    return None if result.delivered else EXIT_FAILED
+    return client.test_webhook(webhook_id)
 
 
 @webhooks.command()
 @webhooks.subject
 @click.argument("delivery_id", metavar="[DELIVERY]", required=False)
-@click.option(
-    "--state",
-    "states",
-    multiple=True,
-    type=click.Choice(["pending", "delivered", "dead"]),
-    help="Only these; repeatable.",
-)
-@click.option("--limit", type=POSITIVE, default=50, help="The most to list.")
 @talks
 def deliveries(
-    io: CommandIO, subject: str, delivery_id: str | None, states: Sequence[str], limit: int
+    io: CommandIO,
+    subject: str,
+    delivery_id: str | None,
+    states: Sequence[Literal["pending", "delivered", "dead"]],
+    limit: Positive = 50,
 ) -> None:
     """List a webhook's deliveries, newest first; or show one with the body it sends.
 
@@ -276,6 +270,9 @@ def deliveries(
     Examples:
       holdfast webhooks deliveries WEBHOOK --state dead --state pending
       holdfast webhooks deliveries WEBHOOK DELIVERY
+
+    states (--state): Only these; repeatable.
+    limit: The most to list.
     """
     with io.client() as client:
         if delivery_id is not None:
@@ -301,7 +298,6 @@ def _deliveries_table(rows: Sequence[DeliveryRecord]) -> str:
 @webhooks.command()
 @webhooks.subject
 @click.argument("delivery_ids", metavar="[DELIVERY]...", nargs=-1)
-@click.option("--dead", is_flag=True, help="Every dead delivery.")
 @talks
 def redeliver(io: CommandIO, subject: str, delivery_ids: Sequence[str], dead: bool) -> None:
     """Send deliveries again; dead or delivered ones begin their tries anew, pending ones go now.
@@ -310,6 +306,8 @@ def redeliver(io: CommandIO, subject: str, delivery_ids: Sequence[str], dead: bo
     Examples:
       holdfast webhooks redeliver WEBHOOK DELIVERY
       holdfast webhooks redeliver WEBHOOK --dead
+
+    dead: Every dead delivery.
     """
     if dead == bool(delivery_ids):
         raise ValidationError("name the deliveries, or say --dead")
@@ -324,13 +322,14 @@ def redeliver(io: CommandIO, subject: str, delivery_ids: Sequence[str], dead: bo
 
 
 @webhooks.add("pause", lambda hook: say_state_of(hook.id, hook), act="hook.pause", asks=True)
-@click.option("--reason", default="", help="Shown with the webhook.")
-def pause(client: Client, webhook_id: str, reason: str) -> WebhookRecord:
+def pause(client: Client, webhook_id: str, reason: str = "") -> WebhookRecord:
     """Send nothing more to a webhook. Its events are kept as long as history is.
 
     \b
     Example:
       holdfast webhooks pause WEBHOOK --reason "receiver is being moved"
+
+    reason: Shown with the webhook.
     """
     return client.pause_webhook(webhook_id, reason)
 

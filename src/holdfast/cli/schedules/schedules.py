@@ -5,15 +5,15 @@ from __future__ import annotations
 import zoneinfo
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Literal
 
 import click
 
 from holdfast.cli.code.workdir import CODE_OPTIONS, find_code
 from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.jobs.submit import read_job, takes_spec
-from holdfast.cli.operate.resource import Columns, draw_columns, resource, say_state_of
-from holdfast.cli.options import OWNER, POSITIVE, add_options, choose_owner
+from holdfast.cli.operate.resource import Columns, resource, say_state_of
+from holdfast.cli.options import OWNER, POSITIVE, Positive, add_options, choose_owner
 from holdfast.cli.output import facts, paint, print_text, table
 from holdfast.client.synchronous import Client
 from holdfast.core.arrays.records import ScheduleRecord, ScheduleRunRecord
@@ -34,7 +34,7 @@ COLUMNS: Columns[ScheduleRecord] = {
 }
 
 
-@resource("SCHEDULE", lambda rows: draw_columns(COLUMNS, rows, elastic=1), nothing="no schedules")
+@resource("SCHEDULE", COLUMNS, elastic=1, nothing="no schedules")
 @OWNER
 def schedules(client: Client, owner: str | None, mine: bool) -> Sequence[ScheduleRecord]:
     """List schedules, which submit jobs at set times: their next time and their newest run.
@@ -50,31 +50,16 @@ def schedules(client: Client, owner: str | None, mine: bool) -> Sequence[Schedul
 
 @schedules.command("set")
 @click.argument("schedule", metavar="SCHEDULE")
-@click.option("--cron", metavar="LINE", help="Minute, hour, day of month, month, day of week.")
-@click.option("--every", metavar="TIME", help="An interval, as 15m or 6h.")
-@click.option("--time-zone", metavar="ZONE", default="UTC", help="Whose clock --cron goes by.")
-@click.option(
-    "--catch-up",
-    type=click.Choice(["none", "one", "all"]),
-    default="one",
-    help="Of times missed while no controller ran: none, the newest, or the last 100.",
-)
-@click.option(
-    "--overlap",
-    type=click.Choice(["skip", "queue", "cancel_running"]),
-    default="skip",
-    help="While the run before has not ended.",
-)
-@takes_spec
 @talks
+@takes_spec
 def set_schedule(
     io: CommandIO,
     schedule: str,
     cron: str | None,
     every: str | None,
-    time_zone: str,
-    catch_up: str,
-    overlap: str,
+    time_zone: str = "UTC",
+    catch_up: Literal["none", "one", "all"] = "one",
+    overlap: Literal["skip", "queue", "cancel_running"] = "skip",
     **options: Any,
 ) -> None:
     """Make a schedule of a job, or change the one of that name whole.
@@ -85,6 +70,12 @@ def set_schedule(
     Examples:
       holdfast schedules set nightly --cron "0 3 * * *" -- python train.py
       holdfast schedules set poll --every 15m --overlap queue -- python poll.py
+
+    cron (LINE): Minute, hour, day of month, month, day of week.
+    every (TIME): An interval, as 15m or 6h.
+    time_zone (ZONE): Whose clock --cron goes by.
+    catch_up: Of times missed while no controller ran: none, the newest, or the last 100.
+    overlap: While the run before has not ended.
     """
     if (cron is None) == (every is None):
         raise click.UsageError("give either --cron or --every")
@@ -108,14 +99,15 @@ def set_schedule(
 
 @schedules.command()
 @schedules.subject
-@click.option("--limit", type=POSITIVE, default=10, help="How many of its runs.")
 @talks
-def show(io: CommandIO, subject: str, limit: int) -> None:
+def show(io: CommandIO, subject: str, limit: Positive = 10) -> None:
     """Show a schedule and its newest runs.
 
     \b
     Example:
       holdfast schedules show nightly
+
+    limit: How many of its runs.
     """
     with io.client() as client:
         schedule, runs = client.schedule(subject), client.schedule_runs(subject, limit)
@@ -128,13 +120,14 @@ def show(io: CommandIO, subject: str, limit: int) -> None:
 
 
 @schedules.add("pause", lambda made: say_state_of(made.name, made), act="schedule.pause", asks=True)
-@click.option("--reason", default="", help="Shown with it.")
-def pause(client: Client, name: str, reason: str) -> ScheduleRecord:
+def pause(client: Client, name: str, reason: str = "") -> ScheduleRecord:
     """Let none of its times come.
 
     \b
     Example:
       holdfast schedules pause nightly --reason "holidays"
+
+    reason: Shown with it.
     """
     return client.pause_schedule(name, reason)
 

@@ -20,12 +20,8 @@ if TYPE_CHECKING:
 
 @click.command()
 @JOB
-@click.option(
-    "--session", metavar="ID", default="", help="A shell that was left, not the job's own terminal."
-)
-@click.option("--watch", is_flag=True, help="Only read along.")
 @talks
-def attach(io: CommandIO, job_id: str, session: str, watch: bool) -> None:
+def attach(io: CommandIO, job_id: str, session: str = "", *, watch: bool) -> None:
     """Come to the terminal of a job that was begun with `run -it`, or back to a shell.
 
     What the terminal printed last is shown first. A second person reads along. Ctrl-P Ctrl-Q leaves
@@ -36,6 +32,9 @@ def attach(io: CommandIO, job_id: str, session: str, watch: bool) -> None:
       holdfast attach @last
       holdfast attach JOB --watch
       holdfast attach JOB --session 06ch2v8wq1m4kz7d9x3t
+
+    session (ID): A shell that was left, not the job's own terminal.
+    watch: Only read along.
     """
     with io.client() as client:
         found = find_job(client, job_id)

@@ -21,8 +21,6 @@ _RANK = click.option("--rank", type=COUNT, default=0, help="The task of a gang t
 @click.command(name="exec")
 @JOB
 @_RANK
-@click.option("-t", "--tty", is_flag=True, help="Give the command a terminal.")
-@click.option("-n", "--no-stdin", is_flag=True, help="Do not read this program's input.")
 @click.argument("argv", nargs=-1, required=True, metavar="-- CMD")
 @talks
 def exec_(
@@ -41,6 +39,9 @@ def exec_(
       holdfast exec JOB --rank 3 -- py-spy dump --pid 1234
       holdfast exec JOB -- tar c out > out.tar
       holdfast exec -t JOB -- htop
+
+    tty (-t, --tty): Give the command a terminal.
+    no_stdin (-n, --no-stdin): Do not read this program's input.
     """
     _go_in(io, job_id, list(argv), "exec", rank, tty=tty, reads=not no_stdin)
 

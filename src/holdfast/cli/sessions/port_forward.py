@@ -6,7 +6,7 @@ import click
 
 from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.jobs import find_job
-from holdfast.cli.options import COUNT, JOB
+from holdfast.cli.options import JOB, Count
 from holdfast.cli.output import note, print_text
 from holdfast.errors import ValidationError
 
@@ -25,11 +25,9 @@ def read_ports(text: str) -> tuple[int, int]:
 @click.command()
 @JOB
 @click.argument("ports", nargs=-1, required=True, metavar="PORT[:LOCAL]...")
-@click.option("--rank", type=COUNT, default=0, help="The task of a gang.")
-@click.option("--address", default="127.0.0.1", help="Listen here, instead of on loopback alone.")
 @talks
 def port_forward(
-    io: CommandIO, job_id: str, ports: tuple[str, ...], rank: int, address: str
+    io: CommandIO, job_id: str, ports: tuple[str, ...], rank: Count = 0, address: str = "127.0.0.1"
 ) -> None:
     """Reach ports of a running task on this machine, until Ctrl-C or the job's end.
 
@@ -41,6 +39,9 @@ def port_forward(
       holdfast port-forward @last 6006
       holdfast port-forward JOB 8888:18888 6006
       holdfast port-forward JOB 6006:0 --rank 3
+
+    rank: The task of a gang.
+    address: Listen here, instead of on loopback alone.
     """
     wanted = [read_ports(text) for text in ports]
     with io.client() as client:

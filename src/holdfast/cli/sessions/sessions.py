@@ -27,8 +27,6 @@ COLUMNS: Columns[SessionRecord] = {
 
 @click.command()
 @click.argument("job_id", metavar="[JOB]", required=False)
-@click.option("--all", "also_over", is_flag=True, help="Those that ended, too.")
-@click.option("--end", metavar="ID", help="End this session.")
 @talks
 def sessions(io: CommandIO, job_id: str | None, also_over: bool, end: str | None) -> None:
     """List which users are in which tasks, from where, and with which command.
@@ -38,6 +36,9 @@ def sessions(io: CommandIO, job_id: str | None, also_over: bool, end: str | None
       holdfast sessions
       holdfast sessions @last --all
       holdfast sessions --end 06ch2v8wq1m4kz7d9x3t
+
+    also_over (--all): Those that ended, too.
+    end (ID): End this session.
     """
     with io.client() as client:
         if end is not None:

@@ -48,9 +48,6 @@ Host *.holdfast
 
 
 @click.command()
-@click.option("--write", is_flag=True, help="Write it to ~/.ssh/holdfast.config.")
-@click.option("--proxy", metavar="NAME", help="What ssh itself runs: carry one connection.")
-@click.option("--user-of", metavar="NAME", help="What ssh itself runs: learn the job's user.")
 @talks
 def ssh_config(io: CommandIO, write: bool, proxy: str | None, user_of: str | None) -> None:
     """Print the lines with which ssh, scp, rsync and VS Code go into running jobs.
@@ -65,6 +62,10 @@ def ssh_config(io: CommandIO, write: bool, proxy: str | None, user_of: str | Non
       ssh JOB.holdfast
       scp JOB.holdfast:out/model.pt .
       rsync -a src/ rank3.JOB.holdfast:src/
+
+    write: Write it to ~/.ssh/holdfast.config.
+    proxy (NAME): What ssh itself runs: carry one connection.
+    user_of (NAME): What ssh itself runs: learn the job's user.
     """
     if proxy is not None:
         _carry(io, proxy)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from holdfast.cli.extras import need_linux
-from holdfast.cli.options import LABEL, add_options, read_pairs, read_seconds
+from holdfast.cli.options import LABEL, read_pairs, read_seconds
 from holdfast.cli.up.run_part import run_agent
 from holdfast.cli.up.up import AGENT_OPTIONS, agent_options
 from holdfast.client import Client
@@ -34,7 +34,7 @@ from holdfast.wire.bearer import is_token
     metavar="FILE",
     help="A file with it, so that no list of processes shows it.",
 )
-@add_options(*AGENT_OPTIONS)
+@AGENT_OPTIONS
 @click.option("--state", metavar="DIR", help="Its folder. [default: ~/.local/state/holdfast/host]")
 @click.option("--advertise", metavar="ADDRESS", help="This host's address for other hosts.")
 @LABEL

@@ -4,13 +4,13 @@ import importlib.util
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import msgspec
 
 from holdfast.cli.extras import need_linux, need_server
-from holdfast.cli.options import add_options
+from holdfast.cli.options import read_described
 from holdfast.client.locate import DATA_FOLDER
 from holdfast.client.specs import parse_bytes
 from holdfast.core.spec import Name
@@ -23,44 +23,71 @@ DEFAULT_PORT = 7878
 MAX_GPUS = 1024
 
 
-AGENT_OPTIONS = (
-    click.option(
-        "--slots", type=click.IntRange(0, 65_536), help="CPU tasks at once. [default: CPUs]"
-    ),
-    click.option("--gpus", metavar="N|auto", default="auto", help="GPUs to offer."),
-    click.option("--queues", metavar="Q,Q", help="Queues to serve. [default: all]"),
-    click.option("--name", help="The host's name. [default: this machine's]"),
-    click.option(
-        "--app",
-        "apps",
-        multiple=True,
-        metavar="MODULE",
-        help="Run calls of this module's functions here; repeatable.",
-    ),
-    click.option("--app-path", metavar="DIR", help="The folder of apps. [default: this one]"),
-    click.option(
-        "--pass-env",
-        multiple=True,
-        metavar="NAME",
-        help="Give tasks this variable of the agent's own, or all that fit, as WANDB_*; repeatable.",
-    ),
-    click.option(
-        "--mount",
-        "mounts",
-        multiple=True,
-        metavar="NAME=DIR|BUCKET[:rw]",
-        help="Offer jobs this folder or bucket, read-only unless :rw; repeatable.",
-    ),
-    click.option(
-        "--cache-limit", metavar="SIZE", help="Most bytes of jobs' caches. [default: 100G]"
-    ),
-    click.option("--app-python", metavar="FILE", help="Their interpreter. [default: this one]"),
-    click.option("--no-sessions", is_flag=True, help="Let no user into the tasks of this host."),
-)
+def agent_options(
+    *,
+    slots: Annotated[int, click.IntRange(0, 65_536)] | None,
+    gpus: str = "auto",
+    queues: str | None,
+    name: str | None,
+    apps: Sequence[str] = (),
+    app_path: str | None = None,
+    app_python: str | None = None,
+    pass_env: Sequence[str] = (),
+    mounts: Sequence[str] = (),
+    cache_limit: str | None = None,
+    no_sessions: bool = False,
+) -> dict[str, Any]:
+    """Read flags as fields of an agent's config. Raises ValidationError.
+
+    slots: CPU tasks at once. [default: CPUs]
+    gpus (N|auto): GPUs to offer.
+    queues (Q,Q): Queues to serve. [default: all]
+    name: The host's name. [default: this machine's]
+    apps (--app MODULE): Run calls of this module's functions here; repeatable.
+    app_path (DIR): The folder of apps. [default: this one]
+    pass_env (NAME): Give tasks this variable of the agent's own, or all that fit, as WANDB_*;
+        repeatable.
+    mounts (--mount NAME=DIR|BUCKET[:rw]): Offer jobs this folder or bucket, read-only unless :rw;
+        repeatable.
+    cache_limit (SIZE): Most bytes of jobs' caches. [default: 100G]
+    app_python (FILE): Their interpreter. [default: this one]
+    no_sessions: Let no user into the tasks of this host.
+    """
+    cpus = len(os.sched_getaffinity(0)) if slots is None else slots
+    options: dict[str, Any] = {"cpu_slots": cpus}
+    if gpus != "auto":
+        options["gpus"] = read_gpus(gpus)
+    if queues:
+        options["queues"] = [
+            _read_name("queues", queue.strip()) for queue in queues.split(",") if queue.strip()
+        ]
+    if name is not None:
+        options["name"] = _read_name("name", name)
+    named = [*pass_env, *os.environ.get("HOLDFAST_PASS_ENV", "").replace(",", " ").split()]
+    if named:
+        options["pass_env"] = named
+    if mounts:
+        options["mounts"] = read_mounts(mounts)
+    if cache_limit is not None:
+        try:
+            options["cache_bytes"] = parse_bytes(cache_limit)
+        except ValueError as error:
+            raise ValidationError(f"--cache-limit: {error}", field="cache_bytes") from None
+    if no_sessions:
+        options["sessions"] = False
+    if apps:
+        options["apps"] = [_read_name("app", app) for app in apps]
+        options["app_path"] = os.path.abspath(os.path.expanduser(app_path or "."))
+        if app_python:
+            options["app_python"] = os.path.abspath(os.path.expanduser(app_python))
+    return options
+
+
+_, AGENT_OPTIONS = read_described(agent_options)
 
 
 @click.command()
-@add_options(*AGENT_OPTIONS)
+@AGENT_OPTIONS
 @click.option(
     "--port",
     type=click.IntRange(0, 65_535),
@@ -138,51 +165,6 @@ def up(
             return PartsSupervisor(folder, options, listener, say).run()
     finally:
         folder.unlock()
-
-
-def agent_options(
-    *,
-    slots: int | None,
-    gpus: str,
-    queues: str | None,
-    name: str | None,
-    apps: Sequence[str] = (),
-    app_path: str | None = None,
-    app_python: str | None = None,
-    pass_env: Sequence[str] = (),
-    mounts: Sequence[str] = (),
-    cache_limit: str | None = None,
-    no_sessions: bool = False,
-) -> dict[str, Any]:
-    """Read flags as fields of an agent's config. Raises ValidationError."""
-    cpus = len(os.sched_getaffinity(0)) if slots is None else slots
-    options: dict[str, Any] = {"cpu_slots": cpus}
-    if gpus != "auto":
-        options["gpus"] = read_gpus(gpus)
-    if queues:
-        options["queues"] = [
-            _read_name("queues", queue.strip()) for queue in queues.split(",") if queue.strip()
-        ]
-    if name is not None:
-        options["name"] = _read_name("name", name)
-    named = [*pass_env, *os.environ.get("HOLDFAST_PASS_ENV", "").replace(",", " ").split()]
-    if named:
-        options["pass_env"] = named
-    if mounts:
-        options["mounts"] = read_mounts(mounts)
-    if cache_limit is not None:
-        try:
-            options["cache_bytes"] = parse_bytes(cache_limit)
-        except ValueError as error:
-            raise ValidationError(f"--cache-limit: {error}", field="cache_bytes") from None
-    if no_sessions:
-        options["sessions"] = False
-    if apps:
-        options["apps"] = [_read_name("app", app) for app in apps]
-        options["app_path"] = os.path.abspath(os.path.expanduser(app_path or "."))
-        if app_python:
-            options["app_python"] = os.path.abspath(os.path.expanduser(app_python))
-    return options
 
 
 def read_mounts(words: Sequence[str]) -> dict[str, Any]:

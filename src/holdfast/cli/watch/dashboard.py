@@ -12,9 +12,6 @@ from holdfast.cli.output import age, columns, note, print_text, table
 
 
 @click.command()
-@click.option("--no-open", is_flag=True, help="Only print the link.")
-@click.option("--list", "listed", is_flag=True, help="List the browsers that are signed in.")
-@click.option("--end", metavar="ID", help="Sign a browser out.")
 @talks
 def dashboard(io: CommandIO, no_open: bool, listed: bool, end: str | None) -> None:
     """Print a link that opens the dashboard, and open it where there is a display.
@@ -28,6 +25,10 @@ def dashboard(io: CommandIO, no_open: bool, listed: bool, end: str | None) -> No
       holdfast dashboard --no-open   over ssh: open the link in your own browser
       holdfast dashboard --list
       holdfast dashboard --end 06ch2v8wq1m4kz7d9x3t
+
+    no_open: Only print the link.
+    listed (--list): List the browsers that are signed in.
+    end (ID): Sign a browser out.
     """
     if listed + (end is not None) > 1:
         raise click.UsageError("--list and --end go apart")

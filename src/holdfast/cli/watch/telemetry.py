@@ -9,7 +9,7 @@ import click
 
 from holdfast.cli.command_io import CommandIO, talks
 from holdfast.cli.find.jobs import one_job
-from holdfast.cli.options import COUNT, JOB, POSITIVE, read_seconds
+from holdfast.cli.options import JOB, Count, Positive, read_seconds
 from holdfast.cli.output import table
 from holdfast.core.placement.ranks import name_ranks
 from holdfast.core.readings.points import MAX_RANKS
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @JOB
-@click.option("--rank", "ranks", multiple=True, type=COUNT, help="Only this rank; repeatable.")
-@click.option("--attempt", type=POSITIVE, help="Only this attempt.")
-@click.option("--hours", is_flag=True, help="Hours of the last 90 days instead of minutes.")
-@click.option("--last", metavar="TIME", default="1h", help="How far back. [default: 1h]")
 @talks
 def telemetry(
-    io: CommandIO, job_id: str, ranks: Sequence[int], attempt: int | None, hours: bool, last: str
+    io: CommandIO,
+    job_id: str,
+    ranks: Sequence[Count],
+    attempt: Positive | None,
+    hours: bool,
+    last: str = "1h",
 ) -> None:
     """Show the processors and the memory of a job's ranks, over time.
 
@@ -40,6 +41,11 @@ def telemetry(
       holdfast telemetry 06ch2v8wq1m4kz7d9x3t
       holdfast telemetry train --rank 0 --rank 7 --last 6h
       holdfast telemetry train --attempt 2 --hours --last 7d --json
+
+    ranks (--rank): Only this rank; repeatable.
+    attempt: Only this attempt.
+    hours: Hours of the last 90 days instead of minutes.
+    last (TIME): How far back. [default: 1h]
     """
     seconds = int(read_seconds("--last", last))
     step = "hour" if hours else "minute"

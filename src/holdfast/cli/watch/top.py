@@ -43,8 +43,6 @@ _STATES = ("running", "draining", "reserved", "queued", "waiting")
 
 
 @click.command()
-@click.option("--queue", help="Only the jobs of this queue.")
-@click.option("--project", help="Only the jobs of this project.")
 @talks
 def top(io: CommandIO, queue: str | None, project: str | None) -> None:
     """Show hosts, GPUs and unfinished jobs, drawn anew every two seconds.
@@ -58,6 +56,9 @@ def top(io: CommandIO, queue: str | None, project: str | None) -> None:
       holdfast top
       holdfast top --queue gpu
       holdfast top | cat
+
+    queue: Only the jobs of this queue.
+    project: Only the jobs of this project.
     """
     chosen = {"queue": queue, "project": project}
     if io.as_json or not (sys.stdin.isatty() and sys.stdout.isatty()):

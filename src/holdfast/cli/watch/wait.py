@@ -17,7 +17,7 @@ from holdfast.cli.live.live_line import LiveLine
 from holdfast.cli.options import read_seconds
 from holdfast.cli.output import note, say_state
 from holdfast.client.jobs.waiting import Work, wait_for_ends
-from holdfast.client.late import LateModule
+from holdfast.client.late import on_arrays, on_jobs, on_workflows
 from holdfast.client.rest import RestCall, ask
 from holdfast.core.ids import ID_PATTERN
 from holdfast.core.words import split_span
@@ -25,13 +25,6 @@ from holdfast.errors import NotFound
 
 if TYPE_CHECKING:
     from holdfast.client import Client
-    from holdfast.wire.operations.work import arrays as on_arrays
-    from holdfast.wire.operations.work import jobs as on_jobs
-    from holdfast.wire.operations.work import workflows as on_workflows
-else:
-    on_arrays = LateModule("holdfast.wire.operations.work.arrays")
-    on_jobs = LateModule("holdfast.wire.operations.work.jobs")
-    on_workflows = LateModule("holdfast.wire.operations.work.workflows")
 
 
 def choose_exit_code(works: Sequence[Work], *, first: bool) -> int:
@@ -45,12 +38,9 @@ def choose_exit_code(works: Sequence[Work], *, first: bool) -> int:
 
 @click.command()
 @click.argument("words", metavar="JOB...", nargs=-1, required=True)
-@click.option("--any/--all", "first", default=False, help="Until one has ended, or all have.")
-@click.option("--timeout", metavar="TIME", help="Give up after this time, with exit code 124.")
-@click.option("--outputs", is_flag=True, help="Also until their outputs are collected.")
 @talks
 def wait(
-    io: CommandIO, words: Sequence[str], first: bool, timeout: str | None, outputs: bool
+    io: CommandIO, words: Sequence[str], first: bool = False, *, timeout: str | None, outputs: bool
 ) -> int:
     """Wait until jobs have ended; each JOB may be an array or a run of a workflow, too.
 
@@ -64,6 +54,10 @@ def wait(
       holdfast wait 06ch2v8wq1m4kz7d9x3t 06ch2vb3t0k5nn2r8y1a --timeout 2h
       holdfast wait train-a train-b --any
       holdfast submit -- make test && holdfast wait @last && ./deploy
+
+    first (--any/--all): Until one has ended, or all have.
+    timeout (TIME): Give up after this time, with exit code 124.
+    outputs: Also until their outputs are collected.
     """
     seconds = None if timeout is None else read_seconds("--timeout", timeout)
     found: list[Work] = []

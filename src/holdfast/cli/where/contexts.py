@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import msgspec
 
 from holdfast.cli.command_io import CommandIO, prints
-from holdfast.cli.operate.resource import Columns, draw_columns, resource
+from holdfast.cli.operate.resource import Columns, resource
 from holdfast.cli.where.keeping import change_contexts
 from holdfast.client.contexts.file import LOCAL, CliContexts, read_contexts
 from holdfast.client.locate import NoController, locate
@@ -59,7 +59,7 @@ def _list_rows(contexts: CliContexts) -> list[ContextRow]:
     return [local, *named]
 
 
-@resource("NAME", lambda rows: draw_columns(COLUMNS, rows, elastic=2), opens=_open, options=prints)
+@resource("NAME", COLUMNS, elastic=2, opens=_open, options=prints)
 def contexts(_: None) -> Sequence[ContextRow]:
     """List the servers that were logged in to, and `local`: the `holdfast up` of this folder.
 
@@ -75,7 +75,7 @@ def contexts(_: None) -> Sequence[ContextRow]:
     return _list_rows(read_contexts(os.environ))
 
 
-@contexts.add("show", lambda row: draw_columns(COLUMNS, [row], elastic=2))
+@contexts.add("show")
 def show(_: None, name: str) -> ContextRow:
     """Show one context, without its token.
 

@@ -25,12 +25,6 @@ _TOKEN_BYTES = 4096
 
 @click.command()
 @click.argument("url")
-@click.option(
-    "--context", "name", metavar="NAME", help="The server's name here. [default: its host's name]"
-)
-@click.option("--token-stdin", is_flag=True, help="Read the token from standard input.")
-@click.option("--token-file", metavar="FILE", help="Read the token from a file.")
-@click.option("--ca-file", metavar="FILE", help="PEM of the authority that signed its certificate.")
 @prints
 def login(
     io: CommandIO,
@@ -53,6 +47,11 @@ def login(
       holdfast login https://holdfast.example
       holdfast login https://holdfast.example --context prod --token-stdin < token
       holdfast login https://a.example,https://b.example --ca-file ca.pem
+
+    name (--context NAME): The server's name here. [default: its host's name]
+    token_stdin: Read the token from standard input.
+    token_file (FILE): Read the token from a file.
+    ca_file (FILE): PEM of the authority that signed its certificate.
     """
     if token_stdin and token_file:
         raise click.UsageError("--token-stdin and --token-file are two ways to say one thing")

@@ -52,16 +52,17 @@ def workflow() -> None:
 
 @workflow.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@click.option("--detach", is_flag=True, help="Print the run's id and do not wait for its end.")
-@click.option("--out-dir", default="", help="A folder that all hosts see, for the run's files.")
 @talks
-def run(io: CommandIO, file: Path, detach: bool, out_dir: str) -> int:
+def run(io: CommandIO, file: Path, detach: bool, out_dir: str = "") -> int:
     """Run the workflow in a TOML file and draw it until it has ended; exit 1 unless it succeeded.
 
     \b
     Examples:
       holdfast workflow run nightly.toml
       holdfast workflow run nightly.toml --detach
+
+    detach: Print the run's id and do not wait for its end.
+    out_dir: A folder that all hosts see, for the run's files.
     """
     with io.client() as client:
         view = client.submit_workflow(_read(file, out_dir, client))
@@ -96,8 +97,6 @@ def _read(file: Path, out_dir: str = "", client: Client | None = None) -> Workfl
 
 @workflow.command()
 @RUN
-@click.option("--watch", is_flag=True, help="Draw it again as it changes, until it has ended.")
-@click.option("--node", metavar="NODE", help="One node: what it does, its result, its folder.")
 @talks
 def show(io: CommandIO, run_id: str, watch: bool, node: str | None) -> None:
     """Show a run as a tree with the states of its nodes.
@@ -107,6 +106,9 @@ def show(io: CommandIO, run_id: str, watch: bool, node: str | None) -> None:
       holdfast workflow show 06ch2v8wq1m4kz7d9x3t
       holdfast workflow show @last --watch
       holdfast workflow show @last --node decode
+
+    watch: Draw it again as it changes, until it has ended.
+    node (NODE): One node: what it does, its result, its folder.
     """
     with io.client() as client:
         run_id = find_run(client, run_id)
@@ -164,9 +166,6 @@ def _node_text(node: NodeView) -> str:
 
 
 @workflow.command("list")
-@click.option("--state", "states", multiple=True, help="Only runs in this state; repeatable.")
-@click.option("--name", help="Only runs of this workflow.")
-@click.option("--project", help="Only runs of this project.")
 @OWNER
 @click.option("--limit", type=click.IntRange(1, 1000), default=20)
 @talks
@@ -183,6 +182,10 @@ def list_runs(
     \b
     Example:
       holdfast workflow list --state running
+
+    states (--state): Only runs in this state; repeatable.
+    name: Only runs of this workflow.
+    project: Only runs of this project.
     """
     with io.client() as client:
         about = {"name": name, "project": project, "owner": choose_owner(**whose)}
@@ -212,19 +215,16 @@ def _table(rows: Sequence[RunRecord]) -> str:
 
 @workflow.command()
 @RUN
-@click.option("--reason", default="", help="Kept with the run.")
-@click.option(
-    "--hard",
-    is_flag=True,
-    help="End what runs at once: jobs without TERM, calls with their executors.",
-)
 @talks
-def cancel(io: CommandIO, run_id: str, reason: str, hard: bool) -> None:
+def cancel(io: CommandIO, run_id: str, reason: str = "", *, hard: bool) -> None:
     """Cancel a run: what waits at once; jobs that run get TERM and their grace, and calls are told.
 
     \b
     Example:
       holdfast workflow cancel @last --reason "wrong data"
+
+    reason: Kept with the run.
+    hard: End what runs at once: jobs without TERM, calls with their executors.
     """
     with io.client() as client:
         view = client.cancel_workflow(find_run(client, run_id), reason, hard=hard)
@@ -233,11 +233,8 @@ def cancel(io: CommandIO, run_id: str, reason: str, hard: bool) -> None:
 
 @workflow.command()
 @RUN
-@click.option("--from", "origins", multiple=True, metavar="NODE",
-              help="Run this node again with all that follows from it; repeatable.")  # fmt: skip
-@click.option("--reason", default="", help="Kept with the run.")
 @talks
-def restart(io: CommandIO, run_id: str, origins: Sequence[str], reason: str) -> None:
+def restart(io: CommandIO, run_id: str, origins: Sequence[str], reason: str = "") -> None:
     """Run again what did not succeed; finished results are used again.
 
     A failed job goes on from its checkpoints with fresh budgets; of calls, those that failed run
@@ -247,6 +244,9 @@ def restart(io: CommandIO, run_id: str, origins: Sequence[str], reason: str) -> 
     Examples:
       holdfast workflow restart @last
       holdfast workflow restart @last --from decode
+
+    origins (--from NODE): Run this node again with all that follows from it; repeatable.
+    reason: Kept with the run.
     """
     with io.client() as client:
         view = client.restart_workflow(find_run(client, run_id), reason, origins=origins)

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.client.late import LateModule
+from holdfast.client.late import on_bundles
 from holdfast.client.rest import RestCall, path_to
 from holdfast.client.scripts import Caller
 from holdfast.core.bundles.manifest import Entry, decode_manifest, list_digests
 from holdfast.core.bundles.packs import BundlePlan, decode_plan
 from holdfast.errors import HoldfastError, ValidationError
 from holdfast.unpack.unpack import Unpacker, check_piece
-
-if TYPE_CHECKING:
-    from holdfast.wire.operations.work import bundles as on_bundles
-else:
-    on_bundles = LateModule("holdfast.wire.operations.work.bundles")
 
 
 class JobCode(msgspec.Struct, frozen=True):

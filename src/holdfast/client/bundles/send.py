@@ -20,7 +20,7 @@ import msgspec
 from holdfast.client.bundles.care import TELL_BYTES, say_large
 from holdfast.client.bundles.index import Index, find_place, load_index, save_index, sign
 from holdfast.client.bundles.walk import Walk, list_largest
-from holdfast.client.late import LateModule
+from holdfast.client.late import on_bundles
 from holdfast.client.rest import RestCall, ask, query_of, read_as, read_nothing
 from holdfast.client.scripts import Caller
 from holdfast.core.bundles.code import CodeRef
@@ -43,9 +43,6 @@ from holdfast.wire.data.bundles import BundleView, MissingRequest
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
-    from holdfast.wire.operations.work import bundles as on_bundles
-else:
-    on_bundles = LateModule("holdfast.wire.operations.work.bundles")
 
 AT_ONCE = 4
 MAX_PARTS = 2048

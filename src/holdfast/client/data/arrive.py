@@ -20,7 +20,6 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Self
 
 from holdfast.core.bundles.manifest import show_path
@@ -51,12 +50,7 @@ class Arrival:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         os.close(self._root)
 
     @contextlib.contextmanager

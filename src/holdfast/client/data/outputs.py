@@ -6,23 +6,17 @@ import hashlib
 import os
 from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.client.data.arrive import Arrival
 from holdfast.client.data.copy import MAGIC
-from holdfast.client.late import LateModule
+from holdfast.client.late import on_outputs
 from holdfast.client.rest import RestCall, path_to
 from holdfast.client.scripts import Script, take_answer
 from holdfast.core.bundles.manifest import FILE, FOLDER, LINK, Entry, decode_manifest, list_digests
 from holdfast.core.bundles.packs import BundlePlan, decode_plan
 from holdfast.errors import HoldfastError
-
-if TYPE_CHECKING:
-    from holdfast.wire.operations.work import outputs as on_outputs
-else:
-    on_outputs = LateModule("holdfast.wire.operations.work.outputs")
 
 _KEPT_PACKS = 4
 

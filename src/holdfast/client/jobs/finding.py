@@ -4,23 +4,16 @@ one, the end of one of the newest, a unique name, `ARRAY[7]`, or `@last`."""
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from holdfast.client.jobs.last import LAST, name_last, recall_last
-from holdfast.client.late import LateModule
+from holdfast.client.late import on_arrays, on_jobs
 from holdfast.client.rest import PageCall, ask
 from holdfast.client.scripts import Script, take_answer
 from holdfast.core.arrays.records import ArrayRecord
 from holdfast.core.ids import ID_PATTERN, PREFIX_PATTERN, ends_id
 from holdfast.core.records import JobRecord
 from holdfast.errors import NotFound, ValidationError
-
-if TYPE_CHECKING:
-    from holdfast.wire.operations.work import arrays as on_arrays
-    from holdfast.wire.operations.work import jobs as on_jobs
-else:
-    on_arrays = LateModule("holdfast.wire.operations.work.arrays")
-    on_jobs = LateModule("holdfast.wire.operations.work.jobs")
 
 T = TypeVar("T")
 MAX_CANDIDATES = 10

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from holdfast.client.late import LateModule
+from holdfast.client.late import on_jobs, wire
 from holdfast.client.rest import RestCall, ask
 from holdfast.client.scripts import Script, Sleep, take_answer
 from holdfast.core.states import JobState
@@ -14,11 +14,6 @@ from holdfast.errors import JobFailed
 
 if TYPE_CHECKING:
     from holdfast.core.workflows.values import RunState
-    from holdfast.wire import api as wire
-    from holdfast.wire.operations.work import jobs as on_jobs
-else:
-    wire = LateModule("holdfast.wire.api")
-    on_jobs = LateModule("holdfast.wire.operations.work.jobs")
 
 _FIRST_PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 1.0

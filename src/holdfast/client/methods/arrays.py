@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from holdfast.client.late import LateModule
+from holdfast.client.late import on_arrays
 from holdfast.client.rest import PageCall, RestCall, ask
 from holdfast.client.scripts import gives_each, gives_one
 from holdfast.client.specs import keyed, merge_spec
 from holdfast.core.arrays.records import ArrayRecord
 from holdfast.core.spec import JobSpec
-
-if TYPE_CHECKING:
-    from holdfast.wire.operations.work import arrays as on_arrays
-else:
-    on_arrays = LateModule("holdfast.wire.operations.work.arrays")
 
 
 class ArrayMethods:

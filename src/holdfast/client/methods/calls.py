@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.client.follow import Follow
-from holdfast.client.late import LateModule
+from holdfast.client.late import LateModule, on_calls
 from holdfast.client.rest import (
     PageCall,
     RestCall,
@@ -29,9 +29,7 @@ from holdfast.core.ids import ENTROPY_BITS, make_id
 if TYPE_CHECKING:
     from holdfast.core.calls.values import FunctionSpec
     from holdfast.wire import calls as wire
-    from holdfast.wire.operations.work import calls as on_calls
 else:
-    on_calls = LateModule("holdfast.wire.operations.work.calls")
     wire = LateModule("holdfast.wire.calls")
 CHUNK_CALLS, CHUNK_BYTES = 10_000, 4 * 1024 * 1024
 RESULTS_WAIT_SECONDS = 20

@@ -2,17 +2,11 @@
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from holdfast.client.late import LateModule
+from holdfast.client.late import on_jobs
 from holdfast.client.rest import PageCall, RestCall, ask, path_to, query_of, read_as
 from holdfast.client.scripts import FetchFile, Script, SendFile, gives_list, gives_one, runs
 from holdfast.core.records import CheckpointRecord
-
-if TYPE_CHECKING:
-    from holdfast.wire.operations.work import jobs as on_jobs
-else:
-    on_jobs = LateModule("holdfast.wire.operations.work.jobs")
 
 
 class CheckpointMethods:

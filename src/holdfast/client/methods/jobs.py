@@ -17,7 +17,7 @@ from holdfast.client.follow import (
 )
 from holdfast.client.jobs.finding import find_job
 from holdfast.client.jobs.waiting import wait_for_end, wait_for_jobs
-from holdfast.client.late import LateModule
+from holdfast.client.late import LateModule, on_events, on_jobs, wire
 from holdfast.client.rest import (
     PageCall,
     RestCall,
@@ -42,15 +42,9 @@ if TYPE_CHECKING:
     from holdfast.client.jobs.fields import SubmitFields
     from holdfast.client.locate import ControllerPlace
     from holdfast.core.logs.likeness import ErrorGroup
-    from holdfast.wire import api as wire
     from holdfast.wire.forecasts import values as forecast_wire
     from holdfast.wire.logs import search as log_wire
-    from holdfast.wire.operations.cluster import events as on_events
-    from holdfast.wire.operations.work import jobs as on_jobs
 else:
-    on_events = LateModule("holdfast.wire.operations.cluster.events")
-    on_jobs = LateModule("holdfast.wire.operations.work.jobs")
-    wire = LateModule("holdfast.wire.api")
     forecast_wire = LateModule("holdfast.wire.forecasts.values")
 
 

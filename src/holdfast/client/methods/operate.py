@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from holdfast.client.late import LateModule
+from holdfast.client.late import (
+    on_hosts,
+    on_projects,
+    on_queues,
+    on_reports,
+    on_sessions,
+    on_settings,
+    on_tokens,
+    wire,
+)
 from holdfast.client.rest import PageCall, RestCall, ask, make_body
 from holdfast.client.scripts import Script, gives_list, gives_one, runs, take_answer
 from holdfast.core.ledger.values import LedgerView
@@ -15,26 +24,6 @@ from holdfast.core.records import HostCheckRecord, ProjectRecord, QueueRecord, T
 from holdfast.core.report.depths import QueueDepth
 from holdfast.core.settings.resolve import Effective, Value
 from holdfast.wire.sessions.messages import SessionRecord, SessionRight
-
-if TYPE_CHECKING:
-    from holdfast.wire import api as wire
-    from holdfast.wire.operations.cluster import projects as on_projects
-    from holdfast.wire.operations.cluster import queues as on_queues
-    from holdfast.wire.operations.cluster import reports as on_reports
-    from holdfast.wire.operations.cluster import settings as on_settings
-    from holdfast.wire.operations.cluster import tokens as on_tokens
-    from holdfast.wire.operations.fleet import hosts as on_hosts
-    from holdfast.wire.operations.work import sessions as on_sessions
-else:
-    on_hosts = LateModule("holdfast.wire.operations.fleet.hosts")
-    on_projects = LateModule("holdfast.wire.operations.cluster.projects")
-    on_queues = LateModule("holdfast.wire.operations.cluster.queues")
-    on_reports = LateModule("holdfast.wire.operations.cluster.reports")
-    on_sessions = LateModule("holdfast.wire.operations.work.sessions")
-    on_settings = LateModule("holdfast.wire.operations.cluster.settings")
-    on_tokens = LateModule("holdfast.wire.operations.cluster.tokens")
-    wire = LateModule("holdfast.wire.api")
-
 
 _SWITCH = ("retries_enabled", "retries_hold_reason")
 

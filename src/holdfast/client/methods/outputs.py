@@ -7,16 +7,14 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.client.late import LateModule
+from holdfast.client.late import LateModule, on_outputs
 from holdfast.client.rest import RestCall, ask
 from holdfast.client.scripts import Script, Sleep, gives_one, runs, take_answer
 from holdfast.core.data.outputs import OutputFile, OutputsRecord
 
 if TYPE_CHECKING:
     from holdfast.client.data import outputs as fetching
-    from holdfast.wire.operations.work import outputs as on_outputs
 else:
-    on_outputs = LateModule("holdfast.wire.operations.work.outputs")
     fetching = LateModule("holdfast.client.data.outputs")
 
 _PAUSES_SECONDS = (0.05, 2.0)

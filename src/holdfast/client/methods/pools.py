@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.client.late import LateModule
+from holdfast.client.late import LateModule, on_pools
 from holdfast.client.rest import PageCall, RestCall, ask
 from holdfast.client.scripts import gives_list, gives_one
 
@@ -15,9 +15,7 @@ if TYPE_CHECKING:
     from holdfast.core import records
     from holdfast.core.fleet import actions
     from holdfast.wire import pools as wire
-    from holdfast.wire.operations.fleet import pools as on_pools
 else:
-    on_pools = LateModule("holdfast.wire.operations.fleet.pools")
     actions = LateModule("holdfast.core.fleet.actions")
     records = LateModule("holdfast.core.records")
     wire = LateModule("holdfast.wire.pools")

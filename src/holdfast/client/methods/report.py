@@ -6,16 +6,14 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from holdfast.client.late import LateModule
+from holdfast.client.late import LateModule, on_reports
 from holdfast.client.rest import PageCall, RestCall, ask
 from holdfast.client.scripts import gives_list, gives_one
 
 if TYPE_CHECKING:
     from holdfast.core.report import idle, money, rows
     from holdfast.wire import api
-    from holdfast.wire.operations.cluster import reports as on_reports
 else:
-    on_reports = LateModule("holdfast.wire.operations.cluster.reports")
     idle, rows = LateModule("holdfast.core.report.idle"), LateModule("holdfast.core.report.rows")
     money, api = LateModule("holdfast.core.report.money"), LateModule("holdfast.wire.api")
 

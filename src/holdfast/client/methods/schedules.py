@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from holdfast.client.late import LateModule
+from holdfast.client.late import on_schedules
 from holdfast.client.rest import PageCall, RestCall, ask
 from holdfast.client.scripts import gives_list, gives_one
 from holdfast.client.specs import merge_spec
@@ -13,11 +13,6 @@ from holdfast.core.bundles.code import CodeRef
 from holdfast.core.records import JobRecord
 from holdfast.core.spec import JobSpec
 from holdfast.wire.schedules import ScheduleTimes
-
-if TYPE_CHECKING:
-    from holdfast.wire.operations.work import schedules as on_schedules
-else:
-    on_schedules = LateModule("holdfast.wire.operations.work.schedules")
 
 
 class ScheduleMethods:

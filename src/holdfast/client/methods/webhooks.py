@@ -7,18 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from holdfast.client.late import LateModule
+from holdfast.client.late import LateModule, on_notices, on_webhooks
 from holdfast.client.rest import PageCall, RestCall, ask, make_body, query_of
 from holdfast.client.scripts import Script, gives_each, gives_list, gives_one, runs, take_answer
 
 if TYPE_CHECKING:
     from holdfast.core.webhooks import values
     from holdfast.wire import webhooks as wire
-    from holdfast.wire.operations.cluster import notices as on_notices
-    from holdfast.wire.operations.cluster import webhooks as on_webhooks
 else:
-    on_notices = LateModule("holdfast.wire.operations.cluster.notices")
-    on_webhooks = LateModule("holdfast.wire.operations.cluster.webhooks")
     values = LateModule("holdfast.core.webhooks.values")
     wire = LateModule("holdfast.wire.webhooks")
 

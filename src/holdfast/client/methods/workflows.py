@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.client.jobs.waiting import wait_for_ends
-from holdfast.client.late import LateModule
+from holdfast.client.late import LateModule, on_workflows
 from holdfast.client.rest import PageCall, RestCall, ask
 from holdfast.client.scripts import Script, gives_each, gives_list, gives_one, runs
 from holdfast.core.ids import ENTROPY_BITS, make_id
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from holdfast.core.workflows import check, records
     from holdfast.core.workflows.values import WorkflowSpec
     from holdfast.wire import workflows as wire
-    from holdfast.wire.operations.work import workflows as on_workflows
 else:
-    on_workflows = LateModule("holdfast.wire.operations.work.workflows")
     check = LateModule("holdfast.core.workflows.check")
     records = LateModule("holdfast.core.workflows.records")
     wire = LateModule("holdfast.wire.workflows")

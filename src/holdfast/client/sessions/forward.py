@@ -13,13 +13,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import msgspec
 
 from holdfast.bounds import UNREADABLE
-from holdfast.client.late import LateModule
+from holdfast.client.late import on_jobs, on_sessions
 from holdfast.client.locate import ControllerPlace
 from holdfast.client.rest import ask, path_to
 from holdfast.client.sessions.websocket import LinkLost, WebSocket, is_ready, open_websocket
@@ -41,13 +40,6 @@ from holdfast.wire.sessions.frames import (
     frame,
 )
 from holdfast.wire.sessions.messages import SessionRequest, SessionStatus
-
-if TYPE_CHECKING:
-    from holdfast.wire.operations.work import jobs as on_jobs
-    from holdfast.wire.operations.work import sessions as on_sessions
-else:
-    on_jobs = LateModule("holdfast.wire.operations.work.jobs")
-    on_sessions = LateModule("holdfast.wire.operations.work.sessions")
 
 NEXT_SECONDS = 60.0
 """How long a connection waits for the job's next attempt, or for the controller."""
@@ -119,12 +111,7 @@ class PortForward:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def _watch(self) -> None:

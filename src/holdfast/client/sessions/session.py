@@ -10,12 +10,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 
-from holdfast.client.late import LateModule
+from holdfast.client.late import on_sessions
 from holdfast.client.locate import ControllerPlace
 from holdfast.client.rest import path_to
 from holdfast.client.sessions.websocket import LinkLost, WebSocket, open_websocket
@@ -49,11 +48,6 @@ from holdfast.wire.sessions.messages import (
     SessionRequest,
     SessionStatus,
 )
-
-if TYPE_CHECKING:
-    from holdfast.wire.operations.work import sessions as on_sessions
-else:
-    on_sessions = LateModule("holdfast.wire.operations.work.sessions")
 
 _ACK_BYTES = 64 << 10
 _AGAIN_SECONDS = (0.1, 2.0)
@@ -237,12 +231,7 @@ class TaskSession:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     # ---- the link

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from holdfast.controller.api.settings.patch import read_name
+from holdfast.controller.api.settings.patch import find_name, read_name
 from holdfast.controller.fleet.cycle import PoolCycles
 from holdfast.controller.fleet.forget import forget_pool
 from holdfast.controller.http.endpoints import ApiCall
@@ -18,7 +18,7 @@ from holdfast.core.fleet.pool_files import make_pool
 from holdfast.core.fleet.pools import PoolSpec
 from holdfast.core.fleet.records import PoolMoney, PoolRecord
 from holdfast.core.states import HostState
-from holdfast.errors import Conflict, NotFound, ValidationError
+from holdfast.errors import Conflict, ValidationError
 from holdfast.providers.locate import check_config
 from holdfast.wire.operations.fleet.pools import CyclesQuery, DeleteQuery
 from holdfast.wire.operations.queries import is_on
@@ -34,7 +34,7 @@ async def list_pools(call: ApiCall) -> Response:
 
 async def get_pool(call: ApiCall) -> Response:
     """Return one pool."""
-    return await _answer(call, await call.store.fleet.get_pool(_find_name(call)))
+    return await _answer(call, await call.store.fleet.get_pool(find_name(call, "pool")))
 
 
 async def put_pool(call: ApiCall) -> Response:
@@ -45,7 +45,7 @@ async def put_pool(call: ApiCall) -> Response:
 
 async def patch_pool(call: ApiCall) -> Response:
     """Change some keys of a pool."""
-    pool = await call.store.fleet.get_pool(_find_name(call))
+    pool = await call.store.fleet.get_pool(find_name(call, "pool"))
     changes = await call.body(dict[str, Any])
     return await _put(call, pool.name, _keys_of(pool.spec) | changes)
 
@@ -53,7 +53,7 @@ async def patch_pool(call: ApiCall) -> Response:
 async def scale_pool(call: ApiCall) -> Response:
     """Change a pool's bounds."""
     request = await call.body(ScaleRequest)
-    pool = await call.store.fleet.get_pool(_find_name(call))
+    pool = await call.store.fleet.get_pool(find_name(call, "pool"))
     given = {k: v for k, v in msgspec.structs.asdict(request).items() if v is not None}
     if not given:
         raise ValidationError("give min, max or buffer", field="min")
@@ -63,7 +63,7 @@ async def scale_pool(call: ApiCall) -> Response:
 async def delete_pool(call: ApiCall) -> Response:
     """Shrink a pool to nothing and forget it once it is empty; or at once, where the caller vouches
     that its machines are gone."""
-    pool = await call.store.fleet.delete_pool(_find_name(call))
+    pool = await call.store.fleet.delete_pool(find_name(call, "pool"))
     if is_on(call.query(DeleteQuery).forget):
         await forget_pool(call.controller, pool, f"forgotten by {call.caller_name}")
     return await _answer(call, pool)
@@ -73,23 +73,23 @@ async def pause_pool(call: ApiCall) -> Response:
     """Rent no more machines and end none, except those of hosts that fall silent."""
     request = await call.body(PoolPause, default=PoolPause())
     reason = request.reason or f"paused by {call.caller_name}"
-    return await _answer(call, await call.store.fleet.pause_pool(_find_name(call), reason))
+    return await _answer(call, await call.store.fleet.pause_pool(find_name(call, "pool"), reason))
 
 
 async def resume_pool(call: ApiCall) -> Response:
     """Let the pool grow and shrink again."""
-    return await _answer(call, await call.store.fleet.resume_pool(_find_name(call)))
+    return await _answer(call, await call.store.fleet.resume_pool(find_name(call, "pool")))
 
 
 async def list_cycles(call: ApiCall) -> Response:
     """List a pool's last cycles, newest first."""
-    pool = await call.store.fleet.get_pool(_find_name(call))
+    pool = await call.store.fleet.get_pool(find_name(call, "pool"))
     return answer_page(await call.store.fleet.list_cycles(pool.name, call.query(CyclesQuery).limit))
 
 
 async def get_plan(call: ApiCall) -> Response:
     """Return the actions that a cycle would take now, and why. Nothing is changed."""
-    pool = await call.store.fleet.get_pool(_find_name(call))
+    pool = await call.store.fleet.get_pool(find_name(call, "pool"))
     cycles = PoolCycles(call.controller, pool.name)
     try:
         return answer_json(await cycles.plan(pool))
@@ -99,7 +99,7 @@ async def get_plan(call: ApiCall) -> Response:
 
 async def run_cycle(call: ApiCall) -> Response:
     """Run one cycle now and wait for the answers of the provider."""
-    pool = await call.store.fleet.get_pool(_find_name(call))
+    pool = await call.store.fleet.get_pool(find_name(call, "pool"))
     if call.controller.leadership.hears_since is None:
         raise Conflict(
             "another replica leads, or this one has just begun to: ask the one that leads, or wait "
@@ -200,11 +200,3 @@ def _as_status(
 def _keys_of(spec: PoolSpec) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.to_builtins(spec)
     return found
-
-
-def _find_name(call: ApiCall) -> str:
-    """Return the name in the path. Raises NotFound for text that can be no pool's name."""
-    try:
-        return read_name(call, "pool")
-    except ValidationError as error:
-        raise NotFound(f"there can be no such pool: {error.message}") from None

@@ -2,12 +2,11 @@
 
 from starlette.responses import Response
 
-from holdfast.controller.api.settings.patch import read_name, read_settings_patch
+from holdfast.controller.api.settings.patch import find_name, read_name, read_settings_patch
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
 from holdfast.controller.http.problems import answer_json
 from holdfast.controller.notices.targets import check_wishes
-from holdfast.errors import NotFound, ValidationError
 from holdfast.wire.api import SettingsPatch
 from holdfast.wire.operations.queries import ProjectsQuery, is_on
 
@@ -21,7 +20,7 @@ async def list_projects(call: ApiCall) -> Response:
 
 async def get_project(call: ApiCall) -> Response:
     """Return one project; an empty record for a project that no job has named yet."""
-    return answer_json(await call.store.settings.get_project(_find_name(call)))
+    return answer_json(await call.store.settings.get_project(find_name(call, "project")))
 
 
 async def put_project(call: ApiCall) -> Response:
@@ -37,15 +36,7 @@ async def put_project(call: ApiCall) -> Response:
 
 async def delete_project(call: ApiCall) -> Response:
     """Forget a project's settings."""
-    await call.store.settings.delete_project(_find_name(call))
+    await call.store.settings.delete_project(find_name(call, "project"))
     await call.controller.settings.refresh()
     call.controller.poke("admit", "due", "budgets", "events")
     return Response(status_code=204)
-
-
-def _find_name(call: ApiCall) -> str:
-    """Return the name in the path. Raises NotFound for text that can be no project's name."""
-    try:
-        return read_name(call, "project")
-    except ValidationError as error:
-        raise NotFound(f"there can be no such project: {error.message}") from None

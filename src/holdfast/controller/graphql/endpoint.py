@@ -26,6 +26,7 @@ from holdfast.controller.http.problems import answer_json
 from holdfast.controller.runtime.context import Controller
 from holdfast.errors import HoldfastError, Unavailable, ValidationError
 from holdfast.version import name_install
+from holdfast.web.reader import ApiReader
 from holdfast.wire.operations.cluster.graphql import GraphqlRequest
 
 if TYPE_CHECKING:
@@ -70,7 +71,8 @@ async def answer_query(call: ApiCall) -> Response:
             code="persisted_query_not_supported",
             field="extensions",
         )
-    answer = await service.answer(request)
+    api = ApiReader(call.scope["app"], call.caller)
+    answer = await service.answer(request, api)
     media = call.header("accept") or ""
     if GRAPHQL_TYPE in media:
         response = answer_json(answer, 400 if "data" not in answer else 200)
@@ -114,14 +116,14 @@ class Service:
         self.limits = limits
         self._room = asyncio.Semaphore(limits.at_once)
 
-    async def answer(self, request: GraphqlRequest) -> dict[str, Any]:
-        """Return the body of the answer, which also holds the errors of the query and of the
-        store."""
+    async def answer(self, request: GraphqlRequest, api: ApiReader) -> dict[str, Any]:
+        """Return the body of the answer, which also holds the errors of the query and of the store.
+        api: REST, for the same caller."""
         from graphql import GraphQLError
 
         try:
             async with asyncio.timeout(self.limits.seconds), self._room:
-                return await self._answer(request)
+                return await self._answer(request, api)
         except TimeoutError:
             late = HoldfastError(
                 f"the query was given up after {self.limits.seconds:g} s; ask for less, or again "
@@ -134,7 +136,7 @@ class Service:
         except HoldfastError as error:
             return {"errors": [self._tell_own(error)]}
 
-    async def _answer(self, request: GraphqlRequest) -> dict[str, Any]:
+    async def _answer(self, request: GraphqlRequest, api: ApiReader) -> dict[str, Any]:
         from holdfast.controller.graphql.reads import Reads
         from holdfast.controller.graphql.schema import GraphqlContext
 
@@ -143,7 +145,7 @@ class Service:
         document, _ = self._prepared.read_query(
             request.query, variables, request.operationName, limits
         )
-        reads = Reads(self._controller, limits.calls_at_once, limits.answer_bytes)
+        reads = Reads(self._controller, api, limits.calls_at_once, limits.answer_bytes)
         try:
             result = await self._prepared.strawberry.execute(
                 request.query,

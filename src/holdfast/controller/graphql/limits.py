@@ -31,14 +31,14 @@ WEIGHTS: Mapping[str, int] = {
     "Why": 300,
     "RetryPolicy": 10,
     "RetryState": 10,
-    "JobPage": 20,
-    "HostPage": 20,
-    "EventPage": 20,
-    "QueuePage": 20,
-    "ProjectPage": 20,
     "JSON": 3,
 }
-"""Type → units for each value of the type; a value of any other type costs one."""
+"""Type → units for each value of the type; a page costs 20, a value of any other type one."""
+
+
+def weigh(name: str) -> int:
+    """Return the units that a value of a type costs."""
+    return WEIGHTS.get(name, 20 if name.endswith("Page") else 1)
 
 
 class QueryRefused(HoldfastError, code="query_too_costly", status=400):
@@ -52,7 +52,8 @@ class Limits:
     answer_bytes: the size of the JSON values in the answer (specs, facts, labels), which the cost
     ignores. tokens: the words and signs of the query's text. fields: its fields and spreads, with
     fragments unfolded. depth, schema_depth: the levels of nested fields, for data and for
-    introspection. cost: the units of the module's docstring. seconds: the time from the query's
+    introspection. cost, schema_cost: the units of the module's docstring, for data and for
+    introspection, which is answered from memory. seconds: the time from the query's
     start to its answer. at_once: the queries that this process works on at once; others wait,
     within their own seconds. calls_at_once: the store calls that one query makes at once.
     """
@@ -64,6 +65,7 @@ class Limits:
     depth: int = 12
     schema_depth: int = 16
     cost: int = 15_000
+    schema_cost: int = 80_000
     seconds: float = 10.0
     at_once: int = 4
     calls_at_once: int = 2
@@ -114,6 +116,7 @@ class _Walk:
     variables: Mapping[str, Any]
     seen: int = 0
     cost: int = 0
+    schema_cost: int = 0
     deepest: int = 0
     open_fragments: list[str] = field(default_factory=list)
 
@@ -142,12 +145,14 @@ class _Walk:
                 ):
                     limit = self.limits.schema_depth
                     inner_times, inner_lists = self._measure_schema(found, name, times, lists)
+                    self.schema_cost += inner_times
+                    self._refuse(self.schema_cost, self.limits.schema_cost)
                 else:
                     own, inner_lists = self._find_size(node, found), lists
                     inner_page = own or 1
                     if _is_list(found) and isinstance(inner, gql.GraphQLObjectType):
                         inner_times *= page if name == PAGE_ITEMS else own or MAX_PAGE
-                self._count(inner_times * WEIGHTS.get(inner.name, 1))
+                    self._count(inner_times * weigh(inner.name))
             if node.selection_set is None:
                 continue
             if depth + 1 > limit:
@@ -186,9 +191,12 @@ class _Walk:
 
     def _count(self, units: int) -> None:
         self.cost += units
-        if self.cost > self.limits.cost:
+        self._refuse(self.cost, self.limits.cost)
+
+    def _refuse(self, cost: int, limit: int) -> None:
+        if cost > limit:
             raise QueryRefused(
-                f"the query may cost {self.limits.cost} units and costs more: pages multiply by "
+                f"the query may cost {limit} units and costs more: pages multiply by "
                 "`first` and `last`, also within each other. Ask for smaller pages, or for fewer "
                 "fields"
             )
@@ -287,9 +295,9 @@ def measure_query(
     for other in document.definitions:
         if isinstance(other, gql.OperationDefinitionNode) and other is not operation:
             walk.look(other.selection_set, schema.query_type, 1, 1)
-            walk.cost = walk.deepest = 0
+            walk.cost = walk.schema_cost = walk.deepest = 0
     walk.look(operation.selection_set, schema.query_type, 1, 1)
-    return Measure(cost=walk.cost, fields=walk.seen, depth=walk.deepest)
+    return Measure(cost=walk.cost + walk.schema_cost, fields=walk.seen, depth=walk.deepest)
 
 
 def _read_defaults(operation: gql.OperationDefinitionNode) -> dict[str, Any]:

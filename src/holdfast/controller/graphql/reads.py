@@ -29,6 +29,7 @@ from holdfast.core.records import (
 )
 from holdfast.core.retry import RetryPolicy
 from holdfast.errors import NotFound, TooLarge
+from holdfast.web.reader import ApiReader
 from holdfast.wire.api import RetryState, Why
 
 T = TypeVar("T")
@@ -71,10 +72,12 @@ K = TypeVar("K", Chain, Members, Ranks, Tail)
 
 
 class Reads:
-    """One query's reads, closed when it is answered or given up."""
+    """One query's reads, closed when it is answered or given up. api: REST, for the same caller."""
 
-    def __init__(self, controller: Controller, calls_at_once: int, answer_bytes: int) -> None:
-        self.controller = controller
+    def __init__(
+        self, controller: Controller, api: ApiReader, calls_at_once: int, answer_bytes: int
+    ) -> None:
+        self.controller, self.api = controller, api
         store = self.store = controller.store
         self._turns = asyncio.Semaphore(calls_at_once)
         self._closed = False

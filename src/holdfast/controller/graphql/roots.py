@@ -1,7 +1,7 @@
 """The root of the schema: the fields that a query can begin with."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import strawberry
@@ -9,6 +9,7 @@ from strawberry import ID, Info
 
 from holdfast.controller.api.events import EventFeed
 from holdfast.controller.api.jobs import read_jobs_page
+from holdfast.controller.graphql.every import Paged, mirror_every
 from holdfast.controller.graphql.job_shapes import JobType
 from holdfast.controller.graphql.shapes import EventType, HostType, ProjectType, QueueType, reads_of
 from holdfast.controller.http.pages import check_job_id
@@ -22,13 +23,6 @@ from holdfast.wire.operations.queries import EventsQuery, JobsQuery
 
 T = TypeVar("T")
 Q = TypeVar("Q", JobsQuery, EventsQuery)
-
-
-class Paged(msgspec.Struct, Generic[T], frozen=True):
-    """The source of the schema's pages. next: the value for `after`; None at the end."""
-
-    nodes: list[T]
-    next: str | None
 
 
 @strawberry.type(description="A page of jobs, newest first.")
@@ -207,6 +201,7 @@ def _cut(items: Mapping[str, T], first: int, after: str | None) -> Paged[T]:
 
 
 @strawberry.type(name="Query", description="The read side of Holdfast. Changes are made over REST.")
+@mirror_every
 class QueryRoot:
     """The root of the schema."""
 

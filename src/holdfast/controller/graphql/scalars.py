@@ -2,7 +2,7 @@
 
 from datetime import datetime
 from enum import Enum
-from typing import Any, NewType
+from typing import NewType
 
 import msgspec
 import strawberry
@@ -18,6 +18,8 @@ BigInt = NewType("BigInt", int)
 Json = NewType("Json", object)
 
 ENUMS: tuple[type[Enum], ...] = (JobState, TaskState, AttemptState, HostState, Outcome, Cause)
+for _enum in ENUMS:  # before a field of a type names one
+    strawberry.enum(_enum, description=(_enum.__doc__ or "").strip().splitlines()[0])
 
 
 class Names(NameConverter):
@@ -30,8 +32,6 @@ class Names(NameConverter):
 
 def make_config() -> StrawberryConfig:
     """Return the configuration that the schema is built with."""
-    for enum in ENUMS:
-        strawberry.enum(enum, description=_first_line(enum))
     return StrawberryConfig(name_converter=Names(), scalar_map=_make_scalars())
 
 
@@ -56,7 +56,3 @@ def _make_scalars() -> dict[object, ScalarDefinition]:
             parse_value=lambda text: msgspec.convert(text, datetime),
         ),
     }
-
-
-def _first_line(documented: Any) -> str:
-    return (documented.__doc__ or "").strip().splitlines()[0]

@@ -21,6 +21,7 @@ from strawberry.types import ExecutionContext
 
 from holdfast.controller.graphql.limits import Limits, QueryRefused, SchemaSizes, measure_query
 from holdfast.controller.graphql.reads import Reads
+from holdfast.controller.graphql.roots import QueryRoot
 from holdfast.controller.graphql.scalars import make_config
 from holdfast.errors import HoldfastError
 
@@ -68,11 +69,7 @@ class Prepared:
     """The schema, with the sizes that are computed once, before any query."""
 
     def __init__(self) -> None:
-        config = make_config()
-        # Only now, because the enums must have their words before a field names them.
-        from holdfast.controller.graphql.roots import QueryRoot
-
-        self.strawberry = Schema(query=QueryRoot, config=config, extensions=[_Parsed])
+        self.strawberry = Schema(query=QueryRoot, config=make_config(), extensions=[_Parsed])
         self.core = self.strawberry.core
         self.sizes = SchemaSizes(self.core)
 

@@ -182,7 +182,7 @@ class _HostManager:
         self._alive_at = self._usage_at = self._turned_at = now
         self._key_at = now + _KEY_SECONDS
         self._warden_heard_at = self._warden_judge_at = now
-        self._end_at: float | None = None  # when to leave whatever still runs
+        self._end_at: float | None = None  # when to leave, also if processes still run
         self._kill_at: float | None = None  # when to kill processes that a TERM of others reached
         self._bye_at: float | None = None
         self._began_at, self._search_note_at = now, now + config.search_note_seconds

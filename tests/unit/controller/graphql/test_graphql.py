@@ -42,6 +42,7 @@ from tests.reference.graphql import render_page
 from tests.simulated.blobs import MemoryBlobs
 from tests.store.rig import Rig, fails
 from tests.unit.controller.conftest import SECRETS, FakeAgent, Served, bearer, gpu
+from tests.unit.controller.graphql.rest import make_api
 from tests.waits import within
 
 SCHEMA = load_schema().core
@@ -469,6 +470,41 @@ async def test_what_nobody_has_is_null_with_a_code(served: Served) -> None:
     ]
 
 
+async def test_what_rest_reads_has_a_root_field_of_its_own(served: Served) -> None:
+    """By its operation alone: with REST's words, arguments, pages and refusals."""
+    for name in ("a", "b", "c"):
+        job = {"argv": ["/bin/true"]}
+        spec = {"job": job, "every_seconds": 3600, "catch_up": "none"}
+        answer = await served.call("PUT", f"/v1/schedules/{name}", json=spec)
+        assert answer.status_code == 200, answer.text
+    found = await ask(
+        served,
+        """{ schedules(first: 2) { next nodes { name owner nextAt spec } }
+        rest: schedules(first: 2, after: "2") { next nodes { name } }
+        schedule(name: "b") { name project }
+        scheduleRuns(name: "b", first: 1) { nodes { outcome } }
+        scheduleNext(name: "b", count: 2) { times }
+        pools { nodes { name } } callSets { nodes { id } } workflows { nodes { id } }
+        whoami { role } server { version } sessions { nodes { id } } }""",
+    )
+    rest = (await served.call("GET", "/v1/schedules/a")).json()
+    first = found["schedules"]["nodes"][0]
+    assert (first["nextAt"], first["spec"]) == (rest["next_at"], rest["spec"])
+    assert [each["name"] for each in found["schedules"]["nodes"]] == ["a", "b"]
+    assert found["rest"] == {"next": None, "nodes": [{"name": "c"}]}
+    assert found["schedule"] == {"name": "b", "project": "default"}
+    assert found["scheduleRuns"] == {"nodes": []}
+    assert len(found["scheduleNext"]["times"]) == 2
+    missing = (await post(served, '{ schedule(name: "none") { name } }')).json()
+    assert missing["data"] == {"schedule": None}
+    assert missing["errors"][0]["extensions"]["code"] == "not_found"
+    query = "{ webhooks { nodes { id } } }"
+    admins = (await post(served, query, role="admin")).json()
+    assert admins == {"data": {"webhooks": {"nodes": []}}}
+    readers = (await post(served, query, role="read")).json()
+    assert readers["errors"][0]["extensions"]["code"] == "forbidden"
+
+
 async def test_who_may_ask(served: Served) -> None:
     for role in ("read", "submit", "admin"):
         assert (await post(served, "{ __typename }", role=role)).json() == {
@@ -687,8 +723,19 @@ class CountingPort:
         return self.counting.count(name, getattr(self.port, name))
 
 
-def service_over(store: Any, limits: Limits | None = None) -> Service:
-    return Service(Controller(store, blobs=MemoryBlobs()), load_schema(), limits or Limits())
+class ServiceOver(Service):
+    """A service over a store, which an admin asks."""
+
+    def __init__(self, store: Any, limits: Limits | None = None) -> None:
+        self.controller = Controller(store, blobs=MemoryBlobs())
+        super().__init__(self.controller, load_schema(), limits or Limits())
+
+    async def ask(self, query: str) -> Any:
+        return await self.answer(GraphqlRequest(query=query), make_api(self.controller))
+
+
+def service_over(store: Any, limits: Limits | None = None) -> ServiceOver:
+    return ServiceOver(store, limits)
 
 
 async def fill(store: PostgresStore, jobs: int) -> None:
@@ -726,9 +773,7 @@ async def test_a_hundred_jobs_cost_as_many_calls_as_ten(store: PostgresStore) ->
     for jobs in (10, 90):
         await fill(store, jobs)
         counting = Counting(store)
-        answer = await service_over(counting, Limits(cost=10**9, seconds=60)).answer(
-            GraphqlRequest(query=WIDE)
-        )
+        answer = await service_over(counting, Limits(cost=10**9, seconds=60)).ask(WIDE)
         assert "errors" not in answer, answer["errors"][:1]
         nodes = answer["data"]["jobs"]["nodes"]
         assert len(nodes) == (10 if jobs == 10 else 100)
@@ -755,7 +800,7 @@ async def test_why_of_many_jobs_costs_as_many_calls_as_one(store: PostgresStore)
             await rig.submit(make_new_id())
         counting = Counting(store)
         query = "{ jobs(first: 40) { nodes { why { summary lines { code } } } } }"
-        answer = await service_over(counting).answer(GraphqlRequest(query=query))
+        answer = await service_over(counting).ask(query)
         lines = [
             line["code"]
             for node in answer["data"]["jobs"]["nodes"]
@@ -803,7 +848,7 @@ async def test_a_slow_store_is_given_up_and_left_alone(
     counting.instead["list_jobs"] = hang
     service = service_over(counting, Limits(seconds=time.seconds))
     query = "{ " + " ".join(f"a{n}: jobs {{ nodes {{ id }} }}" for n in range(6)) + " }"
-    answer = await service.answer(GraphqlRequest(query=query))
+    answer = await service.ask(query)
     assert answer["data"] is None
     assert answer["errors"][0]["extensions"]["code"] == "query_timeout"
     async with within(5):
@@ -833,9 +878,7 @@ async def test_nothing_is_read_for_a_query_that_was_given_up(
         + " ".join(f"a{n}: attempts(last: {n + 1}) {{ number }}" for n in range(6))
         + " } } }"
     )
-    answer = await service_over(counting, Limits(seconds=time.seconds)).answer(
-        GraphqlRequest(query=query)
-    )
+    answer = await service_over(counting, Limits(seconds=time.seconds)).ask(query)
     assert answer["errors"][0]["extensions"]["code"] == "query_timeout"
     assert counting.calls["list_attempts_of"] == Limits().calls_at_once
     open_.set()
@@ -849,7 +892,12 @@ async def test_nothing_is_read_for_a_query_that_was_given_up(
 
 async def test_a_closed_reader_calls_nothing(store: PostgresStore) -> None:
     counting = Counting(store)
-    reads = Reads(Controller(counting, blobs=MemoryBlobs()), 1, 1)  # type: ignore[arg-type]  # it is one by __getattr__
+    reads = Reads(
+        Controller(counting, blobs=MemoryBlobs()),
+        make_api(Controller(store, blobs=MemoryBlobs())),
+        1,
+        1,
+    )  # type: ignore[arg-type]  # it is one by __getattr__
     reads.close()
     with pytest.raises(asyncio.CancelledError):
         await reads.call(counting.settings.list_queues)
@@ -868,10 +916,7 @@ async def test_few_queries_are_worked_on_at_once(store: PostgresStore) -> None:
 
     counting.instead["list_queues"] = wait
     service = service_over(counting, Limits(at_once=2))
-    asked = [
-        asyncio.create_task(service.answer(GraphqlRequest(query="{ queues { next } }")))
-        for _ in range(6)
-    ]
+    asked = [asyncio.create_task(service.ask("{ queues { next } }")) for _ in range(6)]
     async with within(5):
         while going < 2:
             await asyncio.sleep(0)

@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from graphql import GraphQLObjectType, OperationDefinitionNode, get_named_type, is_leaf_type, parse
+from graphql import (
+    GraphQLObjectType,
+    OperationDefinitionNode,
+    get_named_type,
+    is_leaf_type,
+    is_required_argument,
+    parse,
+)
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +29,7 @@ from holdfast.controller.graphql.limits import (
     Measure,
     QueryRefused,
     measure_query,
+    weigh,
 )
 from holdfast.controller.graphql.schema import load_schema
 from holdfast.controller.runtime.context import Controller
@@ -30,6 +38,7 @@ from holdfast.store.postgres.store import PostgresStore
 from tests.simulated.blobs import MemoryBlobs
 from tests.store.pg_fixture import PgServer
 from tests.store.rig import Rig, fails
+from tests.unit.controller.graphql.rest import make_api
 
 PREPARED = load_schema()
 SCHEMA = PREPARED.core
@@ -81,7 +90,14 @@ ARGUMENTS = {
 @st.composite
 def selections(draw: st.DrawFn, shape: GraphQLObjectType, depth: int) -> str:
     """A selection set on `shape`: fields, aliases, sizes, and inline fragments."""
-    usable = [n for n, f in shape.fields.items() if depth or is_leaf_type(get_named_type(f.type))]
+    usable = [
+        n
+        for n, f in shape.fields.items()
+        if (depth or is_leaf_type(get_named_type(f.type)))
+        and (
+            f"{shape.name}.{n}" in ARGUMENTS or not any(map(is_required_argument, f.args.values()))
+        )
+    ]
     parts = []
     for number, name in enumerate(draw(st.lists(st.sampled_from(usable), min_size=1, max_size=4))):
         found = shape.fields[name]
@@ -140,8 +156,10 @@ class Answering:
         self.runner.run(fill(store))
 
     def answer(self, query: str, limits: Limits) -> Any:
-        service = Service(Controller(self.store, blobs=MemoryBlobs()), PREPARED, limits)
-        return self.runner.run(service.answer(GraphqlRequest(query=query)))
+        controller = Controller(self.store, blobs=MemoryBlobs())
+        service = Service(controller, PREPARED, limits)
+        asked = service.answer(GraphqlRequest(query=query), make_api(controller))
+        return self.runner.run(asked)
 
     def close(self) -> None:
         self.runner.run(self.store.close())
@@ -199,7 +217,7 @@ def test_a_limit_is_a_limit(query: str, limit: int) -> None:
 def test_pages_multiply(outer: int, inner: int) -> None:
     text = "query($o: Int!, $i: Int = 3) { jobs(first: $o) { nodes { attempts(last: $i) { number } } } }"
     found = measure(text, {"o": outer, "i": inner}).cost
-    assert found == WEIGHTS["JobPage"] + outer * (WEIGHTS["Job"] + inner * (WEIGHTS["Attempt"] + 1))
+    assert found == weigh("JobPage") + outer * (WEIGHTS["Job"] + inner * (WEIGHTS["Attempt"] + 1))
     assert measure(text, {"o": outer}).cost == measure(text, {"o": outer, "i": 3}).cost
     literal = f"{{ jobs(first: {outer}) {{ nodes {{ attempts(last: {inner}) {{ number }} }} }} }}"
     assert measure(literal).cost == found

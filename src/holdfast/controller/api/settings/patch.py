@@ -5,7 +5,7 @@ import msgspec
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.core.settings.resolve import SETTINGS, Scope, Value, check_layer
 from holdfast.core.spec import Name
-from holdfast.errors import ValidationError
+from holdfast.errors import NotFound, ValidationError
 from holdfast.wire.api import SettingsPatch
 
 
@@ -37,3 +37,11 @@ def read_name(call: ApiCall, kind: str) -> str:
             "digit",
             field="name",
         ) from None
+
+
+def find_name(call: ApiCall, kind: str) -> str:
+    """Return the name in the path. Raises NotFound for text that can be no such name."""
+    try:
+        return read_name(call, kind)
+    except ValidationError as error:
+        raise NotFound(f"there can be no such {kind}: {error.message}") from None
