@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from holdfast.client.late import LateModule
-from holdfast.client.rest import RestCall, ask
+from holdfast.client.rest import ask
+from holdfast.client.sessions.session import TaskSession
 from holdfast.core.states import JobState
 from holdfast.errors import Conflict, HoldfastError, NotFound, Unavailable
+from holdfast.wire.sessions.messages import SessionRequest
 
 if TYPE_CHECKING:
-    from holdfast.client.sessions.session import TaskSession
+    from holdfast.client.scripts import Caller
     from holdfast.wire.operations.work import jobs as on_jobs
-    from holdfast.wire.sessions.messages import Kind
 else:
     on_jobs = LateModule("holdfast.wire.operations.work.jobs")
 
 _MOST_SAID = 2000
-T = TypeVar("T")
 
 
 class SessionPipe:
@@ -62,40 +62,20 @@ class SessionPipe:
         self._session.close()
 
 
-class SessionOpener(Protocol):
-    """The part of a client that opens sessions."""
-
-    def open_session(
-        self,
-        job_id: str,
-        argv: Sequence[str] = (),
-        *,
-        kind: Kind = "exec",
-        rank: int = 0,
-        linger_seconds: float = 0.0,
-    ) -> TaskSession:
-        """Open a session in a running task."""
-
-    def call(self, call: RestCall[T]) -> T:
-        """Send one call and return its answer."""
-
-
 class CopySessions:
     """Opens the sessions of a copy, one after the other. shown: the command as other users see
     it."""
 
-    def __init__(self, client: SessionOpener, job_id: str, rank: int, shown: Sequence[str]) -> None:
-        self._client, self._job_id, self._rank = client, job_id, rank
-        self._shown = list(shown)[:64]
+    def __init__(self, caller: Caller, job_id: str, rank: int, shown: Sequence[str]) -> None:
+        self._caller, self._job_id = caller, job_id
+        self._asked = SessionRequest(kind="copy", rank=rank, argv=list(shown)[:64])
         self._began = False
 
     def open(self) -> SessionPipe:
         """Open a session for the copy. Raises Conflict or NotFound where the task does not run, and
         Unavailable where a session may be opened later."""
         try:
-            session = self._client.open_session(
-                self._job_id, self._shown, kind="copy", rank=self._rank, linger_seconds=0
-            )
+            session = TaskSession(self._caller.place, self._job_id, self._asked, linger_seconds=0)
         except (Conflict, NotFound) as error:
             if self._began and self._lives():
                 raise Unavailable(str(error)) from error  # its agent is being replaced
@@ -105,4 +85,4 @@ class CopySessions:
 
     def _lives(self) -> bool:
         call = ask(on_jobs.GET_JOB, self._job_id)
-        return self._client.call(call).state is JobState.RUNNING
+        return self._caller.call(call).state is JobState.RUNNING
