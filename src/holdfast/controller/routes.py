@@ -35,8 +35,8 @@ from holdfast.controller.logs import errors, search
 from holdfast.controller.notices import routes as notice_routes
 from holdfast.controller.openapi import build_openapi
 from holdfast.controller.report import routes as reports
+from holdfast.controller.sessions import dials
 from holdfast.controller.sessions import routes as session_routes
-from holdfast.controller.sessions import tickets
 from holdfast.controller.sessions.open import open_session
 from holdfast.controller.sync import caches as host_caches
 from holdfast.controller.sync import controllers, route
@@ -106,12 +106,12 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     bind(on_bundles.GET_BUNDLE, uploads.get_bundle),
     bind(on_bundles.GET_JOB_PLAN, downloads.get_job_plan),
     bind(on_bundles.GET_JOB_PACK, downloads.get_job_pack),
-    bind(on_sessions.DIAL_SESSION, session_routes.dial_session),
-    bind(on_sessions.TAKE_RELAYED_DIAL, session_routes.take_relayed_dial),
-    bind(on_sessions.REPORT_END, session_routes.report_end),
+    bind(on_sessions.DIAL_SESSION, dials.dial_session),
+    bind(on_sessions.TAKE_RELAYED_DIAL, dials.take_relayed_dial),
+    bind(on_sessions.REPORT_END, dials.report_end),
     bind(on_sessions.OPEN_SESSION, open_session),
-    bind(on_sessions.CREATE_TICKET, tickets.create_ticket),
-    bind(on_sessions.SHOW_RIGHT, tickets.show_right),
+    bind(on_sessions.CREATE_TICKET, session_routes.create_ticket),
+    bind(on_sessions.SHOW_RIGHT, session_routes.show_right),
     bind(on_sessions.LIST_SESSIONS_OF_JOB, session_routes.list_sessions_of_job),
     bind(on_sessions.LIST_SESSIONS, session_routes.list_sessions),
     bind(on_sessions.STOP_SESSION, session_routes.stop_session),
