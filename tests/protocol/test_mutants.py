@@ -30,13 +30,13 @@ from holdfast.moves import registration
 from holdfast.moves.jobs import dispatch, drains, members, moves, requests, runs
 from holdfast.moves.jobs.reports import AnswerBuilder
 from holdfast.moves.jobs.room import RoomCheck
-from holdfast.store.memory.hosts import MemoryHosts
-from holdfast.store.memory.jobs import leases
-from holdfast.store.memory.jobs.admission import MemoryAdmission
-from holdfast.store.memory.jobs.drains import MemoryDrains
-from holdfast.store.memory.jobs.leases import MemoryLeases
-from holdfast.store.memory.jobs.members import MemoryMembers
-from holdfast.store.memory.state import MemoryState
+from tests.model.hosts import MemoryHosts
+from tests.model.jobs import leases
+from tests.model.jobs.admission import MemoryAdmission
+from tests.model.jobs.drains import MemoryDrains
+from tests.model.jobs.leases import MemoryLeases
+from tests.model.jobs.members import MemoryMembers
+from tests.model.state import MemoryState
 from tests.protocol.host import Host
 from tests.protocol.machine import Protocol
 

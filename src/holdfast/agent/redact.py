@@ -85,7 +85,7 @@ class Redactor:
 
 
 def list_forms(secret: str) -> set[bytes]:
-    """Return the forms of a secret that are masked; none for one that is too short."""
+    """Return the forms of a secret that are masked; none for a secret that is too short."""
     value = secret.encode(errors="surrogateescape")
     if len(value) < MIN_SECRET_BYTES:
         return set()

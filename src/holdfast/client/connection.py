@@ -144,7 +144,7 @@ class ClientConnection(HttpClient):
                 async with aclosing(self._stream(call, headers)) as events:
                     async for event in events:
                         delays.succeed()
-                        for item in follower.take(event):
+                        for item in follower.read_event(event):
                             yield item
                         if follower.ended:
                             return

@@ -18,8 +18,8 @@ from holdfast.core.bundles.code import CodeRef, check_code
 from holdfast.core.data.named import MAX_FOLDERS, MAX_WORD_CHARS, check_folders, list_mount_labels
 from holdfast.core.data.outputs import MAX_OUTPUTS, check_outputs
 from holdfast.core.dependencies import AFTER_PATTERN, MAX_PARENTS, parse_all
-from holdfast.core.endings.regex import MAX_PATTERN_CHARS, compile_for_python
 from holdfast.core.ids import ID_PATTERN
+from holdfast.core.logs.regex import MAX_PATTERN_CHARS, compile_for_python
 from holdfast.core.retry import RetryFields, check_fields
 from holdfast.errors import ValidationError
 

@@ -86,7 +86,7 @@ class Handshake:
 
     def _refuse(self, answer: AnswerReader, data: bytes) -> None:
         answer.feed(data)
-        self._body += answer.take()
+        self._body += answer.take_pieces()
         if answer.done:
             raise UpgradeRefused(answer.status, b"".join(self._body))
 

@@ -20,8 +20,8 @@ from types import FrameType
 import msgspec
 
 from holdfast.agent.redact import Redactor
-from holdfast.core.endings.regex import MAX_LINE_CHARS, compile_for_python
 from holdfast.core.logs.lines import cut_line
+from holdfast.core.logs.regex import MAX_LINE_CHARS, compile_for_python
 
 log = logging.getLogger("holdfast.agent")
 

@@ -47,7 +47,7 @@ _BEAT = write_message(b"", PONG)
 
 
 class LinkLost(Exception):
-    """Says that the connection to the controller broke. code: the code of a close; 0 where none
+    """Raised where the connection to the controller broke. code: the code of a close; 0 where none
     came."""
 
     def __init__(self, message: str, code: int = 0) -> None:
@@ -99,7 +99,8 @@ class WebSocket:
         return found
 
     def _open(self, message: bytes) -> bytes:
-        """Return the frame of a message; a refusal is the status of the controller itself."""
+        """Return the frame in a message. Raises the controller's error where the message is a
+        refusal."""
         if message[:1] == bytes((REFUSAL,)):
             return bytes((STATUS,)) + message[1:]
         try:
@@ -191,8 +192,9 @@ class WebSocket:
         return self._torn is None
 
     def close(self, code: int = LEFT) -> None:
-        """Close the WebSocket, and tell the controller so: what it still sends is read and dropped,
-        because a close before that is a reset, which can overtake the word."""
+        """Close the WebSocket with a closing message, and then read and drop what the controller
+        still sends, because a socket that is closed earlier sends a reset, which can overtake the
+        message."""
         if self._closed.is_set():
             return
         self._closed.set()
@@ -228,7 +230,7 @@ def is_ready(wire: socket.socket, event: int, seconds: float) -> bool:
 
 
 def _beat(ref: weakref.ref[WebSocket], closed: threading.Event) -> None:
-    """Give a sign of life for as long as the link is used, because a program that does not read
+    """Send signs of life for as long as the link is used, because a program that does not read
     answers no ping."""
     while not closed.wait(BEAT_SECONDS):
         wire = ref()

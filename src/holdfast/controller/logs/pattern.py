@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from holdfast.core.endings.regex import say_refusal
+from holdfast.core.logs.regex import say_refusal
 from holdfast.core.logs.scan import Finder
 from holdfast.core.logs.texts import find_texts
 from holdfast.errors import ValidationError

@@ -5,7 +5,7 @@ import asyncio
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -21,7 +21,7 @@ from holdfast.core.placement.types import RunningTask, Share
 from holdfast.core.records import ProjectRecord
 from holdfast.core.retry import make_policy
 from holdfast.core.settings.resolve import Effective, Value, job_layer, resolve, resolve_all
-from holdfast.core.settings.table import RENAMED, find_call_limit
+from holdfast.core.settings.table import find_call_limit
 from holdfast.core.settings.watch import WatchSettings, watch_settings
 from holdfast.core.spec import JobSpec
 from holdfast.errors import Unavailable, ValidationError
@@ -58,11 +58,9 @@ class Settings:
         try:
             self.rules, self.outdated_rules = _parse_rules(layers.rules)
         except ValidationError as error:
-            # They were checked when they were written, but perhaps by an older version; jobs must
+            # They were checked when they were written, but perhaps by another version; jobs must
             # still end.
             self.rules_problem = error.message
-        outdated = (f"the pattern of rule {name} {OUTDATED}" for name in self.outdated_rules)
-        self.remarks = (*_find_renamed(layers), *outdated)
         self._environment = environment
         self._below = [("cluster", layers.cluster), ("environment", environment)]
         self._watches: dict[_WatchKey, WatchSettings] = {}
@@ -296,20 +294,6 @@ class Settings:
         return layers + self._below
 
 
-def _find_renamed(layers: SettingsLayers) -> Iterator[str]:
-    """Yield a sentence for each stored setting that this version no longer has: where it stands,
-    which setting replaced it, and how to remove it."""
-    places = [("the cluster", "", layers.cluster)]
-    places += [(f"queue {n}", f" --queue {n}", own) for n, own in layers.queues.items()]
-    places += [(f"project {n}", f" --project {n}", own) for n, own in layers.projects.items()]
-    for place, option, layer in places:
-        for old in sorted(RENAMED.keys() & layer.keys()):
-            yield (
-                f"{old} of {place} has no effect any more: {RENAMED[old]} took its place, and its values "
-                f"mean something else; remove it with `holdfast config unset {old}{option}`"
-            )
-
-
 def _is_off(layer: Mapping[str, Value]) -> bool:
     return layer.get("retries_enabled") is False
 
@@ -388,9 +372,9 @@ class SettingsCache:
             problem = self._known.rules_problem
             if problem and (before is None or before.rules_problem != problem):
                 log.error("the operators' rules cannot be read, and none is in force: %s", problem)
-            for sentence in self._known.remarks:
-                if before is None or sentence not in before.remarks:
-                    log.warning("%s", sentence)
+            for name in self._known.outdated_rules:
+                if before is None or name not in before.outdated_rules:
+                    log.warning("the pattern of rule %s %s", name, OUTDATED)
         self._read_at = self._clock()
         assert self._known is not None
         return self._known

@@ -19,15 +19,15 @@ from typing import Any
 import msgspec
 
 from holdfast.core.causes import ELIGIBLE, Cause
-from holdfast.core.endings.regex import (
+from holdfast.core.endings.toml_lines import LineMap, find_lines
+from holdfast.core.facts import TaskFacts
+from holdfast.core.logs.lines import cut_line
+from holdfast.core.logs.regex import (
     MAX_LINE_CHARS,
     LinePattern,
     compile_for_python,
     compile_pattern,
 )
-from holdfast.core.endings.toml_lines import LineMap, find_lines
-from holdfast.core.facts import TaskFacts
-from holdfast.core.logs.lines import cut_line
 from holdfast.errors import NotFound, ValidationError
 
 MAX_RULES = 100

@@ -54,7 +54,8 @@ class Pattern(NamedTuple):
 def expect_end(
     name: str, cause: Cause, sentence: str, *alternatives: str, cascade: bool = False
 ) -> Pattern:
-    """Return a message that counts at the end; one of a peer's death also in the lines before it."""
+    """Return the pattern of a message that counts at the end of a log; a message of a peer's death
+    counts in the lines before the end as well."""
     part = LogPart.NEAR if cascade else LogPart.END
     return Pattern(name, alternatives, cause, sentence, cascade, part)
 

@@ -213,7 +213,7 @@ def test_cycles_that_did_the_same_one_after_the_other_are_one_row() -> None:
         return CycleSummary(
             timestamp=at - timedelta(seconds=seconds),
             pool="p",
-            actions=CycleActions(workers_spawned=spawned),
+            actions=CycleActions(hosts_rented=spawned),
             reasons=(reason,),
         )
 

@@ -10,12 +10,6 @@ from hypothesis import strategies as st
 
 from holdfast.core.causes import ELIGIBLE, Cause
 from holdfast.core.endings.classify import classify
-from holdfast.core.endings.regex import (
-    MAX_LINE_CHARS,
-    MAX_PATTERN_CHARS,
-    compile_for_python,
-    compile_pattern,
-)
 from holdfast.core.endings.rules import (
     MAX_RULES,
     MAX_TEXT_BYTES,
@@ -28,6 +22,12 @@ from holdfast.core.endings.rules import (
 from holdfast.core.endings.toml_lines import find_lines
 from holdfast.core.endings.wording import find_words
 from holdfast.core.facts import TaskFacts
+from holdfast.core.logs.regex import (
+    MAX_LINE_CHARS,
+    MAX_PATTERN_CHARS,
+    compile_for_python,
+    compile_pattern,
+)
 from holdfast.errors import NotFound, ValidationError
 
 GOOD = """\

@@ -20,7 +20,7 @@ async def get_rules(call: ApiCall) -> Response:
 
 
 async def put_rules(call: ApiCall) -> Response:
-    """Replace the operators' rules; a bad one is refused with its line."""
+    """Replace the operators' rules; a bad rule is refused with its line."""
     request = await call.body(RulesRequest)
     in_force = {rule.pattern for rule in (await call.controller.settings.current()).rules}
     parse_rules(request.text, keeps=in_force.__contains__)

@@ -205,6 +205,8 @@ where j.id = any(%(ids)s);
 -- Planned anew for each call, because the conditions given decide which index serves.
 select j.id from jobs j
 where (%(states)s::text[] is null or j.state = any(%(states)s))
+  -- Ended jobs are found by `jobs_ended`, and not among a hundred thousand that wait.
+  and (not coalesce(%(states)s::text[] <@ array['succeeded', 'failed', 'cancelled'], false) or j.ended_at is not null)
   and (%(queues)s::text[] is null or j.queue = any(%(queues)s))
   and (%(projects)s::text[] is null or j.project = any(%(projects)s))
   and (%(owners)s::text[] is null or j.owner = any(%(owners)s))
@@ -555,7 +557,7 @@ from (
 ) c;
 
 -- part: takable_jobs
--- As read_candidates, of the queues that these hosts serve, as columns of one row, because hundreds are read at once and
+-- As read_candidates, of the queues that these hosts serve (`core.placement.eligible.serves`, without a loop), as columns of one row, because hundreds are read at once and
 -- most of their cost is their columns. A column that says one thing of all of them says it once. A queue that is paused
 -- is asked again under its lock.
 -- specs: jobs that name the same one have one spec. The members of an array share the digest of their array.
