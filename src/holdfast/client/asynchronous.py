@@ -1,191 +1,54 @@
 """The asyncio client: one connection, which runs the scripts of the methods."""
 
 import asyncio
-import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
-import msgspec
-
-from holdfast.client.download import receive
-from holdfast.client.follow import Follow, ReconnectDelays
-from holdfast.client.locate import locate
+from holdfast.client.connection import ClientConnection
+from holdfast.client.follow import Follow
 from holdfast.client.methods.every import EveryMethod
-from holdfast.client.rest import RestCall
-from holdfast.client.scripts import Awaited, FetchFile, SendFile, Sleep, Step, UseCaller
-from holdfast.client.sse import EventStreamReader, ServerEvent
-from holdfast.client.transport import (
-    explain_loss,
-    file_request,
-    http_options,
-    refuse,
-    request_of,
-    stream_request,
-    tell_note,
-    warn,
-)
-from holdfast.errors import ConnectionLost, NeverConnected, Unavailable
-from holdfast.http.asynchronous import AsyncHttp
-from holdfast.http.courier import HttpRequest
-
-if TYPE_CHECKING:
-    from holdfast.client.sessions.asynchronous import AsyncTaskSession
-    from holdfast.wire.sessions.messages import Kind
+from holdfast.client.methods.sessions import SessionMethods
+from holdfast.client.rest import PageCall, RestCall
+from holdfast.client.scripts import Awaited, Caller, list_each
+from holdfast.http.asynchronous import AsyncDialer
 
 T = TypeVar("T")
 
 
-class AsyncRestConnection(Awaited):
-    """Sends calls, pages through lists and follows streams. on_note: called with each note of the
-    controller about a call that it accepted; by default the note is a warning
-    (`HoldfastWarning`)."""
+class AsyncRestConnection(ClientConnection, Awaited):
+    """A `ClientConnection` whose methods are awaited."""
 
-    def __init__(
-        self,
-        url: str | None = None,
-        token: str | None = None,
-        *,
-        timeout_seconds: float = 30.0,
-        retry_seconds: float = 10.0,
-        ca_file: str | None = None,
-        context: str | None = None,
-    ) -> None:
-        place = locate(url, token, context=context)
-        self.place = msgspec.structs.replace(place, ca_file=ca_file or place.ca_file)
-        self._timeout_seconds = timeout_seconds
-        self._retry_seconds = retry_seconds
-        self.on_note: Callable[[str], None] = warn
-        self._http = AsyncHttp(**http_options(self.place, timeout_seconds))
+    _dialer = AsyncDialer()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *exception: object) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self.close()
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # type: ignore[override]  # its users await it
         """Close the connections."""
-        self._http.close()
-
-    async def open_session(
-        self,
-        job_id: str,
-        argv: Sequence[str] = (),
-        *,
-        kind: "Kind" = "exec",
-        rank: int = 0,
-        tty: bool = False,
-        rows: int = 0,
-        cols: int = 0,
-        term: str = "",
-        port: int = 0,
-        session: str = "",
-        watch: bool = False,
-        on_lost: Callable[[str], None] = lambda sentence: None,
-        linger_seconds: float = 600.0,
-    ) -> "AsyncTaskSession":
-        """Open a session in a running task, and return it once it has begun.
-
-        argv: the command; empty for the user's shell. tty: True for a terminal of `rows` × `cols`.
-        session: a session to link to, instead of a new one; watch: only to read along. on_lost:
-        called, in another thread, with a sentence where the
-        link breaks, and with an empty one where it works again.
-        linger_seconds: how long a link that broke is tried anew; 0: not at all.
-        """
-        from holdfast.client.sessions.asynchronous import AsyncTaskSession
-        from holdfast.client.sessions.session import TaskSession
-        from holdfast.wire.sessions.messages import SessionRequest
-
-        asked = SessionRequest(
-            kind=kind, rank=rank, argv=list(argv), tty=tty, rows=rows, cols=cols,
-            term=term, port=port, session=session, watch=watch,
-        )  # fmt: skip
-        opened = await asyncio.to_thread(
-            TaskSession, self.place, job_id, asked, on_lost=on_lost, linger_seconds=linger_seconds
-        )
-        return AsyncTaskSession(opened)
+        super().close()
 
     async def call(self, call: RestCall[T]) -> T:
         """Send one call, again where that is harmless, and return its answer."""
-        delays = ReconnectDelays(self._retry_seconds)
-        while True:
-            try:
-                return await self._send(call)
-            except Unavailable as error:
-                again = call.repeatable or isinstance(error, NeverConnected)
-                delay = delays.next_delay(random.random()) if again else None
-                if delay is None:
-                    raise explain_loss(self.place, error) from error
-            await asyncio.sleep(delay)
+        return await self._call(call)
 
-    async def _send(self, call: RestCall[T]) -> T:
-        return call.read(await self._ask(request_of(call, self._timeout_seconds)))
+    def each(self, source: PageCall[T] | Follow[T]) -> AsyncIterator[T]:
+        """Yield every item; a page is fetched when its first item is asked for."""
+        return list_each(source, self._call, self._follow)
 
-    async def _ask(self, request: HttpRequest) -> bytes:
-        answer = await self._http.call(request)
-        if answer.status >= 300:
-            raise refuse(self.place, answer.status, answer.body)
-        tell_note(answer.headers, self.on_note)
-        return answer.body
+    async def _sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
 
-    async def _do(self, step: Step) -> Any:
-        if isinstance(step, RestCall):
-            return await self.call(step)
-        if isinstance(step, Sleep):
-            return await asyncio.sleep(step.seconds)
-        if isinstance(step, UseCaller):
-            caller = _ThreadCaller(self, asyncio.get_running_loop())
-            return await asyncio.to_thread(step.work, caller)
-        try:
-            return await (self._fetch(step) if isinstance(step, FetchFile) else self._upload(step))
-        except ConnectionLost as error:
-            raise explain_loss(self.place, error) from error
-
-    async def _fetch(self, wanted: FetchFile) -> None:
-        request = HttpRequest(
-            "GET", wanted.path, self._timeout_seconds, wanted.query, repeatable=True
-        )
-        async with self._http.send(request) as answer:
-            if answer.status >= 300:
-                raise refuse(self.place, answer.status, await answer.read())
-            with receive(wanted.to, answer.headers) as download:
-                async for piece in answer.pieces():
-                    download.add(piece)
-
-    async def _upload(self, given: SendFile) -> bytes:
-        request = file_request(given.path, given.query, given.file, self._timeout_seconds)
-        return await self._ask(request)
-
-    async def _stream(
-        self, call: RestCall[Any], headers: Mapping[str, str]
-    ) -> AsyncIterator[ServerEvent]:
-        reader = EventStreamReader()
-        async with self._http.send(stream_request(call, headers)) as answer:
-            if answer.status >= 300:
-                raise refuse(self.place, answer.status, await answer.read())
-            async for data in answer.pieces():
-                for event in reader.feed(data):
-                    yield event
-
-    async def _follow(self, stream: Follow[T]) -> AsyncIterator[T]:
-        """Yield the items that the follower finds in its stream, until the follower has ended."""
-        follower, delays = stream.follower, ReconnectDelays(stream.retry_seconds)
-        while True:
-            call, headers = follower.request()
-            failure: Unavailable = ConnectionLost("the stream was closed")
-            try:
-                async for event in self._stream(call, headers):
-                    delays.succeed()
-                    for item in follower.read_event(event):
-                        yield item
-                    if follower.ended:
-                        return
-            except Unavailable as error:
-                failure = error
-            delay = delays.next_delay(random.random())
-            if delay is None:
-                raise explain_loss(self.place, failure) from failure
-            await asyncio.sleep(delay)
+    async def _use_caller(self, work: Callable[[Caller], Any]) -> Any:
+        return await asyncio.to_thread(work, _ThreadCaller(self, asyncio.get_running_loop()))
 
 
 class _ThreadCaller:
@@ -199,7 +62,7 @@ class _ThreadCaller:
         return asyncio.run_coroutine_threadsafe(self._connection.call(call), self._loop).result()
 
 
-class AsyncClient(EveryMethod, AsyncRestConnection):
+class AsyncClient(EveryMethod, SessionMethods, AsyncRestConnection):
     """A connection to a controller. One event loop uses it, as an `async with` block or up to
     `close()`.
 

@@ -8,14 +8,23 @@ returns the result, the asyncio client a coroutine or an asynchronous iterator.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+)
+from contextlib import aclosing
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, overload
 
 import msgspec
 
 from holdfast.client.follow import Follow
-from holdfast.client.rest import PageCall, RestCall
+from holdfast.client.rest import PageCall, RestCall, ResultPage
 from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
@@ -89,6 +98,42 @@ def take_list(call: PageCall[T]) -> Script[list[T]]:
         call = call.at(page.next)
 
 
+async def carry_out(script: Script[T], do: Callable[[Step], Awaitable[Any]]) -> T:
+    """Carry out the steps of a script by `do`, and return its result. A step's failure is raised
+    inside the script."""
+    go_on: Callable[[], Step] = partial(next, script)
+    while True:
+        try:
+            step = go_on()
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        try:
+            go_on = partial(script.send, await do(step))
+        except HoldfastError as error:
+            go_on = partial(script.throw, error)
+
+
+async def list_each(
+    source: PageCall[T] | Follow[T],
+    call: Callable[[PageCall[T]], Awaitable[ResultPage[T]]],
+    follow: Callable[[Follow[T]], AsyncGenerator[T, None]],
+) -> AsyncGenerator[T, None]:
+    """Yield every item of a list, whose pages are fetched when they are needed, or of a stream."""
+    if isinstance(source, Follow):
+        async with aclosing(follow(source)) as items:
+            async for item in items:
+                yield item
+        return
+    while True:
+        page = await call(source)
+        for item in page.items:
+            yield item
+        if page.next is None:
+            return
+        source = source.at(page.next)
+
+
 class Blocking:
     """A client whose methods return their results."""
 
@@ -97,20 +142,8 @@ class Awaited:
     """A client whose methods return coroutines and asynchronous iterators."""
 
     async def perform(self, begin: Callable[[], Script[T]]) -> T:
-        """Carry out the steps of a script, and return its result. A step's failure is raised inside
-        the script."""
-        script = begin()
-        go_on: Callable[[], Step] = partial(next, script)
-        while True:
-            try:
-                step = go_on()
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            try:
-                go_on = partial(script.send, await self._do(step))
-            except HoldfastError as error:
-                go_on = partial(script.throw, error)
+        """Carry out the steps of a script, and return its result."""
+        return await carry_out(begin(), self._do)
 
     async def each(self, source: PageCall[T] | Follow[T]) -> AsyncIterator[T]:
         """Yield every item of a list, whose pages are fetched when they are needed, or of a stream."""

@@ -29,7 +29,7 @@ from holdfast.controller.http.sse import LET_IN
 from holdfast.controller.routes import ENDPOINTS
 from holdfast.controller.runtime.auth import check_role
 from holdfast.controller.runtime.context import Controller
-from holdfast.controller.sessions.relay import check_relayed
+from holdfast.controller.sessions.dials import check_relayed
 from holdfast.core.records import JobTokenRecord
 from holdfast.errors import HoldfastError, NotFound, Unavailable
 from holdfast.store.clock import ACTS_FOR

@@ -37,8 +37,8 @@ from holdfast.controller.logs import errors, search
 from holdfast.controller.notices import routes as notice_routes
 from holdfast.controller.openapi import build_openapi
 from holdfast.controller.report import routes as reports
+from holdfast.controller.sessions import dials
 from holdfast.controller.sessions import routes as session_routes
-from holdfast.controller.sessions import tickets
 from holdfast.controller.sessions.open import open_session
 from holdfast.controller.sync import caches as host_caches
 from holdfast.controller.sync import controllers, route
@@ -96,7 +96,7 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     ),
     *bind_all(on_outputs, job_outputs),
     *bind_all(on_bundles, uploads, downloads),
-    *bind_all(on_sessions, session_routes, tickets, open_session=open_session),
+    *bind_all(on_sessions, session_routes, dials, open_session=open_session),
     *bind_all(on_jobs, jobs, retries, readings, logs, errors, search, checkpoints),
     *bind_all(on_arrays, arrays),
     *bind_all(on_schedules, schedules),

@@ -29,7 +29,7 @@ from holdfast.controller.app import App
 from holdfast.controller.http.callers import StoredSignIns
 from holdfast.controller.http.certificate import CertificateFiles, say_validity
 from holdfast.controller.http.protocol import BoundedProtocol
-from holdfast.controller.http.splice import SplicedProtocol
+from holdfast.controller.http.sockets import JoinableProtocol
 from holdfast.controller.log_lines import set_up_logging
 from holdfast.controller.loops.leader import Leader
 from holdfast.controller.runtime.auth import ensure_admin_token, ensure_join_token
@@ -196,7 +196,7 @@ class RunningServer:
                     self._say_seen,
                 ),
                 http=BoundedProtocol,
-                ws=SplicedProtocol,
+                ws=JoinableProtocol,
                 ws_per_message_deflate=False,
                 ws_max_size=MAX_MESSAGE_BYTES,
                 lifespan="off",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from weakref import WeakKeyDictionary
 
 from holdfast.http.addresses import HttpAddress
-from holdfast.http.courier import Courier, HttpAnswer, HttpExchange, HttpRequest
+from holdfast.http.courier import HttpAnswer, HttpClient, HttpExchange, HttpRequest
 
 _READ_BYTES = 1 << 16
 
@@ -93,27 +93,10 @@ class AsyncReply:
         return await self._exchange.read_all(most_bytes)
 
 
-class AsyncHttp:
-    """Sends requests to controllers. The arguments are `Courier`'s."""
+class AsyncHttp(HttpClient):
+    """See `HttpClient`."""
 
-    def __init__(
-        self,
-        addresses: tuple[HttpAddress, ...],
-        *,
-        headers: Mapping[str, str] | None = None,
-        ca_file: str | None = None,
-        timeout_seconds: float = 30.0,
-    ) -> None:
-        self._courier = Courier(addresses, AsyncDialer(), headers, ca_file, timeout_seconds)
-
-    @property
-    def urls(self) -> str:
-        """Return the addresses of the controllers, to be named in messages."""
-        return self._courier.urls
-
-    def learn(self, addresses: Iterable[HttpAddress]) -> None:
-        """Add controllers of the same cluster (see `Courier`)."""
-        self._courier.learn(addresses)
+    _dialer = AsyncDialer()
 
     @asynccontextmanager
     async def send(self, request: HttpRequest) -> AsyncIterator[AsyncReply]:
@@ -139,10 +122,6 @@ class AsyncHttp:
         assert isinstance(stream, AsyncStream), "the dialer makes no others"
         stream.hand_over(protocol)
         return stream, address
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._courier.close()
 
 
 def _is_literal(host: str) -> bool:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.http.addresses import HttpAddress
-from holdfast.http.courier import Courier, HttpAnswer, HttpExchange, HttpRequest
+from holdfast.http.courier import HttpAnswer, HttpClient, HttpExchange, HttpRequest
 
 if TYPE_CHECKING:
     import ssl
@@ -18,10 +18,10 @@ T = TypeVar("T")
 _READ_BYTES = 1 << 16
 
 
-def _run(work: Coroutine[Any, Any, T]) -> T:
+def run_now(work: Awaitable[T]) -> T:
     """Run a coroutine that never waits for an event loop, and return its result."""
     try:
-        work.send(None)
+        work.__await__().send(None)
     except StopIteration as end:
         result: T = end.value
         return result
@@ -95,40 +95,23 @@ class BlockingReply:
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the body's bytes as they come."""
-        while piece := _run(self._exchange.read()):
+        while piece := run_now(self._exchange.read()):
             yield piece
 
     def read(self, most_bytes: int | None = None) -> bytes:
         """Return the body. Raises Unavailable for one of more than `most_bytes`."""
-        return _run(self._exchange.read_all(most_bytes))
+        return run_now(self._exchange.read_all(most_bytes))
 
 
-class BlockingHttp:
-    """Sends requests to controllers. The arguments are `Courier`'s."""
+class BlockingHttp(HttpClient):
+    """See `HttpClient`."""
 
-    def __init__(
-        self,
-        addresses: tuple[HttpAddress, ...],
-        *,
-        headers: Mapping[str, str] | None = None,
-        ca_file: str | None = None,
-        timeout_seconds: float = 30.0,
-    ) -> None:
-        self._courier = Courier(addresses, BlockingDialer(), headers, ca_file, timeout_seconds)
-
-    @property
-    def urls(self) -> str:
-        """Return the addresses of the controllers, to be named in messages."""
-        return self._courier.urls
-
-    def learn(self, addresses: Iterable[HttpAddress]) -> None:
-        """Add controllers of the same cluster (see `Courier`)."""
-        self._courier.learn(addresses)
+    _dialer = BlockingDialer()
 
     @contextmanager
     def send(self, request: HttpRequest) -> Iterator[BlockingReply]:
         """Send a request; the answer can be read in the block. Raises ConnectionLost."""
-        exchange = _run(self._courier.open(request))
+        exchange = run_now(self._courier.open(request))
         try:
             yield BlockingReply(exchange)
         finally:
@@ -144,10 +127,6 @@ class BlockingHttp:
     def connect(self) -> tuple[socket.socket, HttpAddress]:
         """Connect to a controller, through proxy and TLS, for another protocol. Raises
         NeverConnected."""
-        stream, address = _run(self._courier.connect())
+        stream, address = run_now(self._courier.connect())
         assert isinstance(stream, BlockingStream), "the dialer makes no others"
         return stream.wire, address
-
-    def close(self) -> None:
-        """Close the connections."""
-        self._courier.close()

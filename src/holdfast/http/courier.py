@@ -130,7 +130,7 @@ class HttpExchange:
             raise self._lose(f"timed out: no answer in {self._silence_seconds:g} s") from error
         except (OSError, BadAnswer) as error:
             self.hung_up = not self._began
-            raise self._lose(str(error) or type(error).__name__) from error
+            raise self._lose(say_loss(error)) from error
 
     def _lose(self, why: str) -> ConnectionLost:
         self.was_lost = True
@@ -326,7 +326,7 @@ class Courier:
             stream = await self._dial(proxy or address, seconds)
         except OSError as error:
             where = f"the proxy {proxy.authority}: " if proxy is not None else ""
-            raise NeverConnected(f"{where}{_say(error)}") from error
+            raise NeverConnected(f"{where}{say_loss(error)}") from error
         is_open = False
         try:
             if proxy is not None and dig:
@@ -336,7 +336,7 @@ class Courier:
                 await stream.secure(self._tls, address.host, seconds)
             is_open = True
         except OSError as error:  # ssl.SSLError is an OSError
-            raise NeverConnected(_say(error)) from error
+            raise NeverConnected(say_loss(error)) from error
         finally:
             if not is_open:
                 stream.close()
@@ -356,6 +356,35 @@ class Courier:
             except OSError as error:
                 refused = error
         raise refused
+
+
+class HttpClient:
+    """Sends requests to controllers, over what its dialer makes. The arguments are `Courier`'s."""
+
+    _dialer: Dialer
+
+    def __init__(
+        self,
+        addresses: tuple[HttpAddress, ...],
+        *,
+        headers: Mapping[str, str] | None = None,
+        ca_file: str | None = None,
+        timeout_seconds: float = 30.0,
+    ) -> None:
+        self._courier = Courier(addresses, self._dialer, headers, ca_file, timeout_seconds)
+
+    @property
+    def urls(self) -> str:
+        """Return the addresses of the controllers, to be named in messages."""
+        return self._courier.urls
+
+    def learn(self, addresses: Iterable[HttpAddress]) -> None:
+        """Add controllers of the same cluster (see `Courier`)."""
+        self._courier.learn(addresses)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._courier.close()
 
 
 async def _dig(
@@ -380,7 +409,10 @@ async def _dig(
         )
 
 
-def _say(error: OSError) -> str:
+def say_loss(error: Exception) -> str:
+    """Return what broke a connection, in words."""
+    if not isinstance(error, OSError):
+        return str(error)
     if isinstance(error, TimeoutError):
         return "timed out"
     if isinstance(error, ConnectionError) and error.errno:

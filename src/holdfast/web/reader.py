@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message
 from holdfast.client.follow import Follow
 from holdfast.client.methods.every import EveryMethod
 from holdfast.client.rest import PageCall, RestCall, ResultPage, read_problem
-from holdfast.client.scripts import Awaited, Step
+from holdfast.client.scripts import Awaited, Step, list_each
 from holdfast.client.sse import EventStreamReader
 from holdfast.core.records import TokenRecord
 
@@ -44,7 +44,11 @@ class ApiReader(EveryMethod, Awaited):
         assert isinstance(step, RestCall), "a page only reads"
         return await self.call(step)
 
-    async def _follow(self, stream: Follow[T]) -> AsyncIterator[T]:
+    def each(self, source: PageCall[T] | Follow[T]) -> AsyncIterator[T]:
+        """Yield every item of a list, or of a stream until it breaks off."""
+        return list_each(source, self.call, self._follow)
+
+    async def _follow(self, stream: Follow[T]) -> AsyncGenerator[T, None]:
         call, headers = stream.follower.request()
         events = EventStreamReader()
         async with contextlib.aclosing(self.pieces(call, headers)) as pieces:

@@ -11,8 +11,8 @@ import pytest
 
 from holdfast.client.sessions import websocket
 from holdfast.client.sessions.websocket import LinkLost, WebSocket
+from holdfast.http.websocket import CLOSE, PONG
 from holdfast.wire.sessions.frames import LEFT, STDIN, frame
-from holdfast.wire.sessions.websocket import CLOSE, PONG
 
 BLOCK = frame(STDIN, bytes(8 << 20))
 
@@ -65,7 +65,7 @@ def test_a_message_that_the_other_end_is_slow_to_take_is_no_loss(
         found += len(peer.recv(1 << 20))
     sender.join(20)
     assert wire.beat()
-    assert peer.recv(100) == bytes((0x80 | PONG, 0x80, 0, 0, 0, 0))
+    assert peer.recv(100)[:2] == bytes((0x80 | PONG, 0x80))
 
 
 def test_a_sign_of_life_does_not_wait_for_room(ends: tuple[WebSocket, socket.socket]) -> None:

@@ -19,13 +19,13 @@ from holdfast.controller.calls.call_poll import read_calls
 from holdfast.controller.http.bodies import decode_packed, decode_report
 from holdfast.controller.sync.reports import read_sync
 from holdfast.errors import HoldfastError, Unavailable, ValidationError
+from holdfast.http.websocket import BINARY, MessageReader
 from holdfast.wire import agent, beat, calls, guardian, health
 from holdfast.wire.bus import line as bus_line
 from holdfast.wire.bus import local as bus_local
 from holdfast.wire.bus import messages as bus
 from holdfast.wire.frames import encode_frame
 from holdfast.wire.logs import uploads
-from holdfast.wire.sessions.websocket import BINARY, MessageReader
 from tests.hostile import Maker
 from tests.system.agent.guardian_rig import Rig
 

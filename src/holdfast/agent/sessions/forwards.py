@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 from holdfast.agent.offload import run_aside
 from holdfast.agent.probes.tree import find_trees
-from holdfast.agent.sessions.dial import Dialled
 from holdfast.agent.sessions.listeners import ListeningAt, find_listener
 from holdfast.agent.tasks.task import AgentTask
 from holdfast.core.ids import TaskKey
+from holdfast.http.dial import Dialled
 from holdfast.http.sockets import reset_on_close
 from holdfast.wire.sessions.frames import (
     BEGUN,

@@ -23,10 +23,10 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.agent.sessions.dial import Dialled
 from holdfast.agent.sessions.guardian_line import GuardianSessionLine
 from holdfast.bounds import UNREADABLE
 from holdfast.core.ids import TaskKey
+from holdfast.http.dial import Dialled
 from holdfast.wire.sessions.frames import (
     ACK_BYTES,
     BEGUN,

@@ -19,8 +19,6 @@ from typing import Any
 
 from holdfast.agent.journal import about
 from holdfast.agent.offload import run_aside
-from holdfast.agent.sessions.boxes import enter
-from holdfast.agent.sessions.dial import Dialled, dial
 from holdfast.agent.sessions.forwards import ForwardedConnection, ListenerLooks, connect_inside
 from holdfast.agent.sessions.guardian_line import GuardianSessionLine
 from holdfast.agent.sessions.listeners import ListeningAt
@@ -31,7 +29,9 @@ from holdfast.agent.uplink.calls import ControllerCalls
 from holdfast.core.ids import TaskKey
 from holdfast.errors import HoldfastError, NotFound, Unavailable
 from holdfast.http.asynchronous import AsyncHttp
+from holdfast.http.dial import Dialled, dial
 from holdfast.process.syscalls import read_boottime
+from holdfast.process.table import HOST_VARIABLE, TASK_VARIABLE
 from holdfast.wire.sessions.frames import LEFT, STATUS, frame_json
 from holdfast.wire.sessions.guardian import (
     ForgetSession,
@@ -61,11 +61,19 @@ _LOST_BYTES = (
     "the agent of its host was replaced while it carried this command's input and output, of which "
     "some may be lost, so the command was ended; run it again"
 )
+_LEFT_OUT = ",".join(("HOLDFAST_BEAT_SOCKET", HOST_VARIABLE, TASK_VARIABLE, "COLUMNS", "LINES"))
 _REFUSED = SessionStatus(
     code="sessions_off",
     detail="sessions are switched off on this host, in its agent's configuration",
     status=403,
 )
+
+
+def enter(pid: int, argv: list[str]) -> list[str]:
+    """Return the command that runs `argv` in the container whose first process is `pid`, in its
+    environment (ENTER-1). The engine's own `exec` is not used, because what it starts is a child of
+    the engine: a session's process has to be the guardian's (INSIDE-1)."""
+    return [sys.executable, "-I", "-m", "holdfast.work.inside", str(pid), _LEFT_OUT, "--", *argv]
 
 
 def serve_files(pid: int) -> list[str]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.client.late import on_jobs
+from holdfast.client.late import LateModule
 from holdfast.client.rest import ask
-from holdfast.client.scripts import Caller
+from holdfast.client.sessions.session import TaskSession
 from holdfast.core.states import JobState
 from holdfast.errors import Conflict, HoldfastError, NotFound, Unavailable
+from holdfast.wire.sessions.messages import SessionRequest
 
 if TYPE_CHECKING:
-    from holdfast.client.sessions.session import TaskSession
+    from holdfast.client.scripts import Caller
+    from holdfast.wire.operations.work import jobs as on_jobs
+else:
+    on_jobs = LateModule("holdfast.wire.operations.work.jobs")
 
 _MOST_SAID = 2000
 
@@ -63,19 +67,15 @@ class CopySessions:
     it."""
 
     def __init__(self, caller: Caller, job_id: str, rank: int, shown: Sequence[str]) -> None:
-        self._caller, self._job_id, self._rank = caller, job_id, rank
-        self._shown = list(shown)[:64]
+        self._caller, self._job_id = caller, job_id
+        self._asked = SessionRequest(kind="copy", rank=rank, argv=list(shown)[:64])
         self._began = False
 
     def open(self) -> SessionPipe:
         """Open a session for the copy. Raises Conflict or NotFound where the task does not run, and
         Unavailable where a session may be opened later."""
-        from holdfast.client.sessions.session import TaskSession
-        from holdfast.wire.sessions.messages import SessionRequest
-
         try:
-            asked = SessionRequest(kind="copy", rank=self._rank, argv=self._shown)
-            session = TaskSession(self._caller.place, self._job_id, asked, linger_seconds=0)
+            session = TaskSession(self._caller.place, self._job_id, self._asked, linger_seconds=0)
         except (Conflict, NotFound) as error:
             if self._began and self._lives():
                 raise Unavailable(str(error)) from error  # its agent is being replaced

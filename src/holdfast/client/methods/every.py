@@ -10,7 +10,6 @@ from holdfast.client.methods.outputs import OutputMethods
 from holdfast.client.methods.pools import PoolMethods
 from holdfast.client.methods.report import ReportMethods
 from holdfast.client.methods.schedules import ScheduleMethods
-from holdfast.client.methods.tasks import TaskMethods
 from holdfast.client.methods.webhooks import WebhookMethods
 from holdfast.client.methods.workflows import WorkflowMethods
 
@@ -28,6 +27,5 @@ class EveryMethod(
     CodeMethods,
     OutputMethods,
     CallMethods,
-    TaskMethods,
 ):
     """The methods that every client has."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import socket
 import threading
@@ -13,9 +12,22 @@ import weakref
 from holdfast.client.locate import ControllerPlace
 from holdfast.client.transport import common_headers, explain_loss, refuse
 from holdfast.errors import ConnectionLost, HoldfastError, Unavailable, ValidationError
-from holdfast.http.answers import AnswerReader, BadAnswer, write_head
+from holdfast.http.answers import BadAnswer
 from holdfast.http.blocking import BlockingHttp
+from holdfast.http.courier import say_loss
 from holdfast.http.sockets import count_acked
+from holdfast.http.websocket import (
+    BINARY,
+    CLOSE,
+    PING,
+    PONG,
+    Handshake,
+    MessageReader,
+    UpgradeRefused,
+    read_close,
+    write_close,
+    write_message,
+)
 from holdfast.wire.sessions.frames import (
     BEAT_SECONDS,
     DAMAGED,
@@ -26,22 +38,12 @@ from holdfast.wire.sessions.frames import (
     STATUS,
     RunningSum,
 )
-from holdfast.wire.sessions.websocket import (
-    BINARY,
-    CLOSE,
-    PING,
-    PONG,
-    MessageReader,
-    accept_of,
-    make_key,
-    write_message,
-)
 
 _READ_BYTES = 256 << 10
 _SILENCE_SECONDS = 60.0  # the controller pings every 20 s
 _LEAVE_SECONDS = 2.0
 _DAMAGE = "bytes were changed on their way"
-_BEAT = write_message(b"", bytes(4), PONG)
+_BEAT = write_message(b"", PONG)
 
 
 class LinkLost(Exception):
@@ -91,7 +93,7 @@ class WebSocket:
                     with contextlib.suppress(LinkLost):  # what came before the loss is read
                         self.ask(payload, PONG)
                 elif opcode == CLOSE:
-                    code = int.from_bytes(payload[:2], "big") if len(payload) > 1 else 1005
+                    code = read_close(payload)
                     why = _DAMAGE if code == DAMAGED else "the controller closed the link"
                     raise self._lose(why, code)
         return found
@@ -132,7 +134,7 @@ class WebSocket:
                 return False
             data = self._wire.recv(_READ_BYTES)
         except (OSError, ValueError) as error:
-            raise self._lose(str(error) or type(error).__name__) from error
+            raise self._lose(say_loss(error)) from error
         if not data:
             raise self._lose("the controller hung up")
         self._heard_at = time.monotonic()
@@ -149,12 +151,12 @@ class WebSocket:
     def ask(self, data: bytes, opcode: int = BINARY) -> None:
         """Send a message that is for the controller itself. Raises LinkLost."""
         with self._lock:
-            self._put(write_message(data, os.urandom(4), opcode))
+            self._put(write_message(data, opcode))
 
     def send(self, data: bytes) -> None:
         """Send a frame to the other end. Raises LinkLost."""
         with self._lock:
-            self._put(write_message(self._said.seal(data), os.urandom(4)))
+            self._put(write_message(self._said.seal(data)))
 
     def _put(self, data: bytes) -> None:
         """Write all of a message. A line that is slow, or held up by its other end, has time; a line
@@ -171,7 +173,7 @@ class WebSocket:
                 if acked == before and silent > _SILENCE_SECONDS:
                     raise self._lose(f"the controller was silent for {silent:.0f} s") from None
             except OSError as error:
-                self._torn = LinkLost(str(error) or type(error).__name__)
+                self._torn = LinkLost(say_loss(error))
                 with contextlib.suppress(OSError):
                     self._wire.shutdown(socket.SHUT_WR)
                 raise self._torn from error
@@ -199,7 +201,7 @@ class WebSocket:
         if self._torn is None and self._lock.acquire(timeout=_LEAVE_SECONDS):
             try:
                 self._wire.settimeout(_LEAVE_SECONDS)
-                self._put(write_message(code.to_bytes(2, "big"), os.urandom(4), CLOSE))
+                self._put(write_close(code))
                 self._wire.shutdown(socket.SHUT_WR)
                 self._drain()
             except (LinkLost, OSError, ValueError):
@@ -251,44 +253,18 @@ def open_websocket(http: BlockingHttp, place: ControllerPlace, path: str) -> Web
     except (OSError, BadAnswer) as error:
         if wire is not None:
             wire.close()
-        raise explain_loss(place, ConnectionLost(str(error) or type(error).__name__)) from error
+        raise explain_loss(place, ConnectionLost(say_loss(error))) from error
 
 
 def _shake_hands(
     place: ControllerPlace, wire: socket.socket, target: str, authority: str
 ) -> WebSocket:
-    key = make_key(os.urandom(16))
-    headers = {
-        "Host": authority,
-        **common_headers(place),
-        "Upgrade": "websocket",
-        "Connection": "Upgrade",
-        "Sec-WebSocket-Version": "13",
-        "Sec-WebSocket-Key": key,
-        "Sec-WebSocket-Protocol": PROTOCOL,
-    }
-    wire.sendall(write_head("GET", target, headers.items()))
-    head = b""
-    while b"\r\n\r\n" not in head:
-        data = wire.recv(_READ_BYTES)
-        if not data:
-            raise BadAnswer("the server hung up without an answer")
-        head += data
-    first, _, rest = head.partition(b"\r\n\r\n")
-    if first.split(b" ", 2)[1:2] != [b"101"]:
-        raise _read_refusal(place, wire, head)
-    if accept_of(key).encode() not in first:
-        raise BadAnswer("the server's answer is of no WebSocket")
+    hand = Handshake(PROTOCOL)
+    wire.sendall(hand.write_request(authority, target, common_headers(place)))
+    try:
+        while (rest := hand.feed(wire.recv(_READ_BYTES))) is None:
+            pass
+    except UpgradeRefused as refused:
+        raise refuse(place, refused.status, refused.body) from None
     wire.settimeout(_SILENCE_SECONDS)
     return WebSocket(wire, rest)
-
-
-def _read_refusal(place: ControllerPlace, wire: socket.socket, data: bytes) -> HoldfastError:
-    """Return the error of an HTTP answer that refuses to open the WebSocket."""
-    answer, body = AnswerReader(), b""
-    while True:
-        answer.feed(data)
-        body += b"".join(answer.take_pieces())
-        if answer.done:
-            return refuse(place, answer.status, body)
-        data = wire.recv(_READ_BYTES)

@@ -20,7 +20,6 @@ from holdfast.controller.runtime.gangs.acts import Acting
 from holdfast.controller.runtime.gangs.watch import GangWatch
 from holdfast.controller.runtime.hosts.batch import SyncBatcher
 from holdfast.controller.runtime.hosts.doubts import Doubts
-from holdfast.controller.runtime.hosts.meetings import LinkMeetings
 from holdfast.controller.runtime.hosts.orders import GangLayouts
 from holdfast.controller.runtime.joins import Joins
 from holdfast.controller.runtime.leading.allowance import Allowance
@@ -57,6 +56,15 @@ POKE_SOON_SECONDS = 0.005
 SERVING_SECONDS = 60.0
 OpenProvider = Callable[[str, Mapping[str, Any], str], Provider]
 log = logging.getLogger("holdfast.controller")
+
+
+class LinkMeeting:
+    """The meeting of the two ends of a session's link at this replica: the host's end (a
+    `http.sockets.Socket`), once it came, and whether both ends are done."""
+
+    def __init__(self) -> None:
+        self.host_end: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self.over = asyncio.Event()
 
 
 class Controller:
@@ -108,7 +116,7 @@ class Controller:
         self.webhooks = Sender()
         self.notices = NoticeSender()
         self.joins = Joins(store, clock)
-        self.meetings = LinkMeetings()
+        self.meetings: dict[str, LinkMeeting] = {}  # by link, where a user waits here
         self.replica = ""  # the address at which other replicas reach this one
         self.replica_key = ""  # the cluster's own, once it was needed
         self.layouts = GangLayouts()

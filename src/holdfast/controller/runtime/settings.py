@@ -61,8 +61,6 @@ class Settings:
             # They were checked when they were written, but perhaps by another version; jobs must
             # still end.
             self.rules_problem = error.message
-        outdated = (f"the pattern of rule {name} {OUTDATED}" for name in self.outdated_rules)
-        self.remarks = tuple(outdated)
         self._environment = environment
         self._below = [("cluster", layers.cluster), ("environment", environment)]
         self._watches: dict[_WatchKey, WatchSettings] = {}
@@ -374,9 +372,9 @@ class SettingsCache:
             problem = self._known.rules_problem
             if problem and (before is None or before.rules_problem != problem):
                 log.error("the operators' rules cannot be read, and none is in force: %s", problem)
-            for sentence in self._known.remarks:
-                if before is None or sentence not in before.remarks:
-                    log.warning("%s", sentence)
+            for name in self._known.outdated_rules:
+                if before is None or name not in before.outdated_rules:
+                    log.warning("the pattern of rule %s %s", name, OUTDATED)
         self._read_at = self._clock()
         assert self._known is not None
         return self._known

@@ -16,7 +16,7 @@ import logging
 import secrets
 import shlex
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, cast
 
 import msgspec
@@ -25,10 +25,10 @@ from starlette.responses import Response
 from holdfast.bounds import UNREADABLE
 from holdfast.controller.http.callers import SPENT
 from holdfast.controller.http.endpoints import ApiCall
-from holdfast.controller.http.sockets import Socket, SocketClosed
-from holdfast.controller.http.splice import join
+from holdfast.controller.http.sockets import Socket, SocketClosed, join
 from holdfast.controller.http.sse import CHECK_SECONDS, LET_IN
 from holdfast.controller.runtime.auth import make_new_id
+from holdfast.controller.runtime.context import LinkMeeting
 from holdfast.core.ids import ID_PATTERN, TaskKey
 from holdfast.core.records import JobRecord, JobTokenRecord
 from holdfast.core.sessions.rights import WishToEnter, find_refusal
@@ -170,7 +170,7 @@ async def _serve(call: ApiCall, socket: Socket, job: JobRecord) -> None:
         seen=asked.seen,
         watch=asked.watch,
     )
-    with controller.meetings.wait(order.id) as meeting:
+    with _wait_for_host(controller.meetings, order.id) as meeting:
         if known is None:
             record = await _begin(call, job, asked, order)
         else:
@@ -196,6 +196,18 @@ async def _serve(call: ApiCall, socket: Socket, job: JobRecord) -> None:
             DAMAGED,
         ):  # an agent that was killed reports no end
             await end_session(call, record, SessionEnd(reason="its connection broke"))
+
+
+@contextlib.contextmanager
+def _wait_for_host(meetings: dict[str, LinkMeeting], link_id: str) -> Iterator[LinkMeeting]:
+    """Keep a place for the two ends of a link to meet, for as long as the block runs."""
+    meeting = meetings[link_id] = LinkMeeting()
+    try:
+        yield meeting
+    finally:
+        del meetings[link_id]
+        meeting.over.set()
+        meeting.host_end.cancel()
 
 
 def _check_request(asked: SessionRequest) -> None:
@@ -273,10 +285,9 @@ async def _stay(call: ApiCall, job: JobRecord, session_id: str) -> HoldfastError
 async def relay(user: Socket, host: Socket, stay: Callable[[], Awaitable[HoldfastError]]) -> int:
     """Pass messages on both ways until one end is gone, or the user may not stay. Return how the
     link ended: LEFT, LOST, REPLACED, REFUSED or DAMAGED."""
-    join(user.scope, host.scope)  # from here on the tasks below see the ends alone
+    join(user, host)
     refused = asyncio.ensure_future(stay())
-    down = asyncio.ensure_future(_pass_on(host, user))
-    up = asyncio.ensure_future(_pass_on(user, host))
+    down, up = asyncio.ensure_future(host.hear_out()), asyncio.ensure_future(user.hear_out())
     tasks = (refused, down, up)
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -304,29 +315,6 @@ async def relay(user: Socket, host: Socket, stay: Callable[[], Awaitable[Holdfas
 
 def _has_ended(task: asyncio.Future[Any]) -> bool:
     return task.done() and not task.cancelled() and task.exception() is None
-
-
-async def _pass_on(source: Socket, sink: Socket) -> int:
-    """Pass messages from one end to the other; return the code with which the first was closed, or
-    `LOST`."""
-    try:
-        while True:
-            data = await source.read()
-            try:
-                await sink.write(data)
-            except SocketClosed:
-                return await _hear_out(source)
-    except SocketClosed as closed:
-        return closed.code
-
-
-async def _hear_out(source: Socket) -> int:
-    """Read and drop the messages of an end whose other end is gone, and return LOST. The task that
-    serves that other end says how the link ended."""
-    with contextlib.suppress(SocketClosed):
-        while True:
-            await source.read()
-    return LOST
 
 
 async def _say(socket: Socket, error: HoldfastError) -> None:

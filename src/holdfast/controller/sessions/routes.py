@@ -1,76 +1,24 @@
-"""Serve the routes of sessions: hosts dial and report ends, users list sessions and end them."""
+"""Serve the plain routes of sessions: users ask for their right, list sessions and end them; a browser
+gets the ticket with which it opens a shell (WEB-3)."""
 
 from __future__ import annotations
+
+import secrets
 
 from starlette.responses import Response
 
 from holdfast.controller.http.endpoints import ApiCall
 from holdfast.controller.http.pages import answer_page
-from holdfast.controller.sessions.open import end_session
-from holdfast.controller.sessions.relay import RELAYED_HOST, TICKET, RelayedDial, pass_on_dial
-from holdfast.errors import Forbidden, NotFound
+from holdfast.controller.http.problems import answer_json
+from holdfast.controller.runtime.auth import hash_secret
+from holdfast.controller.sessions.open import check_entry, end_session, find_entry_refusal
+from holdfast.errors import Forbidden, ValidationError
+from holdfast.store.postgres.sign_ins import BrowserTicket
+from holdfast.web.browsers import TICKET_SECONDS, read_cookie
 from holdfast.wire.operations.work.sessions import SessionsQuery
-from holdfast.wire.sessions.frames import PROTOCOL
-from holdfast.wire.sessions.messages import SessionEnd
+from holdfast.wire.sessions.messages import SessionEnd, SessionRight, SessionTicket, TicketRequest
 
 _NOTHING = Response(status_code=204)
-_NOT_GOOD = "this ticket is not good: it was used, or its user waits no more"
-
-
-async def dial_session(call: ApiCall) -> Response:
-    """Serve a host's end of a link: spend its ticket, and join it with the user's end."""
-    socket, host = call.socket, call.host
-    assert socket is not None
-    assert host is not None
-    ticket, link_id = call.header(TICKET) or "", call.params["id"]
-    if await _take(call, host.id):
-        return await _join(call)
-    replica = await call.store.sessions.find_replica(host.id, link_id, ticket)
-    if replica is None or replica == call.controller.replica:
-        raise NotFound(_NOT_GOOD)
-    await pass_on_dial(call.controller, socket, replica, RelayedDial(link_id, host.id, ticket))
-    return _NOTHING
-
-
-async def take_relayed_dial(call: ApiCall) -> Response:
-    """Serve a host's end of a link that another replica relays: as `dial_session`."""
-    if not await _take(call, call.header(RELAYED_HOST) or ""):
-        raise NotFound(_NOT_GOOD)
-    return await _join(call)
-
-
-async def _take(call: ApiCall, host_id: str) -> bool:
-    """Spend a ticket, if its user waits here."""
-    ticket, here = call.header(TICKET) or "", call.controller.replica
-    took = await call.store.sessions.take_link(host_id, call.params["id"], ticket, here)
-    return took is not None
-
-
-async def _join(call: ApiCall) -> Response:
-    """Join both ends of a link whose ticket is spent, until they are gone."""
-    socket = call.socket
-    assert socket is not None
-    meeting = call.controller.meetings.find(call.params["id"])
-    if meeting is None:
-        raise NotFound(
-            f"the user of this link does not wait at {call.controller.replica}; where several "
-            "servers share a database, each has an address of its own (`--advertise`)"
-        )
-    await socket.accept(PROTOCOL)
-    if meeting.host_end.done():
-        return _NOTHING
-    meeting.host_end.set_result(socket)
-    await meeting.over.wait()
-    return _NOTHING
-
-
-async def report_end(call: ApiCall) -> Response:
-    """Record the end of a session, as its host reports it."""
-    assert call.host is not None
-    end = await call.body(SessionEnd)
-    if await call.store.sessions.end_session(call.params["id"], end, host_id=call.host.id):
-        call.controller.poke("events")
-    return _NOTHING
 
 
 async def list_sessions(call: ApiCall) -> Response:
@@ -94,3 +42,34 @@ async def stop_session(call: ApiCall) -> Response:
         raise Forbidden(f"session {record.id} of {record.owner} is in a job of {job.owner}")
     await end_session(call, record, SessionEnd(reason=f"{call.user} ended it"))
     return _NOTHING
+
+
+async def show_right(call: ApiCall) -> Response:
+    """Tell whether the caller may come into a job's tasks."""
+    job = await call.store.jobs.get_job(call.params["id"])
+    refused = await find_entry_refusal(call, job)
+    if refused is None and (host := await call.store.sessions.find_closed_host(job.id)) is not None:
+        refused = (
+            "sessions_off",
+            f"sessions are switched off on host {host}, in its agent's configuration",
+        )
+    code, reason = refused or ("", "")
+    return answer_json(SessionRight(allowed=refused is None, code=code, reason=reason))
+
+
+async def create_ticket(call: ApiCall) -> Response:
+    """Give the ticket with which the browser that asks opens one shell. This answer alone shows it."""
+    asked = await call.body(TicketRequest, default=TicketRequest())
+    if call.header("authorization") is not None:
+        raise ValidationError(
+            "a ticket is for a browser that is signed in; a call with a token opens "
+            "`/v1/jobs/{id}/sessions/open` with that token",
+            field="authorization",
+        )
+    signed_in = await call.controller.guard.find_sign_in(read_cookie(call.scope) or "")
+    job = await call.store.jobs.get_job(call.params["id"])
+    await check_entry(call, job)
+    secret = secrets.token_urlsafe(32)
+    ticket = BrowserTicket(sign_in_id=signed_in.id, job_id=job.id, rank=asked.rank)
+    until = await call.store.sign_ins.create_ticket(hash_secret(secret), ticket, TICKET_SECONDS)
+    return answer_json(SessionTicket(ticket=secret, expires_at=until), 201)

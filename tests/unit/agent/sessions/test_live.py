@@ -6,10 +6,10 @@ import os
 from collections.abc import Callable
 from typing import Any, cast
 
-from holdfast.agent.sessions.dial import Dialled
 from holdfast.agent.sessions.guardian_line import GuardianSessionLine
 from holdfast.agent.sessions.live import LiveSession
 from holdfast.core.ids import TaskKey
+from holdfast.http.dial import Dialled
 from holdfast.wire.sessions.frames import LOST, PIECE_BYTES, STDIN, STDOUT, WINDOW_BYTES, frame
 
 

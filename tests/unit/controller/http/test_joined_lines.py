@@ -16,10 +16,18 @@ import uvicorn
 import uvloop
 from uvicorn.protocols.utils import ClientDisconnected
 
-from holdfast.controller.http.sockets import Socket, SocketClosed
-from holdfast.controller.http.splice import SplicedProtocol, find_line
+from holdfast.controller.http.sockets import JoinableProtocol, Socket, SocketClosed
 from holdfast.controller.sessions.open import relay
 from holdfast.errors import HoldfastError, Unauthorized
+from holdfast.http.websocket import (
+    BINARY,
+    CLOSE,
+    PING,
+    PONG,
+    Handshake,
+    MessageReader,
+    write_message,
+)
 from holdfast.wire.sessions.frames import (
     DAMAGED,
     LEFT,
@@ -29,19 +37,8 @@ from holdfast.wire.sessions.frames import (
     REFUSAL,
     REFUSED,
 )
-from holdfast.wire.sessions.websocket import (
-    BINARY,
-    CLOSE,
-    CONTINUED,
-    PING,
-    PONG,
-    MessageReader,
-    make_key,
-    write_message,
-)
 from tests.waits import within
 
-MASK = b"mask"
 PING_SECONDS = 0.05
 
 
@@ -61,6 +58,10 @@ class End:
             data = await self.reader.read(1 << 16)
         except ConnectionError:
             data = b""
+        return self.take(data)
+
+    def take(self, data: bytes) -> bool:
+        """Take in bytes; return False at the end of the line."""
         for opcode, payload in self._cut.feed(data):
             if opcode == BINARY:
                 self.messages.append(payload)
@@ -71,13 +72,13 @@ class End:
                 self.pongs += 1
             elif opcode == CLOSE:
                 self.code = int.from_bytes(payload[:2], "big")
-                self.writer.write(write_message(payload, MASK, CLOSE))
+                self.writer.write(write_message(payload, CLOSE))
                 self.writer.close()
                 return False
         return bool(data)
 
     def answer(self, payload: bytes) -> None:
-        self.writer.write(write_message(payload, MASK, PONG))
+        self.writer.write(write_message(payload, PONG))
 
 
 class Mute(End):
@@ -122,15 +123,14 @@ class Lines:
 
     async def connect(self, kind: type[End] = End) -> End:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
-        head = (
-            f"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-            f"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: {make_key(bytes(16))}\r\n"
-            f"Sec-WebSocket-Protocol: {PROTOCOL}\r\n\r\n"
-        )
-        writer.write(head.encode())
-        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
-        self.ends.append(kind(reader, writer))
-        return self.ends[-1]
+        hand = Handshake(PROTOCOL)
+        writer.write(hand.write_request("x", "/", {}))
+        while (rest := hand.feed(await reader.read(1 << 16))) is None:
+            pass
+        end = kind(reader, writer)
+        self.ends.append(end)
+        assert not rest or end.take(rest)
+        return end
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ async def serve_lines() -> AsyncIterator[Lines]:
         found.port = wire.getsockname()[1]
         server = uvicorn.Server(
             uvicorn.Config(
-                found.app, ws=SplicedProtocol, ws_per_message_deflate=False, lifespan="off", interface="asgi3",
+                found.app, ws=JoinableProtocol, ws_per_message_deflate=False, lifespan="off", interface="asgi3",
                 ws_ping_interval=PING_SECONDS, ws_ping_timeout=PING_SECONDS, log_config=None,
                 timeout_graceful_shutdown=1,
             )
@@ -177,7 +177,7 @@ async def test_a_ping_comes_between_the_parts_of_a_message_and_changes_none(
     sender, reader = ends if towards == "host" else ends[::-1]
     data = random.Random(7).randbytes(200_000)
     async with within(20):
-        for number, piece in enumerate(cut(write_message(data, MASK), 3)):
+        for number, piece in enumerate(cut(write_message(data), 3)):
             sender.writer.write(piece)
             while reader.pings <= number:
                 await reader.hear()
@@ -190,11 +190,11 @@ async def test_what_the_ends_ask_within_a_message_is_answered_at_once(lines: Lin
     """SPLICE-1: the pong does not wait for the end of the message that is on its way to the asker."""
     user, host = await lines.connect(), await lines.connect()
     data = bytes(100_000)
-    message = write_message(data, MASK)
+    message = write_message(data)
     host.writer.write(message[:50_000])
     async with within(10):
         for number in range(5):
-            user.writer.write(write_message(b"?", MASK, PING))
+            user.writer.write(write_message(b"?", PING))
             while user.pongs <= number:
                 assert await user.hear()
         host.writer.write(message[50_000:])
@@ -215,7 +215,7 @@ async def test_a_slow_message_is_waited_for_and_both_ends_hear_the_server_meanwh
     data = b"slow" * 10
     async with within(20):
         both = [asyncio.create_task(hear_on(end)) for end in ends]
-        for byte in write_message(data, MASK):
+        for byte in write_message(data):
             sender.writer.write(bytes((byte,)))
             await asyncio.wait(both, timeout=PING_SECONDS / 4)
         while not reader.messages:
@@ -241,7 +241,7 @@ async def test_a_line_that_stops_within_a_message_is_given_up(lines: Lines, towa
     sides = (Mute, End) if towards == "host" else (End, Mute)
     ends = await lines.connect(sides[0]), await lines.connect(sides[1])
     sender, reader = ends if towards == "host" else ends[::-1]
-    sender.writer.write(write_message(bytes(1000), MASK)[:500])
+    sender.writer.write(write_message(bytes(1000))[:500])
     async with within(10):
         await hear_on(reader)
     assert reader.code == LOST
@@ -252,7 +252,7 @@ async def test_a_reader_that_takes_nothing_and_says_nothing_is_given_up(lines: L
     """SPLICE-2: what waits for it does not keep its line, or its partner's."""
     await lines.connect(Mute)
     host = await lines.connect()
-    block = write_message(bytes(1 << 18), MASK)
+    block = write_message(bytes(1 << 18))
 
     async def pour() -> None:
         with contextlib.suppress(ConnectionError):
@@ -266,29 +266,28 @@ async def test_a_reader_that_takes_nothing_and_says_nothing_is_given_up(lines: L
         await pouring
 
 
-async def test_a_refusal_waits_for_the_end_of_a_message(lines: Lines) -> None:
-    """SPLICE-1: the server's own message stands before or after another, never in it."""
+async def test_a_refusal_stands_beside_messages_and_in_none(lines: Lines) -> None:
+    """SPLICE-1: the server's own message comes after one that is whole, and no part of one that is
+    under way comes before it."""
     user, host = await lines.connect(), await lines.connect()
-    begun = write_message(bytes(50_000), MASK)
+    begun = write_message(bytes(50_000))
+    host.writer.write(write_message(b"whole"))
     host.writer.write(bytes((BINARY,)) + begun[1:])  # without the bit of a message's last frame
-    host.writer.write(write_message(b"?", MASK, PING))
+    host.writer.write(write_message(b"?", PING))
     async with within(10):
         while not host.pongs:
             await host.hear()
         lines.refused.set_result(Unauthorized("your token is over"))
-        while not user.pings:
-            await user.hear()
-        host.writer.write(write_message(bytes(50_000), MASK, CONTINUED))
-        await hear_on(host)
         await hear_on(user)
-    assert user.messages[0] == bytes(100_000)
-    assert user.messages[1][0] == REFUSAL
+        await hear_on(host)
+    assert user.messages[0] == b"whole"
+    assert [message[0] for message in user.messages[1:]] == [REFUSAL]
     assert (user.code, host.code) == (REFUSED, REFUSED)
 
 
 async def test_a_refusal_does_not_wait_for_a_message_that_does_not_end(lines: Lines) -> None:
     user, host = await lines.connect(), await lines.connect()
-    host.writer.write(write_message(bytes(1000), MASK)[:500])
+    host.writer.write(write_message(bytes(1000))[:500])
     async with within(10):
         lines.refused.set_result(Unauthorized("your token is over"))
         await hear_on(user)
@@ -301,15 +300,9 @@ async def test_a_refusal_does_not_wait_for_a_message_that_does_not_end(lines: Li
 async def test_both_ends_learn_why_a_link_is_closed(lines: Lines, code: int, told: int) -> None:
     user, host = await lines.connect(), await lines.connect()
     async with within(10):
-        user.writer.write(write_message(code.to_bytes(2, "big"), MASK, CLOSE))
+        user.writer.write(write_message(code.to_bytes(2, "big"), CLOSE))
         await hear_on(host)
     assert (host.code, lines.codes) == (told, [told])
-
-
-def find_transport(socket: Socket) -> asyncio.Transport:
-    line = find_line(socket.scope)
-    assert line is not None
-    return line.transport
 
 
 @pytest.mark.parametrize("gone", [0, 1])
@@ -321,7 +314,7 @@ def test_a_link_whose_end_left_before_it_was_joined_ends_for_the_other(gone: int
             lines.may_join.clear()
             ends = await lines.connect(), await lines.connect()
             ends[gone].writer.transport.abort()
-            while not any(find_transport(one).is_closing() for one in lines.sockets):
+            while not any(one.line.transport.is_closing() for one in lines.sockets):
                 await asyncio.sleep(0.001)
             lines.may_join.set()
             await hear_on(ends[1 - gone])
@@ -341,3 +334,20 @@ async def test_a_client_that_left_before_its_websocket_was_accepted_is_closed() 
 
     with pytest.raises(SocketClosed):
         await Socket({"type": "websocket"}, receive, send).accept(PROTOCOL)
+
+
+@pytest.mark.parametrize("left_out", ["Sec-WebSocket-Key: ", "Sec-WebSocket-Version: 13"])
+async def test_what_is_no_handshake_is_refused_in_our_own_words(
+    lines: Lines, left_out: str
+) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", lines.port)
+    request = Handshake(PROTOCOL).write_request("x", "/", {}).decode()
+    kept = [line for line in request.split("\r\n") if not line.startswith(left_out)]
+    async with within(10):
+        writer.write("\r\n".join(kept).encode())
+        answer = (await reader.read()).decode()
+    writer.close()
+    assert answer.startswith("HTTP/1.1 4")
+    assert "application/problem+json" in answer
+    assert "this is not a WebSocket's handshake" in answer
+    assert "Failed to open" not in answer

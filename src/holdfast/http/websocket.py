@@ -1,15 +1,19 @@
-"""WebSockets as a client speaks them (RFC 6455), without I/O: the handshake and the messages.
+"""WebSockets as a client speaks them (RFC 6455), without I/O: the one handshake and the one framing
+of the command line, of agents, and of a server that relays a link to another.
 
-The controller's side is the library `websockets`. A client does without it, because importing it
-costs the command line more than the whole of a short `exec` may cost. What is left out is what no
-client needs: extensions, and text from the server.
+The server's side is the library `websockets`, below uvicorn. A client does without it, because
+importing it costs the command line more than the whole of a short `exec` may cost (decision 49).
+What is left out is what no client needs: extensions, and text from the server.
 """
 
 from __future__ import annotations
 
 import base64
+import os
+from collections.abc import Mapping
 
 from holdfast.errors import ValidationError
+from holdfast.http.answers import MAX_HEAD_BYTES, AnswerReader, BadAnswer, write_head
 
 try:  # hashlib loads OpenSSL, which costs as much as all the rest of this
     from _sha1 import sha1  # type: ignore[import-not-found]  # of every CPython
@@ -17,18 +21,87 @@ except ImportError:  # a Python with hashes of OpenSSL alone
     from hashlib import sha1
 
 CONTINUED, TEXT, BINARY, CLOSE, PING, PONG = 0, 1, 2, 8, 9, 10
+NO_CODE = 1005
+"""The code of a close that names none."""
 _GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
 _SMALL, _SHORT = 126, 127
 
 
-def make_key(sixteen: bytes) -> str:
-    """Return the handshake's key of sixteen random bytes."""
-    return base64.b64encode(sixteen).decode()
+class UpgradeRefused(Exception):
+    """Says that a server answered the handshake, and opens no WebSocket. status, body: the answer."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        super().__init__(f"the server answered {status} to a WebSocket")
+        self.status, self.body = status, body
 
 
 def accept_of(key: str) -> str:
     """Return the word with which a server accepts a handshake's key."""
     return base64.b64encode(sha1(key.encode() + _GUID).digest()).decode()
+
+
+class Handshake:
+    """A client's opening of one WebSocket, which speaks `subprotocol`."""
+
+    def __init__(self, subprotocol: str) -> None:
+        self._subprotocol = subprotocol
+        self._key = base64.b64encode(os.urandom(16)).decode()
+        self._head = b""
+        self._answer: AnswerReader | None = None  # of a server that opens none
+        self._body: list[bytes] = []
+
+    def write_request(self, authority: str, target: str, headers: Mapping[str, str]) -> bytes:
+        """Return the request. Raises ValueError for a header that would add another."""
+        own = {
+            "Host": authority,
+            "Upgrade": "websocket",
+            "Connection": "Upgrade",
+            "Sec-WebSocket-Version": "13",
+            "Sec-WebSocket-Key": self._key,
+            "Sec-WebSocket-Protocol": self._subprotocol,
+        }
+        return write_head("GET", target, (own | dict(headers)).items())
+
+    def feed(self, data: bytes) -> bytes | None:
+        """Add bytes of the answer; no bytes mean its end. Return the bytes behind the answer once
+        the WebSocket is open, None before. Raises UpgradeRefused and BadAnswer."""
+        if self._answer is not None:
+            self._refuse(self._answer, data)
+            return None
+        if not data:
+            raise BadAnswer("the server hung up without an answer")
+        self._head += data
+        head, end, rest = self._head.partition(b"\r\n\r\n")
+        if not end and len(self._head) <= MAX_HEAD_BYTES:
+            return None
+        if head.split(b" ", 2)[1:2] != [b"101"]:
+            self._answer = AnswerReader()
+            self._refuse(self._answer, self._head)
+            return None
+        named = (line.partition(b":") for line in head.split(b"\r\n"))
+        accepts = [value.strip() for name, _, value in named if name.lower() == _ACCEPT]
+        if accepts != [accept_of(self._key).encode()]:
+            raise BadAnswer("the server's answer is of no WebSocket")
+        return rest
+
+    def _refuse(self, answer: AnswerReader, data: bytes) -> None:
+        answer.feed(data)
+        self._body += answer.take_pieces()
+        if answer.done:
+            raise UpgradeRefused(answer.status, b"".join(self._body))
+
+
+_ACCEPT = b"sec-websocket-accept"
+
+
+def write_close(code: int) -> bytes:
+    """Return a client's close."""
+    return write_message(code.to_bytes(2, "big"), CLOSE)
+
+
+def read_close(payload: bytes) -> int:
+    """Return the code of a close."""
+    return int.from_bytes(payload[:2], "big") if len(payload) > 1 else NO_CODE
 
 
 def mask_bytes(data: bytes | memoryview, mask: bytes) -> bytes:
@@ -42,9 +115,9 @@ def mask_bytes(data: bytes | memoryview, mask: bytes) -> bytes:
     )
 
 
-def write_message(data: bytes | memoryview, mask: bytes, opcode: int = BINARY) -> bytes:
+def write_message(data: bytes | memoryview, opcode: int = BINARY) -> bytes:
     """Return a whole message of a client."""
-    size = len(data)
+    size, mask = len(data), os.urandom(4)
     if size < _SMALL:
         head = bytes((0x80 | opcode, 0x80 | size))
     elif size < 1 << 16:

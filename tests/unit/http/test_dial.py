@@ -7,11 +7,11 @@ import re
 
 import pytest
 
-from holdfast.agent.sessions import dial
+from holdfast.http import dial
 from holdfast.http.addresses import read_addresses
 from holdfast.http.asynchronous import AsyncHttp
+from holdfast.http.websocket import BINARY, CLOSE, PONG, accept_of
 from holdfast.wire.sessions.frames import DAMAGED, LOST, STDIN, RunningSum, frame
-from holdfast.wire.sessions.websocket import BINARY, CLOSE, PONG, accept_of
 from tests.waits import within
 
 
