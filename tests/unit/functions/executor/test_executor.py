@@ -514,17 +514,6 @@ def test_what_is_in_hand_behind_a_call_that_keeps_it_waiting_is_given_back(
     assert values(agent.run(4, short)) == [2]
 
 
-def test_nothing_is_given_back_to_an_agent_that_would_not_hear_it(start: Start) -> None:
-    agent = start(APP + BEHIND)
-    flag = agent.folder / "flag"
-    waits = ("wait", {"path": str(flag), "call": "other.0"})
-    agent.say(batches=[agent.batch(1, waits, ("double", {"n": 1}))])
-    assert agent.hear(lambda frame: frame.busy).returned == []
-    wait_until(flag.exists)
-    flag.unlink()
-    agent.hear(lambda frame: {(1, 0), (1, 1)} <= agent.ends.keys())
-
-
 def test_a_call_that_kills_its_process_is_where_the_place_says(start: Start) -> None:
     agent = start(
         "import os, signal\n@holdfast.task\ndef die() -> None:\n    os.kill(os.getpid(), 9)\n"
