@@ -64,7 +64,7 @@ def lost_word(rental: RentedHost, reason: str) -> str:
 
 
 def say_taken(reason: str) -> str:
-    """Return the words that are added to an end that was told before its provider's message came."""
+    """Return what is added to ends on a host that were recorded before its provider said why."""
     return f"its provider took the host away: {reason}"
 
 

@@ -192,7 +192,7 @@ def test_a_module_that_cannot_be_imported_is_named_with_its_host(start: Start) -
 
 
 def test_an_end_is_kept_until_it_is_on_record_over_agents_that_die(start: Start) -> None:
-    """HELD-1."""
+    """HAND-1."""
     agent = start()
     agent.say(batches=[agent.batch(7, ("double", {"n": 1}), ("double", {"n": 2}))])
     agent.hear(lambda frame: len(agent.ends) == 2, record=False)
@@ -492,7 +492,7 @@ def wait(path: str, call: str = "") -> str:
 def test_what_is_in_hand_behind_a_call_that_keeps_it_waiting_is_given_back(
     start: Start, call: str
 ) -> None:
-    """HELD-2: where it runs for a second, and at once where it waits for another call."""
+    """HAND-2: where it runs for a second, and at once where it waits for another call."""
     agent = start(APP + BEHIND)
     flag = agent.folder / "flag"
     given = {"path": str(flag)} if not call else {"path": str(flag), "call": call}
@@ -512,17 +512,6 @@ def test_what_is_in_hand_behind_a_call_that_keeps_it_waiting_is_given_back(
     assert agent.hear(lambda frame: not frame.held).returned == []
     assert agent.place()[3] == 2, "nothing that was given back ran"
     assert values(agent.run(4, short)) == [2]
-
-
-def test_nothing_is_given_back_to_an_agent_that_would_not_hear_it(start: Start) -> None:
-    agent = start(APP + BEHIND)
-    flag = agent.folder / "flag"
-    waits = ("wait", {"path": str(flag), "call": "other.0"})
-    agent.say(batches=[agent.batch(1, waits, ("double", {"n": 1}))])
-    assert agent.hear(lambda frame: frame.busy).returned == []
-    wait_until(flag.exists)
-    flag.unlink()
-    agent.hear(lambda frame: {(1, 0), (1, 1)} <= agent.ends.keys())
 
 
 def test_a_call_that_kills_its_process_is_where_the_place_says(start: Start) -> None:

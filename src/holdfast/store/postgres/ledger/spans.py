@@ -170,7 +170,7 @@ def _make_account(row: Mapping[str, Any]) -> KeptAccount:
 
 
 def _make_hosts(rows: Sequence[Mapping[str, Any]], until_ms: int) -> list[HostSpan]:
-    """Return each host's states. The name and the pool of its newest state are those of all."""
+    """Return each host's states. They all bear the name and the pool of its newest state."""
     hosts: dict[str, HostSpan] = {}
     for row in rows:
         before = hosts.get(row["host_id"])
