@@ -34,13 +34,22 @@ def transacts(work: Work[S, P, T]) -> Method[S, P, T]:
 
 def transacts_planned(work: Work[S, P, T]) -> Method[S, P, T]:
     """Turn `work` into a port's method that runs in one transaction, whose statements keep one
-    plan for all parameters (`keep_plans`)."""
+    plan for all parameters (`Session.transact_hot`)."""
 
     @wraps(work)
     async def method(port: S, /, *given: P.args, **named: P.kwargs) -> T:
-        return await port.session.transact(
-            lambda tx: work(port, tx, *given, **named), keep_plans=True
-        )
+        return await port.session.transact_hot(lambda tx: work(port, tx, *given, **named))
+
+    return method
+
+
+def reads_planned(work: Work[S, P, T]) -> Method[S, P, T]:
+    """Turn `work` into a port's method that runs without a transaction, whose statements keep one
+    plan for all parameters (`Session.single_hot`)."""
+
+    @wraps(work)
+    async def method(port: S, /, *given: P.args, **named: P.kwargs) -> T:
+        return await port.session.single_hot(lambda tx: work(port, tx, *given, **named))
 
     return method
 
